@@ -1,6 +1,6 @@
 """What the tests of the store are made of: a clock of their own, messages, results, and a disk that can fail."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import apsw
 import psycopg
 import pytest
+import trio
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -121,6 +122,12 @@ def refusal(code: Code) -> "pytest.RaisesExc[Refused]":
 def existing(value: T | None) -> T:
     assert value is not None
     return value
+
+
+async def at_once(function: Callable[..., Awaitable[object]], arguments: Iterable[tuple[Any, ...]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for item in arguments:
+            nursery.start_soon(function, *item)
 
 
 # ---- a disk that can fail

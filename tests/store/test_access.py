@@ -4,13 +4,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-import trio
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, CredentialKind, KeyPrincipal, Permission, Scope
 from appliance.store import Store
 from appliance.store.access import CredentialLimits, sha256
-from tests.store.samples import HASH, Database, existing, refusal
+from tests.store.samples import HASH, Database, at_once, existing, refusal
 
 
 @pytest.fixture
@@ -289,9 +288,7 @@ async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account,
         with suppress(Refused):
             made.append((await new_secret(store, account, kind, by_owner=by_owner))[0])
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(10):
-            nursery.start_soon(make)
+    await at_once(make, [()] * 10)
     assert len(made) == 3
     await make(by_owner=False)
     assert len(made) == 4

@@ -17,7 +17,7 @@ from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST,
 from appliance.store.engine import Row, Tx
 from appliance.store.messages import READ_ON_LOOP, accept
 from appliance.store.queue import Acceptance
-from tests.store.samples import DAY, HASH, Clock, Database, Messages, existing, record, refusal
+from tests.store.samples import DAY, HASH, Clock, Database, Messages, at_once, existing, record, refusal
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail
 
@@ -127,9 +127,7 @@ async def test_a_refusal_after_the_parts_deletes_them(database: Database) -> Non
             except Refused as refused:
                 results.append(refused.code.value)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(send, large(messages, 2 * INLINE))
+        await at_once(send, ((large(messages, 2 * INLINE),) for _ in range(5)))
         assert sorted(results) == ["accepted"] * 2 + ["insufficient_credits"] * 3
         assert await parts(store) == (2 * -(-(2 * INLINE - HEAD) // PART), 0)
         assert await counted(store) == await recounted(store)

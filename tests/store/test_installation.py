@@ -1,12 +1,10 @@
 """The fingerprint of the key file: the first one stays, unless it is replaced by name."""
 
-import trio
-
 from appliance.environment import Environment
 from appliance.model.accounts import Account
 from appliance.store import Store
 from tests import stored_mail
-from tests.store.samples import Database
+from tests.store.samples import Database, at_once
 
 
 async def test_the_first_key_is_the_installations(store: Store) -> None:
@@ -26,9 +24,7 @@ async def test_of_two_nodes_that_claim_at_once_one_wins(database: Database) -> N
         async def claim(store: Store, fingerprint: str) -> None:
             told.append(await store.installation.claim_key(fingerprint))
 
-        async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(claim, one if number % 2 else other, f"key {number}")
+        await at_once(claim, ((one if number % 2 else other, f"key {number}") for number in range(10)))
     assert len(told) == 10
     assert len(set(told)) == 1
 

@@ -11,7 +11,7 @@ from appliance.model.mail import Billing, MessageStatus, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.messages import SUPPRESSED_NOTE, WRITTEN_ON_LOOP
 from tests import stored_mail
-from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages, existing
+from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages, at_once, existing
 
 
 async def balance(store: Store) -> int | None:
@@ -88,9 +88,7 @@ async def test_parallel_sends_share_the_last_credits(database: Database) -> None
             except Refused as refusal:
                 results.append(refusal.code.value)
 
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(send, 2 * WRITTEN_ON_LOOP if number % 10 == 0 else 100)
+        await at_once(send, ((2 * WRITTEN_ON_LOOP if number % 10 == 0 else 100,) for number in range(50)))
         assert sorted(results) == ["accepted"] * 10 + ["insufficient_credits"] * 40
         assert await balance(store) == 0
         assert await count(store, "messages") == 10
@@ -171,9 +169,7 @@ async def test_fifty_at_once_under_one_key_make_one_message(database: Database) 
             except KeyTaken:
                 results.append("taken")
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(50):
-                nursery.start_soon(send)
+        await at_once(send, [()] * 50)
         assert sorted(results) == ["accepted"] + ["taken"] * 49
         assert (await count(store, "messages"), await balance(store)) == (1, 99)
 

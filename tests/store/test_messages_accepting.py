@@ -18,7 +18,7 @@ from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept
 from appliance.store.queue import SELECT_DUE, Acceptance, record
-from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, outcome
+from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, at_once, outcome
 
 
 async def test_credits_are_counted_through_the_batch(database: Database) -> None:
@@ -32,9 +32,7 @@ async def test_credits_are_counted_through_the_batch(database: Database) -> None
             except Refused as refusal:
                 refused.append(refusal.code)
 
-        async with trio.open_nursery() as nursery:
-            for number in range(60):
-                nursery.start_soon(send, 1 + number % 3)
+        await at_once(send, ((1 + number % 3,) for number in range(60)))
         lines = (await store.accounts.ledger(account.id, 1000))[::-1]
         assert [line.balance for line in lines] == [
             sum(each.amount for each in lines[: n + 1]) for n in range(len(lines))
@@ -84,9 +82,7 @@ async def test_text_that_cannot_be_stored_fails_alone(database: Database) -> Non
             except UnicodeEncodeError:
                 results.append("failed")
 
-        async with trio.open_nursery() as nursery:
-            for subject in ("one", "\udc80", "two"):
-                nursery.start_soon(send, subject)
+        await at_once(send, ((subject,) for subject in ("one", "\udc80", "two")))
         assert sorted(results) == ["accepted", "accepted", "failed"]
         assert (await store.accounts.named("demo")).credits == CREDITS - 2
 

@@ -22,7 +22,7 @@ from appliance.store.queue import Acceptance
 from tests.postgresql_server import USER, PostgresServer
 from tests.store.postgresql.proxy import Cut, Proxy, proxy
 from tests.store.postgresql.stepping import check_books
-from tests.store.samples import CREDITS, HASH, Clock, Messages, existing
+from tests.store.samples import CREDITS, HASH, Clock, Messages, at_once, existing
 
 TIMEOUT = 1  # seconds for a statement
 CONNECTING = 3  # seconds, at most
@@ -76,9 +76,7 @@ async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, 
 
     for _ in range(2):
         began = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(ask)
+        await at_once(ask, [()] * 20)
         assert trio.current_time() < began + 2 * WRITABLE_WITHIN
     assert {(answer.code, answer.retry_after) for answer in answers} == {(Code.TEMPORARY_FAILURE, 2)}
     assert store.engine.ordinary_writes == before + 1
@@ -121,9 +119,7 @@ async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, 
             results.append(error.text)
 
     between.cut = Cut.AFTER
-    async with trio.open_nursery() as nursery:
-        for number in range(len(news)):
-            nursery.start_soon(send, number)
+    await at_once(send, ((number,) for number in range(len(news))))
     assert results
     assert all("Retry with the same key" in text for text in results)
     for number in range(len(news)):
@@ -218,9 +214,7 @@ async def test_a_lock_that_does_not_come_in_time(
     with psycopg.connect(url) as other:
         other.execute("SELECT 1 FROM accounts FOR UPDATE")
         began = monotonic()
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(send)
+        await at_once(send, [()] * 20)
         assert monotonic() - began < 3
     assert {error.code for error in results} == {Code.TEMPORARY_FAILURE}
     assert await store.messages.accept(messages.new()) == Acceptance(1)

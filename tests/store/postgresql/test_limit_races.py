@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import outcome
 import pytest
-import trio
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -17,7 +16,7 @@ from appliance.store.access import Access, CredentialLimits
 from appliance.store.domains import Domains
 from tests.store.hooks import SECRET, URL
 from tests.store.postgresql.stepping import FIRST, SECOND, Meet, Verb, nodes
-from tests.store.samples import CREDITS, HASH, Clock
+from tests.store.samples import CREDITS, HASH, Clock, at_once
 
 Nodes = tuple[Store, Store]
 
@@ -170,9 +169,7 @@ async def test_the_first_keys_are_made_once(url: str, clock: Clock) -> None:
             async def use(each: SigningKeys, domain: str = domain, used: list[set[str]] = used) -> None:
                 used.append({key.selector for key in await each.in_use(account.id, domain)})
 
-            async with trio.open_nursery() as nursery:
-                for each in keys:
-                    nursery.start_soon(use, each)
+            await at_once(use, ((each,) for each in keys))
             assert len(used) == 2
             assert used[0] == used[1]
             assert len(await keys[0].known(account.id, domain)) == len(used[0]) == 2

@@ -15,6 +15,7 @@ from appliance.store.postgresql import migrate
 from appliance.store.postgresql.engine import prepare
 from tests.ports import free_port
 from tests.postgresql_server import PostgresServer
+from tests.store.samples import at_once
 
 LANDED = Path(__file__).with_name("landed_migrations.txt")
 SCHEMA = """
@@ -64,9 +65,7 @@ async def refused(url: str, kind: type[Exception] = DatabaseRefused) -> str:
 @pytest.mark.parametrize("_", range(5))
 async def test_nodes_that_start_on_a_new_database_at_once(server: PostgresServer, _: int) -> None:
     url = server.new_database()
-    async with trio.open_nursery() as nursery:
-        for _ in range(4):
-            nursery.start_soon(prepare, url, 1)
+    await at_once(prepare, ((url, 1) for _ in range(4)))
     with psycopg.connect(url) as connection:
         applied = connection.execute("SELECT number FROM migrations ORDER BY number").fetchall()
     assert applied == [(step.number,) for step in migrate.migrations()]

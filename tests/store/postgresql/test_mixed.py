@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 import pytest
-import trio
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -16,7 +15,7 @@ from appliance.model.webhooks import EventType
 from appliance.store import KeyTaken, Store
 from tests.store.hooks import save
 from tests.store.postgresql.stepping import check_books, nodes
-from tests.store.samples import HASH, SECOND, Clock, Messages, outcome
+from tests.store.samples import HASH, SECOND, Clock, Messages, at_once, outcome
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 
 SECONDS = 6
@@ -101,9 +100,7 @@ async def test_three_nodes_at_random(url: str, clock: Clock) -> None:
             for task in range(TASKS)
         ]
         until = monotonic() + SECONDS
-        async with trio.open_nursery() as nursery:
-            for client in clients:
-                nursery.start_soon(client.go, until)
+        await at_once(Client.go, ((client, until) for client in clients))
         counts = sum((client.counts for client in clients), Counter[str]())
         assert min(counts[name] for name in ("send", "deliver", "cancel", "change", "taken")) >= 3, counts
         codes = {name for name in counts if name.isupper()}

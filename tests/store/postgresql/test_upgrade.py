@@ -19,6 +19,7 @@ from appliance.store.postgresql.nodes import Membership, NodeIdentity
 from tests.postgresql_server import PostgresServer
 from tests.store.postgresql.stepping import until_it_waits
 from tests.store.postgresql.test_migrate import classes, execute, refused
+from tests.store.samples import at_once
 
 FIRST_STEPS = migrate.migrations()
 OLD = FIRST_STEPS[-1].number  # what the old version knows
@@ -151,9 +152,7 @@ async def test_nodes_of_a_new_version_that_start_at_once(
     url: str, connection: PostgresConnection, version: Version
 ) -> None:
     version(WIDER, NARROWER, WIDEST)
-    async with trio.open_nursery() as nursery:
-        for name in "abcd":
-            nursery.start_soon(prepare, url, 2, None, lambda name=name: node(name, OLD + 3).identity)
+    await at_once(prepare, ((url, 2, None, lambda name=name: node(name, OLD + 3).identity) for name in "abcd"))
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
     assert run(connection, "SELECT count(*) FROM nodes WHERE schema = %s", (OLD + 3,)) == [(4,)]
 

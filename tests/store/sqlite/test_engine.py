@@ -18,7 +18,7 @@ from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault,
 from appliance.store.sqlite import engine as engine_module
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.engine import GroupCommit, Inline, Scanner, SqliteEngine
-from tests.store.samples import Faults
+from tests.store.samples import Faults, at_once
 
 WAIT = 200  # milliseconds for another process's lock, instead of seconds
 
@@ -107,9 +107,7 @@ async def test_writes_that_wait_share_a_commit(faults: Faults, notes_on_faulty_d
         results.append(await notes.add(text))
 
     texts = [f"note {number}" for number in range(3 * JOBS_PER_COMMIT)]
-    async with trio.open_nursery() as nursery:
-        for text in texts:
-            nursery.start_soon(add, text)
+    await at_once(add, ((text,) for text in texts))
     assert sorted(results) == sorted(text.upper() for text in texts)
     assert sorted(await notes.stored()) == sorted(texts)
     assert faults.syncs <= 8
@@ -298,9 +296,7 @@ async def test_a_commit_of_unknown_result_stops_everything(
         refusals.append(refused.value)
 
     with faults.raising(**{fault: apsw.IOError}):
-        async with trio.open_nursery() as nursery:
-            for number in range(JOBS_PER_COMMIT + 10):
-                nursery.start_soon(add, f"note {number}")
+        await at_once(add, ((f"note {number}",) for number in range(JOBS_PER_COMMIT + 10)))
     await add("after")
     assert len(refusals) == JOBS_PER_COMMIT + 11
     for refusal in refusals:

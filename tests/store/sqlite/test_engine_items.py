@@ -9,6 +9,7 @@ import trio
 from appliance.store.engine import JOBS_PER_COMMIT, Tx, run
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
+from tests.store.samples import at_once
 from tests.store.sqlite.test_engine import Broken
 
 
@@ -47,9 +48,7 @@ async def write_all(engine: SqliteEngine, numbers: Numbers, wanted: Sequence[int
         except (ValueError, Broken) as error:
             results[number] = type(error).__name__
 
-    async with trio.open_nursery() as nursery:
-        for number in wanted:
-            nursery.start_soon(write, number)
+    await at_once(write, ((number,) for number in wanted))
     return results
 
 
