@@ -31,6 +31,7 @@ from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Row, Slice, StorePart, Tx, first, one, run
+from appliance.store.message_records import readable_tags
 from appliance.store.queue import INSERT_EVENTS, event_row
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
@@ -83,7 +84,6 @@ _RATES = """SELECT provider, sum(CASE WHEN kind = 'complained' THEN recipients E
     GROUP BY provider ORDER BY 2 DESC, 1"""
 
 _encoder = msgspec.json.Encoder()
-_tags = msgspec.json.Decoder(list[str])
 
 # ---- the counts of the queue, in all and by client network, account, address and token; each has a share as its limit
 
@@ -283,7 +283,7 @@ def _recipient(*columns: Any) -> FeedbackRecipient | None:
     *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    return FeedbackRecipient(*recipient, sent_from, tuple(lists_of(_tags.decode(tags), template_alias)))
+    return FeedbackRecipient(*recipient, sent_from, tuple(lists_of(readable_tags(tags), template_alias)))
 
 
 # ---- steps of a transaction
