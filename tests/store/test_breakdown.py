@@ -73,9 +73,7 @@ async def test_recipients_are_counted_by_each_of_their_values(
     assert await rows(store) > 0
 
 
-async def test_what_was_not_tried_is_told_apart(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_untried_mail_is_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     await store.messages.accept(messages.new("a@example.net", "b@example.net"))
     due = await store.queue.due(simulated=True, most=9)
     reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
@@ -92,9 +90,7 @@ async def test_what_was_not_tried_is_told_apart(
         await count_all(store, clock)
 
 
-async def test_nothing_is_counted_twice_or_left_out(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_everything_is_counted_once(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     counting = replace(store.breakdown, rows_summed=3)
     for number in range(1, 7):
         await store.messages.accept(messages.new(*[f"r{each}@example.net" for each in range(4)]))
@@ -140,9 +136,7 @@ def many(name: str) -> list[list[str]]:
     return [[f"{name}-{number}" for number in range(at, at + 20)] for at in range(0, VALUES_MOST, 20)]
 
 
-async def test_values_are_bounded_and_the_largest_stay(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_only_the_largest_values_stay(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     await tagged(store, messages, *many("new"), *[["order", "reset"]] * 2, ["reset"])
     await count_all(store, clock)
     await tagged(store, messages, *many("more"), ["order"])
@@ -164,9 +158,7 @@ def test_the_largest_are_told_and_the_others_together() -> None:
     assert largest({}, 4) == {}
 
 
-async def test_no_more_is_read_than_can_be_told(
-    store: Store, account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_more_is_read_than_shown(store: Store, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VALUES_READ", 60)
     add = """INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
         VALUES (:account_id, 'tag', :day, :value, :kind, :recipients)"""

@@ -97,9 +97,7 @@ async def test_a_step_that_fails_leaves_everything(store: Store, delivered: Deli
     assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
 
 
-async def test_two_nodes_finish_a_mail_once(
-    store: Store, database: Database, account: Account, delivered: Delivered
-) -> None:
+async def test_mail_is_finished_once(store: Store, database: Database, account: Account, delivered: Delivered) -> None:
     (recipient,) = await delivered("b@example.net")
     mail_id = await store.feedback.add(["b+token@bounces.example.com"], b"mail")
     results = []

@@ -111,9 +111,7 @@ async def test_unreadable_tags_of_one_message_fail_no_page(store: Store, message
     assert facts.tags == ()
 
 
-async def test_the_newest_of_several_accounts_are_found_in_order(
-    store: Store, messages: Messages, account: Account
-) -> None:
+async def test_the_newest_of_several_accounts_in_order(store: Store, messages: Messages, account: Account) -> None:
     store = small_blocks(store)
     store.mail_log = replace(store.mail_log, clock=lambda: 0.0)
     other = await store.accounts.create("other", "other@example.org", HASH)

@@ -273,9 +273,7 @@ async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(store: Store, me
     assert store.new_mail.poll_requested()
 
 
-async def test_simulated_mail_wakes_the_simulation_only(
-    store: Store, messages: Messages, autojump_clock: MockClock
-) -> None:
+async def test_simulated_mail_wakes_its_simulation(store: Store, messages: Messages, autojump_clock: MockClock) -> None:
     await store.messages.accept(messages.new())
     before = trio.current_time()
     await store.new_simulated_mail.wait(50)

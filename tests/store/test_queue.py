@@ -194,9 +194,7 @@ async def test_several_attempts_are_numbered(store: Store, messages: Messages, a
     assert [number for number, _ in await attempts(store)] == [1, 2, 3, 4]
 
 
-async def test_a_class_is_kept_until_the_next_outcome(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_class_lasts_until_an_outcome(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     message_id = await accepted(store, messages)
     (due,) = await store.queue.due(simulated=True, most=1)
     assert (await only_recipient(store, account, message_id)).bounce_class is None

@@ -64,9 +64,7 @@ async def test_a_day_of_messages_becomes_one_line(
     assert await tidy(store, clock, budget) == 0
 
 
-async def test_a_line_stays_while_its_message_does(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_line_stays_with_its_message(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     numbers = []
     for number in range(5):
         new = messages.new(f"{number}@example.net")
@@ -121,9 +119,7 @@ async def test_old_statistics_go_when_they_can_no_longer_be_asked_for(
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["as they are deleted", "as a former release left them"])
-async def test_deleted_templates_go_with_their_versions(
-    store: Store, account: Account, clock: Clock, kept: bool
-) -> None:
+async def test_deleted_templates_go_with_versions(store: Store, account: Account, clock: Clock, kept: bool) -> None:
     for alias in ("old", "used"):
         for _ in range(3):
             await store.templates.save(account.id, alias, "Hello", "text", None)

@@ -98,9 +98,7 @@ async def count_of(store: Store, table: str) -> int:
     return int(rows_there)
 
 
-async def test_the_index_finds_what_a_reading_finds(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_the_index_equals_a_reading(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     store = small(store)
     other = await store.accounts.create("other", "other@example.org", HASH)
     for number in range(30):
@@ -176,9 +174,7 @@ async def test_what_changes_soon_is_not_noted(store: Store, messages: Messages, 
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_outcomes_are_told_apart(
-    store: Store, messages: Messages, account: Account, clock: Clock, indexed: bool
-) -> None:
+async def test_outcomes_differ(store: Store, messages: Messages, account: Account, clock: Clock, indexed: bool) -> None:
     store = small(store)
     await store.suppressions.add(account.id, "gone@example.net", "by hand")
     ids = {}

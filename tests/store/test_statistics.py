@@ -30,7 +30,7 @@ async def send(store: Store, messages: Messages, clock: Clock, *results: Recipie
     await record(store, clock, results)
 
 
-async def test_nothing_is_counted_twice_or_left_out(store: Store, messages: Messages, clock: Clock) -> None:
+async def test_everything_is_counted_once(store: Store, messages: Messages, clock: Clock) -> None:
     counting = replace(store.statistics, rows_counted=2)
     sent = 0
     for _ in range(6):
@@ -74,7 +74,7 @@ async def test_refusals_are_counted_by_class(store: Store, messages: Messages, a
         await store.statistics.count()
 
 
-async def test_what_was_not_tried_is_told_apart(store: Store, messages: Messages, clock: Clock) -> None:
+async def test_untried_mail_is_told_apart(store: Store, messages: Messages, clock: Clock) -> None:
     reasons = [(BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED), (FAILED, None)]
     for _ in range(2):
         await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(reasons))]))
@@ -139,9 +139,7 @@ async def sent_at(store: Store, account: Account, counts: dict[int, int]) -> Non
         await store.engine.change(COUNTED, {"account_id": account.id, "hour": hour, "recipients": recipients})
 
 
-async def test_earlier_hours_are_added_up_by_day(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_old_hours_are_added_up_by_day(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     midnight = clock.now // DAY * 24
     await store.messages.accept(messages.new("a@example.net"))
     await sent_at(
@@ -155,9 +153,7 @@ async def test_earlier_hours_are_added_up_by_day(
     assert found == by_day | {(midnight, "sent"): 25}
 
 
-async def test_the_period_before_has_the_same_length(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_the_period_before_is_as_long(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     midnight = clock.now // DAY * 24
     await store.messages.accept(messages.new("a@example.net"))
     clock.now += DAY

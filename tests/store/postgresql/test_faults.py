@@ -86,9 +86,7 @@ async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, 
 
 # ---- lost during COMMIT
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER, Cut.SWALLOW])
-async def test_a_connection_that_is_lost_during_commit(
-    store: Store, between: Proxy, messages: Messages, cut: Cut
-) -> None:
+async def test_a_connection_lost_during_commit(store: Store, between: Proxy, messages: Messages, cut: Cut) -> None:
     await store.messages.accept(messages.new())
     ours = messages.new(key="k")
     between.cut = cut
@@ -167,9 +165,7 @@ async def test_a_connection_that_is_lost_within_a_transaction(store: Store, betw
     await until_it_writes(store)
 
 
-async def test_a_connection_through_which_nothing_comes_any_more(
-    store: Store, between: Proxy, messages: Messages
-) -> None:
+async def test_a_connection_that_hangs(store: Store, between: Proxy, messages: Messages) -> None:
     """Its TCP lives on, but no answer comes: writers and readers give it up in time, and go on when it is back."""
     await store.messages.accept(messages.new())
     await store.accounts.find(messages.account_id)
@@ -349,7 +345,7 @@ async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Pr
         await store.check_writable()
 
 
-async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url: str, clock: Clock) -> None:
+async def test_a_restarted_server(server: PostgresServer, url: str, clock: Clock) -> None:
     store = Store(PostgresEngine(url), Environment(now=clock))
     await store.check_writable()
     await trio.to_thread.run_sync(server.stop)

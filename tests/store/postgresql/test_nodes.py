@@ -302,9 +302,7 @@ def test_only_a_steady_node_adopts(start: Start, database: PostgresConnection) -
 
 
 @pytest.mark.parametrize("of_second", [(9.1, 0), (0, 9.1), (11, 0)])
-def test_commits_that_hang_end_no_node(
-    start: Start, database: PostgresConnection, of_second: tuple[float, float]
-) -> None:
+def test_hung_commits_end_no_node(start: Start, database: PostgresConnection, of_second: tuple[float, float]) -> None:
     """As when a synchronous standby is lost: every lease has expired when the answers come, and all nodes go on."""
     first, second = start("a"), start("b")
     first.becomes_steady()
@@ -374,9 +372,7 @@ def test_a_node_without_a_lease_takes_nothing(start: Start, database: PostgresCo
     assert owners(database) == {"": 1}
 
 
-def test_rows_that_another_transaction_holds_are_left_for_later(
-    start: Start, database: PostgresConnection, url: str
-) -> None:
+def test_locked_rows_are_left_for_later(start: Start, database: PostgresConnection, url: str) -> None:
     node = start("a")
     wait(database, "", 3)
     with closing(connect(url)) as other, other.transaction():

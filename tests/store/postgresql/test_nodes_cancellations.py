@@ -79,9 +79,7 @@ async def test_a_message_of_several_owners(stores: list[Store], messages: Messag
     await check_books(stores[0])
 
 
-async def test_what_the_owner_refuses_is_refused(
-    stores: list[Store], messages: Messages, nursery: trio.Nursery
-) -> None:
+async def test_the_owners_refusal_is_returned(stores: list[Store], messages: Messages, nursery: trio.Nursery) -> None:
     first, second, _ = stores
     nursery.start_soon(first.queue_control.answer_others)
     new = messages.new("a@example.net", "b@example.net")
@@ -116,9 +114,7 @@ async def test_mail_that_waits_for_a_node(stores: list[Store], messages: Message
     assert await cancelled(stores[0], new.id) == 1
 
 
-async def test_an_owner_that_does_not_answer(
-    stores: list[Store], messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_owner(stores: list[Store], messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "CANCEL_TIMEOUT", 0.5)
     first, second, _ = stores
     new = messages.new()

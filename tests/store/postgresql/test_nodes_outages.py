@@ -62,9 +62,7 @@ async def test_a_server_that_turns_read_only(url: str, node: PostgresEngine, nur
         await node.close()
 
 
-async def test_a_server_that_is_stopped_and_started(
-    server: PostgresServer, node: PostgresEngine, nursery: trio.Nursery
-) -> None:
+async def test_a_restarted_server(server: PostgresServer, node: PostgresEngine, nursery: trio.Nursery) -> None:
     """Longer than the lease: nothing is handed over meanwhile."""
     await kept(node, nursery)
     await trio.to_thread.run_sync(server.stop)

@@ -271,9 +271,7 @@ async def test_a_node_and_the_operator_hold_a_pool_at_once(two: list[Store], mee
     assert await two[0].engine.rows(_BOTH, {}) == [("google", "")]
 
 
-async def test_a_node_holds_while_the_pool_is_released(
-    two: list[Store], url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hold_during_a_release(two: list[Store], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await two[0].pools.hold("google", WHY, LATER)
     with stopping(monkeypatch, Barrier(SECOND, "DELETE FROM node_holds", after=True)) as barrier:
         ended = await queued_behind(

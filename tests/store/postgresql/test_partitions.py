@@ -233,9 +233,7 @@ async def test_what_is_not_delivered_stays(store: Store, messages: Messages, acc
     assert await store.engine.rows("SELECT count(*) FROM attempts", {}) == [(0,)]
 
 
-async def test_what_is_noted_for_the_search_goes_with_its_message(
-    store: Store, messages: Messages, clock: Clock
-) -> None:
+async def test_search_changes_go_with_their_message(store: Store, messages: Messages, clock: Clock) -> None:
     async def change(count: int, next_attempt_at: int = 0) -> None:
         due = await store.queue.due(simulated=True, most=count)
         status = DEFERRED if next_attempt_at else DELIVERED
@@ -380,9 +378,7 @@ async def _drop(partitions: TimePartitions, clock: Clock, kind: str, age: int) -
     return deleted
 
 
-async def test_a_partition_that_another_node_has_changed(
-    store: Store, messages: Messages, url: str, clock: Clock
-) -> None:
+async def test_a_partition_changed_by_another_node(store: Store, messages: Messages, url: str, clock: Clock) -> None:
     """It was replaced, or the chore is another's: what was read does not count any more."""
     new = await accepted(store, messages, 3)
     await record(store, clock, [DELIVERED] * 3)

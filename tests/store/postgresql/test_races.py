@@ -82,9 +82,7 @@ async def test_a_key_that_was_taken_since_it_was_looked_for(
 
 
 @pytest.mark.parametrize("expired", [False, True])
-async def test_a_key_that_is_being_taken(
-    two: Nodes, messages: Messages, clock: Clock, meet: Meet, expired: bool
-) -> None:
+async def test_a_key_being_taken(two: Nodes, messages: Messages, clock: Clock, meet: Meet, expired: bool) -> None:
     if expired:
         await two[0].messages.accept(messages.new(key="k"))
         clock.now += 2 * DAY
@@ -242,9 +240,7 @@ async def status(store: Store, messages: Messages, recipient: DueRecipient) -> M
     return message.status
 
 
-async def test_two_nodes_finish_the_last_two_recipients(
-    two: Nodes, messages: Messages, clock: Clock, meet: Meet
-) -> None:
+async def test_two_nodes_finish_the_last_recipients(two: Nodes, messages: Messages, clock: Clock, meet: Meet) -> None:
     one, other = await due(two[0], messages, "a@example.net", "b@example.net")
     first, second = await meet(
         "GROUP BY status",

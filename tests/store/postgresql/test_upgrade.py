@@ -64,9 +64,7 @@ def test_each_step_says_which_programs_can_work_after_it() -> None:
 
 
 # ---- an older program
-async def test_an_older_program_works_after_an_expansion(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
+async def test_old_programs_work_after_expansions(url: str, connection: PostgresConnection, version: Version) -> None:
     version(WIDER)
     await prepare(url, 2)
     assert applied(connection) == [OLD + 1]
@@ -93,9 +91,7 @@ async def test_an_older_program_is_refused_after_a_contraction(
 
 
 # ---- a newer one
-async def test_a_contraction_waits_for_the_last_older_node(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
+async def test_contractions_wait_for_older_nodes(url: str, connection: PostgresConnection, version: Version) -> None:
     a, b, c = node("a"), node("b"), node("c", OLD + 1)
     for member in (a, b, c):
         member.join(connection)
@@ -137,9 +133,7 @@ async def test_what_a_program_cannot_do_without_is_no_contraction(
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
 
 
-async def test_the_earlier_run_of_a_node_that_was_killed(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
+async def test_the_earlier_run_of_a_killed_node(url: str, connection: PostgresConnection, version: Version) -> None:
     node("a").join(connection)
     version(WIDER, NARROWER, WIDEST)
     with pytest.raises(DatabaseRefused):
@@ -148,9 +142,7 @@ async def test_the_earlier_run_of_a_node_that_was_killed(
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
 
 
-async def test_nodes_of_a_new_version_that_start_at_once(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
+async def test_new_nodes_that_start_at_once(url: str, connection: PostgresConnection, version: Version) -> None:
     version(WIDER, NARROWER, WIDEST)
     await at_once(prepare, ((url, 2, None, lambda name=name: node(name, OLD + 3).identity) for name in "abcd"))
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
@@ -173,9 +165,7 @@ async def test_an_older_node_that_joins_while_the_schema_is_contracted(
     assert run(connection, "SELECT count(*) FROM nodes") == [(0,)]
 
 
-async def test_a_contraction_while_an_older_node_joins(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
+async def test_contraction_while_an_old_node_joins(url: str, connection: PostgresConnection, version: Version) -> None:
     version(WIDER, NARROWER)
     async with trio.open_nursery() as nursery:
         with connection.transaction():

@@ -283,9 +283,7 @@ def check_refusal(refused: StorageUnavailable) -> None:
 
 
 @pytest.mark.parametrize("fault", ["on_sync", "on_write"])
-async def test_a_commit_of_unknown_result_stops_everything(
-    faults: Faults, notes_on_faulty_disk: Notes, fault: str
-) -> None:
+async def test_an_unknown_commit_stops_everything(faults: Faults, notes_on_faulty_disk: Notes, fault: str) -> None:
     notes = notes_on_faulty_disk
     await notes.add("before")
     refusals = []
@@ -319,9 +317,7 @@ async def test_a_full_disk_refuses_and_recovers(faults: Faults, notes_on_faulty_
     assert notes.failures == []
 
 
-async def test_a_disk_that_fills_up_in_the_middle_refuses_and_recovers(
-    faults: Faults, notes_on_faulty_disk: Notes
-) -> None:
+async def test_a_disk_that_fills_up_refuses_and_recovers(faults: Faults, notes_on_faulty_disk: Notes) -> None:
     """The same where SQLite has to write before the commit, because so much has changed."""
     notes = notes_on_faulty_disk
 

@@ -70,9 +70,7 @@ def schema(path: Path) -> object:
     return said(path, "SELECT max(number) FROM migrations")[0][0]
 
 
-async def test_the_old_database_is_kept_and_the_new_one_has_everything(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_old_database_is_kept_beside_the_new_one(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     knows(monkeypatch, GOOD)
     await opened(data_dir)
     path, kept = data_dir / FILE_NAME, kept_file(data_dir / FILE_NAME, KNOWN[-1].number)
@@ -140,9 +138,7 @@ async def test_a_damaged_database_is_not_upgraded(data_dir: Path, monkeypatch: p
     assert schema(data_dir / FILE_NAME) == KNOWN[-1].number
 
 
-async def test_too_little_space_is_said_before_anything_is_done(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_little_space_is_reported_first(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12 - 5, 5))
     knows(monkeypatch, GOOD)
@@ -151,9 +147,7 @@ async def test_too_little_space_is_said_before_anything_is_done(
     assert names(data_dir) == {FILE_NAME}
 
 
-async def test_a_command_does_not_upgrade_under_a_running_server(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_command_upgrades_under_a_running_server(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     knows(monkeypatch, GOOD)
     with only_server(data_dir), pytest.raises(UpgradeRefused, match="a server of that version runs"):
         await opened(data_dir, inline=True)
@@ -187,9 +181,7 @@ def of_before(data_dir: Path) -> None:
     connection.close()
 
 
-async def test_a_database_of_before_is_made_one_that_can_become_shorter(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_database_learns_to_shrink(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_before(data_dir)
     await opened(data_dir)
     assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
@@ -203,9 +195,7 @@ async def test_a_database_of_before_is_made_one_that_can_become_shorter(
     assert names(data_dir) == {path.name, kept_file(path, KNOWN[-1].number).name}
 
 
-async def test_a_database_that_cannot_be_written_anew_is_used_as_it_is(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_that_cannot_be_rewritten_is_used(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_before(data_dir)
     knows(monkeypatch, GOOD)
     monkeypatch.setattr(upgrade, "SHRINKABLE", "PRAGMA auto_vacuum = ")
