@@ -141,7 +141,7 @@ _dns = msgspec.json.Decoder(DomainDns)
 
 def domain_of(name: str, usable: int, *columns: Any) -> Domain:
     *times_and_path, dns = columns
-    return Domain(name, bool(usable), *times_and_path, None if dns is None else _dns.decode(dns))
+    return Domain(*(name, bool(usable), *times_and_path, None if dns is None else _dns.decode(dns)))
 
 
 def add_credential(

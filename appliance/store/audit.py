@@ -218,4 +218,4 @@ class Audit(StorePart):
 
 def _entry(row: Row) -> AuditEntry:
     *what, details, address, account_id = row
-    return AuditEntry(*what, _details.decode(details), address, account_id)
+    return AuditEntry(*(*what, _details.decode(details), address, account_id))

@@ -205,7 +205,7 @@ class DkimKeys(StorePart):
 
 def _key(*columns: Any) -> StoredDkimKey:
     *key, pending = columns
-    return StoredDkimKey(*key, bool(pending))
+    return StoredDkimKey(*(*key, bool(pending)))
 
 
 def _pair(account_id: str, domain: str) -> tuple[str, str]:

@@ -338,7 +338,7 @@ def transaction(verb: Callable[Concatenate[Part, Tx, P], T]) -> Callable[Concate
     """Run a method as one durable transaction; an engine may run it twice."""
 
     @wraps(verb)
-    async def written(part: Part, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def written(part: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await part.engine.write(lambda tx: verb(part, tx, *args, **kwargs))
 
     return written

@@ -283,7 +283,7 @@ def _recipient(*columns: Any) -> FeedbackRecipient | None:
     *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    return FeedbackRecipient(*recipient, sent_from, tuple(lists_of(readable_tags(tags), template_alias)))
+    return FeedbackRecipient(*(*recipient, sent_from, tuple(lists_of(readable_tags(tags), template_alias))))
 
 
 # ---- steps of a transaction

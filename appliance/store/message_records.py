@@ -56,7 +56,7 @@ def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -
     head = id_, email, RecipientStatus(status), Billing(billing)
     reason = None if bounce_class is None else BounceClass(bounce_class)
     late = None if late_bounce is None else _late_bounces.decode(late_bounce)
-    return Recipient(*head, *attempts, reason, late, None if failure is None else FailureReason(failure))
+    return Recipient(*(*head, *attempts, reason, late, None if failure is None else FailureReason(failure)))
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each

@@ -400,4 +400,4 @@ def _insert(
 def _delivery(*row: Any) -> WebhookDelivery:
     *event, cause, status, attempt, body, response_status, response_body, error, taken, created, attempted, due = row
     result = response_status, response_body, error, taken, created, attempted, due
-    return WebhookDelivery(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result)
+    return WebhookDelivery(*(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result))

@@ -271,9 +271,9 @@ def step():
     left -= 1
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
-insert = copying._insert
+insert = copying.Bulk.run
 if how == "within":
-    copying._insert = lambda *rest: (insert(*rest), step())
+    copying.Bulk.run = lambda bulk, tx, values: (insert(bulk, tx, values), step())
 with source(old) as reading, target(new) as writing:
     copying.copy(reading, writing, tables(), 5, lambda _: step() if how == "between" else None)
 """

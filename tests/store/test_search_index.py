@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Raw, structs
+from msgspec import structs
 
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
@@ -391,7 +391,7 @@ def test_what_strangers_write_makes_no_large_index() -> None:
     recipients = tuple(
         _RecipientTexts("bounced", f"a{number}@example.net", each) for number, each in enumerate(replies)
     )
-    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", Raw(b"[]"), recipients)
+    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", "[]", recipients)
     assert len(message.whole()) == SEARCHED_LENGTH
     assert len(message.terms()) <= SEARCHED_LENGTH // 2 + 3
     assert message.has(["a49@example.net"])
