@@ -3,7 +3,7 @@
 Each run of a node is an owner: it writes its id into the rows that it accepts, and delivers no others, while it holds a
 lease that it renews every BEAT. By the node's own clock the lease ends LEASE after the renewal was *sent*, so never
 later than by the database's, by which others may adopt the rows of an expired run. An adopted run ends. An expired run
-that nobody adopted continues: after an outage all are in that state, so a node adopts only after STEADY seconds of
+that no node adopted continues: after an outage all are in that state, so a node adopts only after STEADY seconds of
 beats on time. A node that starts on the data directory of an earlier run ends that run at once.
 """
 
