@@ -6,15 +6,14 @@ ever more rarely (`Domains.record_dns`). Each round and each account in it have 
 other account. Of several nodes one checks; in the sandbox none does.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import trio
 
 from appliance.config.settings import Config, DeliveryMode
-from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY, ReturnPathWatch, use_if_published
 from appliance.dns.check import CheckedRecord, check, summary
-from appliance.dns.records import records_for, sending_host
+from appliance.dns.records import RETURN_PATH_KINDS, receiving_hosts, records_for, return_path_records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import PublicError, StorageUnavailable
@@ -22,6 +21,105 @@ from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.dashboard import Actor
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
+
+RETURN_PATH_CHECK_EVERY = 60.0  # seconds between two rounds
+RETURN_PATH_IN_USE_EVERY = 3_600.0  # seconds between two checks of a return path in use
+DOMAINS_PER_ROUND = 200  # with and without one in use; the next round continues
+RETURN_PATH_CHECKS = 10
+RETURN_PATH_TIMEOUT = 12.0  # seconds for one domain
+
+log = get_logger("deliver")
+
+
+def is_published(checked: Iterable[CheckedRecord]) -> bool | None:
+    """Whether DNS has both records of a return path; None if unknown, or if they were not checked."""
+    statuses = {record.status for record in checked if record.record.kind in RETURN_PATH_KINDS}
+    if not statuses or RecordStatus.UNKNOWN in statuses:
+        return None
+    return statuses == {RecordStatus.OK}
+
+
+async def use_if_published(store: Store, account_id: str, domain: Domain, checked: Iterable[CheckedRecord]) -> bool:
+    """Put the return path of a domain into use if DNS has its records. Return whether that is new."""
+    if domain.return_path_at is not None or not is_published(checked):
+        return False
+    if not await store.domains.use_return_path(account_id, domain, in_use=True):
+        return False
+    log.info("return path in use: published in DNS", domain=domain.name, return_path=domain.return_path)
+    return True
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """Passes over all domains with, or all without, a return path in use: a part per round, then again."""
+
+    in_use: bool
+    every: float  # seconds from one pass to the next
+    _after: tuple[str, str] = ("", "")
+    _started_at: float = float("-inf")
+
+    async def next(self, store: Store) -> list[tuple[str, Domain]]:
+        is_new_pass, now = self._after == ("", ""), trio.current_time()
+        if is_new_pass and now < self._started_at + self.every:
+            return []
+        domains = await store.domains.with_return_path(self._after, DOMAINS_PER_ROUND, in_use=self.in_use)
+        if is_new_pass:
+            self._started_at = now
+        has_more = len(domains) == DOMAINS_PER_ROUND
+        self._after = (domains[-1][0], domains[-1][1].name) if has_more else ("", "")
+        return domains
+
+
+@dataclass(slots=True)
+class ReturnPathWatch:
+    config: Config
+    store: Store
+    resolver: Callable[[], Resolver]
+    _sweeps: tuple[_Sweep, ...] = field(
+        default_factory=lambda: (_Sweep(False, RETURN_PATH_CHECK_EVERY), _Sweep(True, RETURN_PATH_IN_USE_EVERY))
+    )
+    _doubtful: set[tuple[str, str]] = field(default_factory=set)  # in use, but missing at the last check
+
+    async def round(self) -> None:
+        """Check a part of the domains; none if no listener is configured that could receive bounces."""
+        if not self.config.inbound.bind:
+            return
+        resolver, limiter = self.resolver(), trio.CapacityLimiter(RETURN_PATH_CHECKS)
+        for sweep in self._sweeps:
+            domains = await sweep.next(self.store)  # outside the nursery, which would wrap its exception in a group
+            async with trio.open_nursery() as nursery:
+                for account_id, domain in domains:
+                    if domain.dns is None or domain.dns.return_path is not RecordStatus.UNKNOWN:
+                        nursery.start_soon(self._check, resolver, limiter, account_id, domain)
+
+    async def _check(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
+        host = sending_host(self.config)
+        receiving = receiving_hosts(self.config, self.store.engine.others().names)
+        checked: list[CheckedRecord] = []
+        async with limiter:
+            with trio.move_on_after(RETURN_PATH_TIMEOUT):
+                checked = await check(resolver, host, return_path_records(domain.return_path, host, receiving))
+        try:
+            if domain.return_path_at is None:
+                await use_if_published(self.store, account_id, domain, checked)
+            else:
+                await self._end_unless_published(account_id, domain, checked)
+        except PublicError as error:
+            log.warning("return path not updated", domain=domain.name, reason=error.text)
+
+    async def _end_unless_published(self, account_id: str, domain: Domain, checked: list[CheckedRecord]) -> None:
+        key, published = (account_id, domain.name), is_published(checked)
+        if published is None:
+            return
+        if published or key not in self._doubtful:
+            (self._doubtful.discard if published else self._doubtful.add)(key)
+            return
+        self._doubtful.discard(key)
+        if await self.store.domains.use_return_path(account_id, domain, in_use=False):
+            log.warning("return path out of use: not in DNS", domain=domain.name, return_path=domain.return_path)
+
+
+# ---- domain_watch
 
 DOMAIN_CHORE = "domains"
 DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
@@ -62,7 +160,6 @@ class DomainWatch:
             await trio.sleep(RETURN_PATH_CHECK_EVERY)
 
     async def round(self) -> None:
-        """Check the domains that are due."""
         resolver, limiter = self.resolver(), trio.CapacityLimiter(WATCHED_AT_ONCE)
         # Outside the nursery, which would wrap its exception in a group.
         due = await self.store.domains.due(DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT)

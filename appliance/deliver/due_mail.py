@@ -1,7 +1,7 @@
 """Reads due mail from the store as envelopes, fairly between accounts: one account's backlog delays no other's mail.
 
 Usually one poll reads all due mail, in order of time. Behind a backlog the polls visit accounts in turn, each for its
-share: a few domains, a few recipients of each, continuing where the last visit ended. Retries are read separately as
+share: a few recipients at a few domains, continuing where the last visit ended. Retries are read separately as
 they become due: a greylisting server that would accept them now must not receive all older untried mail first.
 Invariant: a recipient that was taken is not read again until it is released.
 """
@@ -71,7 +71,6 @@ class DueMail:
         self._taken_counts[lane] = self._taken_counts.get(lane, 0) + len(envelope.recipients)
 
     def release(self, envelope: Envelope) -> None:
-        """Forget an envelope; its recipients that are still due will be read again."""
         recipients = [recipient.id for recipient in envelope.recipients]
         self.taken.difference_update(recipients)
         if self._released is not None:
@@ -88,7 +87,6 @@ class DueMail:
             return await self._poll(since if self._read_until <= self.env.now() else 0, may_take)
 
     async def all(self, may_take: MayTake) -> list[Envelope]:
-        """All due mail, including mail left in the store because its pool had no room."""
         with self._noting_released():
             return await self._poll(0, may_take)
 

@@ -1,14 +1,24 @@
-"""Pending envelopes: taken from the store, but in no SMTP session yet. Each is being prepared or is ready.
+"""Pending envelopes: taken from the store, but in no SMTP session yet. Each is being prepared or is ready. No I/O.
 
-Counts them by pool and by account within a pool. Ready envelopes wait in one queue per pool. There accounts take turns,
-an account's retries go before its untried mail, and a large message blocks no small one. No I/O.
+`Pending` counts them by pool and by account within a pool. Each pool has a queue of ready envelopes, in which accounts
+take turns, an account's retries go before its untried mail, and a large message blocks no small one. `next_poll` says
+when delivery reads the store, and `Admission` which due mail becomes pending: no account may fill all the room, each
+pool and account always has room for its first few envelopes, and mail in memory never passes older mail of the same
+account and pool.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from math import inf
 
-from appliance.concurrency.fair_share import TurnQueue
+from appliance.concurrency.fair_share import TurnQueue, may_take
+from appliance.concurrency.wake import SLEEP_LIMIT
+from appliance.deliver.due_mail import Envelope
 from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import Ready
+from appliance.deliver.warmup import Warmup
 
 
 class PoolQueue:
@@ -23,7 +33,6 @@ class PoolQueue:
         return len(self._queues[0]) + len(self._queues[1])
 
     def add(self, ready: Ready) -> None:
-        """Add an envelope; a retry goes before the untried mail of its account."""
         envelope = ready.routed.envelope
         ahead_of = _is_untried if envelope.is_retry else None
         self._queues[ready.routed.large].add(envelope.account_id, ready, ahead_of)
@@ -41,7 +50,6 @@ class PoolQueue:
         return None
 
     def heads(self) -> list[Ready]:
-        """The first envelope of every account and size."""
         return self._queues[self._turn].heads() + self._queues[1 - self._turn].heads()
 
     def drain(self) -> list[Ready]:
@@ -83,15 +91,12 @@ class Pending:
             self._by_account[pool, account] = count
 
     def move(self, pool: str, to: str, account: str) -> None:
-        """Count an envelope under another pool, once its route is known."""
         if pool != to:
             self.remove(pool, account)
             self.add(to, account)
 
-    # ---- ready envelopes
-
     def enqueue(self, ready: Ready) -> None:
-        """Queue an envelope that is counted already."""
+        """Queue a ready envelope that is counted already."""
         self._queue(ready.routed.limiter).add(ready)
 
     def put_back(self, ready: Ready) -> None:
@@ -101,7 +106,6 @@ class Pending:
         self._queue(limiter).put_back(ready)
 
     def next(self, pool: str, may_go: Callable[[Ready], bool]) -> Ready | None:
-        """Remove and return the next envelope of a pool that may go."""
         queue = self.queues.get(pool)
         ready = None if queue is None else queue.next_that(may_go)
         if ready is not None:
@@ -111,7 +115,6 @@ class Pending:
         return ready
 
     def end_turn(self, pool: str) -> None:
-        """Serve the other pools before this one."""
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
@@ -128,3 +131,142 @@ class Pending:
         if queue is None:
             queue = self.queues[limiter.pool] = PoolQueue(limiter)
         return queue
+
+
+# ---- when to read the store
+
+POLL_AT_ONCE = 0.005  # seconds; one poll reads all mail that arrives within them
+POLL_SOON = 0.1  # seconds; enough envelopes are pending, but they may all be for one slow pool
+
+
+class Poll(Enum):
+    ALL = auto()  # all due mail, and the holds of pools
+    NEW = auto()  # mail that became due since the last poll
+    LIMITERS = auto()  # no mail: the holds of pools, so that ready mail can go
+
+
+@dataclass(slots=True)
+class PollState:
+    """The inputs of `next_poll`. Times are on Trio's clock."""
+
+    polled_at: float = -inf
+    polled_all_at: float = -inf
+    checked_at: float = -inf  # limiters; checking them must not delay a poll for mail
+    is_requested: bool = True
+    has_room: bool = False  # a pool has room for mail that was left in the store
+    due_in: float = inf  # seconds until the next recipient is due
+    is_short: bool = True  # few envelopes are pending
+    has_left: bool = False  # due mail was left in the store
+    has_ready: bool = False  # envelopes are ready, but have no session
+
+
+def next_poll(state: PollState, now: float, all_every: float) -> tuple[float, Poll]:
+    """Return the seconds until the next poll (0: now) and what it reads.
+
+    The earliest row whose condition holds decides. A poll reads all due mail if the last one that did so was
+    `all_every` seconds ago, else only mail that became due since the last poll.
+
+    | condition                                             | time                                                |
+    |-------------------------------------------------------|-----------------------------------------------------|
+    | a poll is requested or a recipient is due, and few    | `POLL_AT_ONCE` after the last poll                  |
+    | envelopes are pending or a pool has room              |                                                     |
+    | the same, with enough envelopes pending               | `POLL_SOON` after it, or once `all_every` is over   |
+    | due mail was left in the store: its pool was full or  | `all_every` after all due mail was read             |
+    | held, or it exceeded one poll                         |                                                     |
+    | envelopes are ready without a session: limiters open  | no poll; limiters are checked `all_every` after the |
+    | with time, and holds end                              | last check                                          |
+    | always                                                | `SLEEP_LIMIT` after the last poll                   |
+    """
+    all_at = state.polled_all_at + all_every
+    soonest = min(state.polled_at + (POLL_AT_ONCE if state.is_short or state.has_room else POLL_SOON), all_at)
+    at = min(
+        soonest if state.is_requested else inf,
+        max(now + state.due_in, soonest),
+        all_at if state.has_left else inf,
+        state.polled_at + SLEEP_LIMIT,
+    )
+    seconds = max(0.0, at - now)
+    until_check = max(0.0, state.checked_at + all_every - now)
+    if state.has_ready and until_check < seconds:
+        return until_check, Poll.LIMITERS
+    return seconds, Poll.ALL if now + seconds >= all_at else Poll.NEW
+
+
+# ---- which mail to take
+
+PENDING_PER_POOL = 100  # envelopes of one pool, or for domains without a known route
+PENDING_OF_NEW = 1_000  # envelopes in total up to which new mail is taken from memory, and need not be read later
+PENDING_WITH_RETRIES = 2_000  # envelopes in total up to which retries are taken: they go before pending mail
+PENDING_OF_ONE = 5  # envelopes of one account for one pool that are always taken
+FEW_PENDING = 50  # envelopes, in total or of one pool, below which a poll for more is worth it at any time
+UNROUTED_NEW = "*new"  # as UNROUTED, for mail from memory: older mail that is being routed must not delay it
+
+
+@dataclass(slots=True)
+class Admission:
+    pending: Pending
+    limiters: PoolLimiters
+    warmup: Warmup
+    _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
+
+    @property
+    def has_left(self) -> bool:
+        return bool(self._left)
+
+    def leave(self, pool: str, account: str) -> None:
+        self._left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(account)
+
+    def forget_left(self) -> None:
+        self._left.clear()
+
+    def may_take(self, account: str, domain: str) -> bool:
+        """Whether to read more of an account's untried mail for a domain."""
+        return self._admits(account, self.limiters.pool_of(domain), PENDING_PER_POOL)
+
+    def pool_for_due(self, envelope: Envelope) -> str | None:
+        """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
+        pool = self.limiters.pool_of(envelope.domain)
+        is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
+        limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
+        return pool if self._admits(envelope.account_id, pool, limit) else None
+
+    def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
+        """The same for an envelope that was just accepted; `is_behind`: the store has a backlog.
+
+        Behind a backlog, mail for a pool without pending mail of the account is still taken: the rounds of the store
+        visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
+        """
+        account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
+        has_older = is_behind or account in self._left.get(pool, ())
+        if has_older and pool != UNROUTED_NEW and self.pending.of(pool, account) > 0:
+            return None
+        limit = PENDING_OF_NEW if self.pending.total < PENDING_OF_NEW else PENDING_PER_POOL
+        return pool if self._admits(account, pool, limit) else None
+
+    def _admits(self, account: str, pool: str, limit: int) -> bool:
+        pending, own = self.pending[pool], self.pending.of(pool, account)
+        if pool in (UNROUTED, UNROUTED_NEW):
+            # These envelopes wait for the name servers of their domains: no account may take all the room.
+            has_room = may_take(own, limit - pending)
+        else:
+            has_room = pending < min(limit, self.warmup.pending_limit(pool))
+        if (has_room or own < PENDING_OF_ONE) and not self.limiters.is_held(pool):
+            return True
+        if not pending and self.limiters.may_probe(pool, account):
+            return True
+        self.leave(pool, account)
+        return False
+
+    def should_poll(self, account: str, domain: str, *, is_behind: bool) -> bool:
+        """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
+        pool = self.limiters.pool_of(domain)
+        if is_behind and self.pending[pool] < FEW_PENDING:
+            return True
+        return bool(self._left) and (self._has_room(pool, account) or self._has_room(UNROUTED, account))
+
+    def _has_room(self, pool: str, account: str) -> bool:
+        accounts = self._left.get(pool)
+        if accounts is None or self.limiters.is_held(pool):
+            return False
+        has_few = account in accounts and self.pending.of(pool, account) < PENDING_OF_ONE
+        return has_few or self.pending[pool] < FEW_PENDING

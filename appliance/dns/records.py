@@ -34,11 +34,7 @@ RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH
 
 @dataclass(frozen=True, slots=True)
 class DnsRecord:
-    """A record to publish; not `needed` if mail is sent and trusted without it.
-
-    Such are those of a return path, of reports, and of keys that only mail signed earlier needs. `pending` if its key
-    does not sign before DNS shows it.
-    """
+    """A record to publish; not `needed` for a return path, reports, and keys of mail signed earlier."""
 
     kind: RecordKind
     name: str
@@ -51,17 +47,17 @@ class DnsRecord:
 
     @property
     def proves(self) -> bool:
-        """Whether publishing it proves the domain: it holds a DKIM key of the account that is in use."""
+        """Whether publishing it proves the domain: it has a DKIM key of the account."""
         return self.kind is RecordKind.DKIM and self.needed
 
 
 def receiving_hosts(config: Config, others: Iterable[str] = ()) -> tuple[str, ...]:
-    """The hosts that take feedback: this one and other nodes, or none if the settings name no listener for it."""
+    """The hosts that receive feedback: this one and other nodes, or none without a listener for it."""
     return tuple(dict.fromkeys([config.server.hostname, *sorted(others)])) if config.inbound.bind else ()
 
 
 def sending_host(config: Config) -> str:
-    """The host whose address receivers see: the relay, where all mail goes through one."""
+    """The host whose address receivers see: the relay, if all mail goes through one."""
     relay = config.delivery.relay_host if config.delivery.mode is DeliveryMode.RELAY else ""
     return relay or config.server.hostname
 
@@ -69,7 +65,7 @@ def sending_host(config: Config) -> str:
 def records_for(
     config: Config, domain: Domain, keys: Iterable[StoredDkimKey], now: int, others: Iterable[str]
 ) -> list[DnsRecord]:
-    """What to publish for a domain of this installation, whose other nodes have these host names."""
+    """The records of a domain of this installation, whose other nodes have these host names."""
     receiving = receiving_hosts(config, others)
     return records(domain.name, sending_host(config), keys, now, return_path=domain.return_path, receiving=receiving)
 
@@ -83,10 +79,7 @@ def records(
     return_path: str = "",
     receiving: Sequence[str] = (),
 ) -> list[DnsRecord]:
-    """What to publish for a domain whose mail leaves from `sending_host`; the keys that are to stay come first.
-
-    What comes back to `return_path` is taken by the hosts `receiving`, if there are any.
-    """
+    """The records of a domain with mail from `sending_host`; the hosts `receiving` accept mail for `return_path`."""
     keys = list(keys)
     current, leaving, retired = [], [], []
     rotating = any(key.pending for key in keys)
@@ -133,17 +126,15 @@ def records(
 
 
 def dmarc_value(return_path: str = "", policy: str = "none") -> str:
-    """A DMARC record; with a return path it asks for reports there."""
     return f"v=DMARC1; p={policy}" + (f"; rua=mailto:dmarc@{return_path}" if return_path else "")
 
 
 def tls_rpt_value(return_path: str) -> str:
-    """A record that asks for TLS reports (RFC 8460 3)."""
     return f"v=TLSRPTv1; rua=mailto:tlsrpt@{return_path}"
 
 
 def return_path_records(name: str, sending_host: str, receiving: Sequence[str]) -> list[DnsRecord]:
-    """What to publish for a return path to the first of the hosts; an MX to another one is right as well."""
+    """The records of a return path to the first of these hosts; an MX to another one is right as well."""
     host = receiving[0]
     mx = (
         f"Return path: routes late bounces to {host}. Once DNS shows this MX and the SPF record of the same name, your"
@@ -157,7 +148,6 @@ def return_path_records(name: str, sending_host: str, receiving: Sequence[str]) 
 
 
 def spf_term(host: str) -> str:
-    """How SPF names a host, or an address."""
     try:
         return f"ip{ip_address(host).version}:{host}"
     except ValueError:

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.concurrency import workers
-from appliance.concurrency.workers import ON_LOOP, FairQueue, Workers
+from appliance.concurrency import fair_share as workers
+from appliance.concurrency.fair_share import ON_LOOP, FairQueue, Workers
 from appliance.errors import Code, Refused
 
 COSTLY = ON_LOOP + 1

@@ -17,15 +17,14 @@ import trustme
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.due_mail import DueMail
-from appliance.deliver.mta_sts import NoPolicy
 from appliance.deliver.outcome import Retries
-from appliance.deliver.pool_limiters import PoolLimiters
+from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
 from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Signing, Unsigned
-from appliance.deliver.providers import PoolLimits, ProviderPools, ProviderServers
+from appliance.deliver.providers import PoolLimits, ProviderPools
 from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Scheduler
-from appliance.deliver.smtp.idle import Connections
-from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.smtp.connection import Connections
+from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
 from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment

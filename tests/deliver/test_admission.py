@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from appliance.deliver.admission import (
+from appliance.deliver.due_mail import Envelope
+from appliance.deliver.pending import (
     FEW_PENDING,
     PENDING_OF_NEW,
     PENDING_OF_ONE,
@@ -13,9 +14,8 @@ from appliance.deliver.admission import (
     PENDING_WITH_RETRIES,
     UNROUTED_NEW,
     Admission,
+    Pending,
 )
-from appliance.deliver.due_mail import Envelope
-from appliance.deliver.pending import Pending
 from appliance.deliver.pool_limiters import UNROUTED
 from appliance.model.mail import DueRecipient
 

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from appliance.concurrency.wake import SLEEP_LIMIT
-from appliance.deliver.admission import POLL_AT_ONCE, POLL_SOON, Poll, PollState, next_poll
+from appliance.deliver.pending import POLL_AT_ONCE, POLL_SOON, Poll, PollState, next_poll
 
 NOW = 1_000.0
 ALL_EVERY = 1.0

@@ -9,9 +9,9 @@ from appliance.cli import failures
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError, RelayTls
 from appliance.deliver import build
-from appliance.deliver.build import relays
 from appliance.deliver.providers import PROVIDERS, PoolLimits, pools
 from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
+from appliance.deliver.route import configured_relays as relays
 from appliance.environment import Environment
 from appliance.model.warmup import hourly_limit
 from appliance.store import open_store

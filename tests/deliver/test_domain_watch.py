@@ -10,8 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
-from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY
+from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, RETURN_PATH_CHECK_EVERY, DomainWatch
 from appliance.dns.records import records_for
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable

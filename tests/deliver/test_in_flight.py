@@ -11,8 +11,8 @@ from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer, Holder
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import SLOW as SLOW_AFTER
+from appliance.deliver.in_flight import STALLED, STALLED_LONG, SlowSessions
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
-from appliance.deliver.slow_sessions import STALLED, STALLED_LONG, SlowSessions
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.model.mail import Outcome
 from appliance.report.explain import clock, standing

@@ -2,10 +2,9 @@
 
 import pytest
 
-from appliance.deliver.judgement import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
 from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.protocol import Cause, ResultKind, Stage, Verdict, answered, local, lost
-from appliance.deliver.smtp.reply import ReplyReader
+from appliance.deliver.smtp.protocol import Cause, ReplyReader, ResultKind, Stage, Verdict, answered, local, lost
 from tests.cpu_time import cpu_seconds
 
 RECIPIENT = Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT)

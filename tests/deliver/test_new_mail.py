@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.admission import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
+from appliance.deliver.pending import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
 from appliance.deliver.providers import PoolLimits
 from appliance.store.messages import Messages
 from appliance.store.new_mail import Acceptance

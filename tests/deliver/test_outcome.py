@@ -6,8 +6,17 @@ from random import Random
 import pytest
 
 from appliance.config.settings import DeliverySettings
-from appliance.deliver.judgement import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement
-from appliance.deliver.outcome import RECORDED_RESPONSE, Contact, Retries, outcome
+from appliance.deliver.outcome import (
+    DELIVERED,
+    RECORDED_RESPONSE,
+    TEMPORARY,
+    Contact,
+    Disposition,
+    FaultSide,
+    Judgement,
+    Retries,
+    outcome,
+)
 from appliance.deliver.smtp.protocol import TranscriptLine
 from appliance.model.mail import BounceClass, DueRecipient, Outcome, RecipientStatus
 

@@ -6,9 +6,9 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from appliance.concurrency.batch_writer import RESULTS_PER_TRANSACTION, BatchWriter
+from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.due_mail import Envelope
-from appliance.deliver.sessions import AttemptResult, recording
+from appliance.deliver.scheduler import AttemptResult, recording
 from appliance.errors import StorageUnavailable
 
 

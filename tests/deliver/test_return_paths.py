@@ -8,11 +8,11 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.domain_watch import DomainWatch
-from appliance.deliver.return_paths import (
+from appliance.deliver.domain_watch import (
     DOMAINS_PER_ROUND,
     RETURN_PATH_CHECK_EVERY,
     RETURN_PATH_IN_USE_EVERY,
+    DomainWatch,
     ReturnPathWatch,
 )
 from appliance.environment import Environment

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from appliance.deliver.admission import PENDING_OF_NEW, PENDING_PER_POOL
 from appliance.deliver.attempt import Deliverer
+from appliance.deliver.pending import PENDING_OF_NEW, PENDING_PER_POOL
 from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE
 from appliance.deliver.providers import PoolLimits

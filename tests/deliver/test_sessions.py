@@ -10,14 +10,13 @@ from trio.testing import MockClock
 
 from appliance.concurrency.fair_share import Shares
 from appliance.deliver.attempt import Holder
-from appliance.deliver.in_flight import Lack
+from appliance.deliver.in_flight import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, Lack, SlowSessions
 from appliance.deliver.pending import Pending
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
-from appliance.deliver.sessions import POOLS_PER_SLICE, SessionRunner
-from appliance.deliver.slow_sessions import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, SlowSessions
+from appliance.deliver.scheduler import POOLS_PER_SLICE, SessionRunner
 from tests.deliver.test_admission import envelope
 
 POOLS = 2_000

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from appliance.config.values import Share
-from appliance.deliver.payloads import Payloads
+from appliance.deliver.preparing import Payloads
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota

@@ -16,11 +16,27 @@ from cryptography.x509 import load_der_x509_certificate
 from trio.testing import MockClock
 
 from appliance.config.settings import RelayTls
-from appliance.deliver.dane import matches, public_key, usable, verifier
-from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyFetcher, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, encrypt
-from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
+from appliance.deliver.tls_policy import (
+    BadPolicy,
+    NoPolicy,
+    Policy,
+    PolicyFetcher,
+    PolicyMode,
+    TlsChoice,
+    TlsDemand,
+    TlsLevel,
+    TlsPolicies,
+    matches,
+    mta_sts_demand,
+    policy_id,
+    public_key,
+    read_policy,
+    relay_demand,
+    usable,
+    verifier,
+)
 from appliance.dns.resolver import DnsAnswer, NotAsked
 from appliance.dns.wire import Tlsa
 from appliance.net.address_policy import Address

@@ -4,8 +4,8 @@ from ipaddress import ip_address
 
 import pytest
 
+from appliance.dns.check import SpfPermError, permits
 from appliance.dns.resolver import LookupFailed
-from appliance.dns.spf import SpfPermError, permits
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
 US, US6, OTHER = "203.0.113.7", "2001:db8::7", "198.51.100.1"

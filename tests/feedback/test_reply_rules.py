@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.judgement import Disposition, FaultSide, judge
-from appliance.deliver.smtp.protocol import Stage, Verdict, answered
-from appliance.deliver.smtp.reply import ReplyReader
+from appliance.deliver.outcome import Disposition, FaultSide, judge
+from appliance.deliver.smtp.protocol import ReplyReader, Stage, Verdict, answered
 from appliance.feedback.reply_rules import JUDGED_CHARACTERS, RULES, Fault, Rule, judge_reply, parse_reply
 from appliance.model.mail import BounceClass
 from tests.cpu_time import cpu_seconds

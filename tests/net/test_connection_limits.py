@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.net.connection_limits import KNOWN_FOR, NETWORKS_KNOWN, ConnectionTable, KnownNetworks
+from appliance.net.connection_server import KNOWN_FOR, NETWORKS_KNOWN, ConnectionTable, KnownNetworks
 
 
 @dataclass(eq=False)

@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.net.connection_limits import ConnectionTable
-from appliance.net.connection_server import ConnectionServer, SocketListener, listen
+from appliance.net.connection_server import ConnectionServer, ConnectionTable, SocketListener, listen
 from appliance.telemetry.log import get_logger
 
 

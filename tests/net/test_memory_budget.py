@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.net.memory_budget import MemoryBudget
+from appliance.concurrency.fair_share import MemoryBudget
 
 PATIENCE = 5.0  # seconds
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.net.socket_stream import ONE_WRITE_BYTES, FastSocketStream, faster
+from appliance.net.dial import ONE_WRITE_BYTES, FastSocketStream, faster
 
 
 @asynccontextmanager

@@ -7,8 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver.route import Relay
-from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
-from appliance.deliver.smtp.idle import SMTP_IDLE_LIMIT, ConnectionKey, Connections
+from appliance.deliver.smtp.connection import SMTP_IDLE_LIMIT, ConnectionKey, Connections, DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import FakeMx, hang_up, silence
 

@@ -4,9 +4,8 @@ import base64
 
 import pytest
 
-from appliance.deliver.smtp.opening import Opening, OpeningState
-from appliance.deliver.smtp.protocol import Cause, RelayCredentials, ResultKind, Stage, UnsafeArgument
-from appliance.deliver.smtp.reply import ReplyReader
+from appliance.deliver.smtp.protocol import Cause, RelayCredentials, ReplyReader, ResultKind, Stage, UnsafeArgument
+from appliance.deliver.smtp.sending import Opening, OpeningState
 from appliance.deliver.smtp.tls import TlsPlan, opportunistic_context
 
 LOGIN = RelayCredentials("user", "hunter2")

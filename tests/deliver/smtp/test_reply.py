@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp.reply import (
+from appliance.deliver.smtp.protocol import (
     KEPT_CHARACTERS,
     REPLY_LINE_BYTES,
     REPLY_LINES,

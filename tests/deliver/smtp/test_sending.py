@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp.protocol import Cause, ResultKind, Stage, UnsafeArgument
-from appliance.deliver.smtp.reply import Capabilities, ReplyReader
+from appliance.deliver.smtp.protocol import Capabilities, Cause, ReplyReader, ResultKind, Stage, UnsafeArgument
 from appliance.deliver.smtp.sending import (
     JOINED_BYTES,
     PIPELINED_COMMANDS,

@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from trio.testing import MockClock
 
-from appliance.deliver.dane import verifier
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
@@ -29,6 +28,7 @@ from appliance.deliver.smtp.tls import (
     TrustStore,
     opportunistic_context,
 )
+from appliance.deliver.tls_policy import verifier
 from appliance.dns.wire import Tlsa
 from appliance.tls.certificate import verifying_context
 from appliance.tls.self_signed import generate
