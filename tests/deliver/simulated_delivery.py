@@ -49,8 +49,6 @@ MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHell
 
 
 class FixedSigner:
-    """Signs everything alike, and counts."""
-
     def __init__(self) -> None:
         self.signed = 0
         self.threads = 2
@@ -58,20 +56,16 @@ class FixedSigner:
         self._made: dict[str, bytes] = {}
 
     def made(self, message_id: str) -> bytes | None:
-        """As `Signer.made`."""
         return self._made.get(message_id)
 
     def known(self, account_id: str, domain: str) -> Signing | None:
-        """As `Signer.known`."""
         return None
 
     async def find(self, account_id: str, domain: str) -> Signing:
-        """As `Signer.find`."""
         await trio.lowlevel.checkpoint()
         return Signing([], self.return_path)
 
     async def sign(self, messages: Sequence[Unsigned]) -> list[bytes]:
-        """As `Signer.sign`."""
         await trio.lowlevel.checkpoint()
         self.signed += len(messages)
         self._made |= {message.message_id: SIGNATURE for message in messages}
@@ -80,14 +74,12 @@ class FixedSigner:
 
 @cache
 def trusting() -> ssl.SSLContext:
-    """A context with one root, for the system's hundred take their time to read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trustme.CA().configure_trust(context)
     return context
 
 
 async def no_policy(domain: str) -> str:
-    """No domain has an MTA-STS policy here."""
     raise NoPolicy("none here")
 
 
@@ -106,7 +98,6 @@ class Stage:
     dialled: list[tuple[float, str]] = field(default_factory=list)
 
     async def send(self, *addresses: str, account: str = "demo", delay: float = 0.0) -> str:
-        """Accept one message, due after some seconds; its id."""
         new = message(self.env, self.accounts[account], *addresses)
         await self.store.messages.accept(new)
         if delay:
@@ -117,15 +108,12 @@ class Stage:
         return new.id
 
     async def change(self, sql: str, **bindings: object) -> None:
-        """Change the database by hand."""
         await self.store.engine.change(sql, bindings)
 
     async def rows(self, sql: str, **bindings: object) -> list[tuple[Any, ...]]:
-        """What the database says."""
         return await self.store.engine.rows(sql, bindings)
 
     async def recipient(self, message_id: str) -> tuple[str, int]:
-        """Status and attempts of a message's first recipient."""
         query = "SELECT status, attempt_count FROM recipients WHERE message_id = :id ORDER BY id LIMIT 1"
         (found,) = await self.rows(query, id=message_id)
         return found[0], found[1]
@@ -133,7 +121,6 @@ class Stage:
     async def until(
         self, read: Callable[[], Awaitable[T]], condition: Callable[[T], bool], within: float = 3 * 86_400
     ) -> None:
-        """Wait until something holds for what is read; the longer it takes, the less often it is asked."""
         began = trio.current_time()
         while not condition(await read()):
             passed = trio.current_time() - began
@@ -141,7 +128,6 @@ class Stage:
             await trio.sleep(max(0.01, passed / 100))
 
     async def final(self, *messages: str, within: float = 3 * 86_400) -> None:
-        """Wait until all recipients of these messages are final."""
         query = "SELECT count(*) FROM recipients WHERE message_id = :id AND next_attempt_at IS NOT NULL"
         waiting = set(messages)
 
@@ -153,7 +139,6 @@ class Stage:
 
 
 def message(env: Environment, account_id: str, *addresses: str, mime: bytes = MIME) -> NewMessage:
-    """A message to be accepted."""
     recipients = tuple(
         NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
         for address in addresses
@@ -261,6 +246,5 @@ def domain_zone(*names: str) -> tuple[dict[str, dict[str, list[str]]], dict[str,
 
 
 def one(server: FakeMx, name: str = "a.test") -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
-    """A zone of one domain, and its server."""
     zone, addresses = domain_zone(name)
     return zone, {addresses[name]: server}

@@ -31,14 +31,12 @@ def tarpits(answers: dict[str, Answer], *good: str) -> tuple[dict[str, dict[str,
 
 
 async def offer(played: Stage, address: str, account: str = "demo", mime: bytes = MIME) -> str:
-    """Accept a message, and hand it over in memory; its id."""
     new = message(played.env, played.accounts[account], address, mime=mime)
     played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
     return new.id
 
 
 async def words(played: Stage, message_id: str) -> str:
-    """What `explain` says of a message."""
     record = await played.store.records.of(message_id)
     assert record is not None
     (recipient,) = record.recipients
@@ -47,7 +45,6 @@ async def words(played: Stage, message_id: str) -> str:
 
 
 async def begin(played: Stage, sessions: int) -> None:
-    """Run with so many sessions in all."""
     played.scheduler.sessions = sessions
     played.nursery.start_soon(played.scheduler.run)
     await trio.lowlevel.checkpoint()
@@ -61,7 +58,6 @@ async def begin(played: Stage, sessions: int) -> None:
 async def test_tarpits_of_one_account_leave_room_for_others(
     tmp_path: Path, autojump_clock: MockClock, answers: dict[str, Answer]
 ) -> None:
-    """Beside three tarpits for every two sessions, another account's mail to a good server goes at once."""
     async with stage(tmp_path, *tarpits(answers, "good.test"), running=False) as played:
         await begin(played, 20)
         for name in SLOW:
@@ -101,7 +97,6 @@ async def test_an_account_s_own_mail_gets_past_its_tarpits(
 
 
 async def test_mail_to_a_server_that_answers_needs_no_session_to_end(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Sessions are kept for it: even where all slow ones have the final dot, and so none may be ended."""
     async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
         await begin(played, 20)
         await played.final(await offer(played, "ada@good.test"), within=2)
@@ -117,7 +112,6 @@ async def test_mail_to_a_server_that_answers_needs_no_session_to_end(tmp_path: P
 async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An account whose mail to many pools waits costs no search of its own for each of them."""
     good = [f"good{number}.test" for number in range(30)]
     zone, servers = tarpits({"greeting": silence}, *good)
     async with stage(tmp_path, zone, servers, running=False) as played:
@@ -145,7 +139,6 @@ async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
 
 
 async def test_a_slow_server_gets_its_mail_when_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """More slow servers than sessions, all of them beside mail to good ones: every message arrives, and only once."""
     zone, servers = tarpits(
         {"greeting": wait_and_say(40, b"220 hello\r\n")}, *(good := [f"good{n}.test" for n in range(40)])
     )
@@ -161,7 +154,6 @@ async def test_a_slow_server_gets_its_mail_when_there_is_room(tmp_path: Path, au
 
 
 async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its message is tried again by the schedule, the record says why, and its server gets short time-outs then."""
     async with stage(tmp_path, *tarpits({"greeting": silence}), running=False) as played:
         await begin(played, 4)
         sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
@@ -183,7 +175,6 @@ async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_c
 async def test_a_session_told_to_give_way_as_it_ends_carries_on(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message was delivered, and that the session was to end does not concern the next one."""
     attempt = Deliverer.attempt
 
     async def told_too_late(self: Deliverer, active: ActiveAttempt) -> list[Outcome] | None:
@@ -204,8 +195,6 @@ async def test_a_session_told_to_give_way_as_it_ends_carries_on(
 async def test_a_bug_beside_a_cancellation_ends_no_other_session(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The session that gives way has a deferral all the same, the error is logged, and delivery goes on."""
-
     async def fail_when_cancelled() -> None:
         try:
             await trio.sleep_forever()
@@ -272,7 +261,6 @@ async def test_a_session_with_a_silent_server_is_explained(
 
 
 async def test_mail_that_waits_for_a_session_is_explained(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Where no session can be ended, mail waits though its pool has room; `explain` says what for."""
     async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
         await begin(played, 20)
         for name in SLOW[:16]:
@@ -288,7 +276,6 @@ async def test_mail_that_waits_for_a_session_is_explained(tmp_path: Path, autoju
 
 
 async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What is told of sessions ends with them."""
     count = "SELECT count(*) FROM smtp_sessions"
     async with stage(tmp_path, *tarpits({"RCPT": silence}), running=False) as played:
         async with trio.open_nursery() as nursery:
@@ -304,7 +291,6 @@ async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojum
 
 
 async def test_large_messages_to_tarpits_block_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Beside sixteen of them small mail for the same pool goes at once, and so does another account's large message."""
     zone, addresses = domain_zone("tar1.test", "tar2.test", "good.test")
     tar = FakeMx(answers={"greeting": silence})
     servers = {addresses["tar1.test"]: tar, addresses["tar2.test"]: tar, addresses["good.test"]: FakeMx()}
@@ -323,7 +309,6 @@ async def test_large_messages_to_tarpits_block_no_other(tmp_path: Path, autojump
 
 
 async def test_small_and_large_messages_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A long queue of small messages for one pool does not keep a large one back."""
     zone, addresses = domain_zone("a.test")
     server = FakeMx(answers={".": wait_and_say(1, OK)})
     limits = PoolLimits(concurrency=1)
@@ -338,7 +323,6 @@ async def test_small_and_large_messages_take_turns(tmp_path: Path, autojump_cloc
 
 
 async def test_another_account_s_stalled_sessions_leave_a_full_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Who fills a shared pool with sessions to a server that does nothing keeps others out for seconds, not minutes."""
     zone, addresses = domain_zone("tar.test", "good.test")
     servers = {addresses["tar.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
     async with stage(tmp_path, zone, servers, running=False) as played:
@@ -429,7 +413,6 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
 
 
 async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With as many descriptors as there are idle connections, mail to other servers still goes."""
     zone, addresses = domain_zone(*SLOW)
     servers = {addresses[name]: FakeMx() for name in SLOW}
     async with stage(tmp_path, zone, servers, running=False) as played:
@@ -447,7 +430,6 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
 
 
 async def test_sessions_come_back_with_time_after_a_shortage(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Two idle minutes after a shortage thirty messages go at once, not one more each second."""
     zone, addresses = domain_zone(*SLOW)
     servers = {addresses[name]: FakeMx(answers={".": wait_and_say(5, OK)}) for name in SLOW}
     async with stage(tmp_path, zone, servers, running=False) as played:

@@ -19,7 +19,6 @@ from tests.fakes.mx import FakeMx, silence, wait_and_say
 async def test_new_mail_is_handed_over_in_memory(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes through `new_mail` is delivered without a look into the store, byte for byte as it was accepted."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("first@a.test"))
@@ -65,7 +64,6 @@ async def test_a_look_leaves_alone_what_is_coming(
 
 
 async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A pool full of one account's new mail takes another's burst as well, and they take turns."""
     server = FakeMx(answers={".": wait_and_say(0.3, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         await played.final(await played.send("first@a.test"))
@@ -88,10 +86,6 @@ async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_
 async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Due from when it came in, which only a look at everything reaches back to; what waits for a slot is no such look.
-
-    It comes seconds after that where it had to wait to be composed, and goes by the store where it is too large.
-    """
     zone, addresses = domain_zone("stuck.test", "good.test")
     servers = {addresses["stuck.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
     async with stage(tmp_path, zone, servers, limits=PoolLimits(concurrency=1)) as played:
@@ -109,7 +103,6 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
 
 
 async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Those on the list bounced when the message came in; only the others of it are delivered."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         account = played.accounts["demo"]
@@ -122,7 +115,6 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
 
 
 async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
     server = FakeMx(answers={".": wait_and_say(0.1, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:
         old = [await played.send(f"old{number}@a.test") for number in range(PENDING_OF_NEW + PENDING_PER_POOL)]
@@ -139,7 +131,6 @@ async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock:
 
 
 async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its envelopes go out with the same signature, although their routes are found at different times."""
     zone, addresses = domain_zone("a.test", "b.test", "c.test")
     servers = {address: FakeMx() for address in addresses.values()}
     async with stage(tmp_path, zone, servers) as played:
@@ -151,7 +142,6 @@ async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, au
 async def test_a_message_that_cannot_be_signed_is_deferred(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the reason in words; its neighbours go out."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         sign = played.signer.sign

@@ -45,29 +45,23 @@ def zone(mx: Records, **hosts: Sequence[str] | Trouble) -> Zone:
 
 
 def router(names: Zone, **settings: object) -> Router:
-    """A router over this zone that leaves equal hosts in the order of the zone."""
     return Router(ZoneResolver(names), random=lambda: 0.5, **settings)  # type: ignore[arg-type]
 
 
 def tried(route: Route) -> list[tuple[str, str]]:
-    """Host and address of each connection, in order."""
     return [(host.name, str(address)) for host in route.hosts for address in host.addresses]
 
 
 async def no_route(names: Zone, **settings: object) -> NoRoute:
-    """Why there is no route to example.com."""
     with pytest.raises(NoRoute) as caught:
         await router(names, **settings).route("example.com")
     return caught.value
 
 
 class Counting:
-    """Addresses of this machine: none; counts how often it is asked."""
-
     asked = 0
 
     def __contains__(self, address: object) -> bool:
-        """Not so."""
         self.asked += 1
         return False
 
@@ -102,7 +96,6 @@ def test_equal_hosts_are_shuffled() -> None:
 
 
 def test_a_host_named_twice_is_tried_once() -> None:
-    """A host that stands in several records is tried once, at its best preference."""
     assert in_order((Mx(20, "a"), Mx(10, "b"), Mx(5, "a"), Mx(5, "a")), lambda: 0) == [Mx(5, "a"), Mx(10, "b")]
 
 
@@ -114,14 +107,12 @@ async def test_families_in_turn() -> None:
 
 @pytest.mark.parametrize("family", [[V4], [V6]])
 async def test_one_family_is_enough(family: list[str]) -> None:
-    """A host with addresses of one family only is reached by that."""
     route = await router(zone(["1 a.example."], a=family)).route("example.com")
     assert tried(route) == [("a.example", family[0])]
 
 
 @pytest.mark.parametrize(("good", "bad", "address"), [("A", "AAAA", V4), ("AAAA", "A", V6)])
 async def test_one_family_in_trouble_leaves_the_other(good: str, bad: str, address: str) -> None:
-    """When the lookup of one family fails, the other is used."""
     names: Zone = {"example.com": {"MX": ["1 a.example."]}, "a.example": {good: [address], bad: Trouble.SERVFAIL}}
     assert tried(await router(names).route("example.com")) == [("a.example", address)]
 
@@ -154,7 +145,6 @@ async def test_with_mx_the_domain_itself_is_not_tried() -> None:
 
 
 async def test_a_domain_that_is_an_alias() -> None:
-    """A CNAME at the domain is followed to the MX records of its target."""
     names = {**zone(["1 a.example."], a=[V4]), "alias.example": {"CNAME": ["example.com."]}}
     assert tried(await router(names).route("alias.example")) == [("a.example", V4)]
 
@@ -163,7 +153,6 @@ async def test_a_domain_that_is_an_alias() -> None:
 
 
 async def test_a_missing_domain_is_permanent() -> None:
-    """NXDOMAIN is final: 5.1.2, with the name."""
     failed = await no_route({})
     assert (failed.permanent, failed.status) == (True, "5.1.2")
     assert failed.text == "example.com does not exist"
@@ -176,7 +165,6 @@ async def test_a_null_mx_is_permanent() -> None:
 
 
 async def test_a_null_mx_beside_others_means_nothing() -> None:
-    """An empty host among other MX records is passed over."""
     assert tried(await router(zone(["0 .", "5 a.example."], a=[V4])).route("example.com")) == [("a.example", V4)]
 
 
@@ -189,7 +177,6 @@ async def test_dns_trouble_is_temporary(trouble: Trouble) -> None:
 
 
 async def test_a_loop_of_cnames_is_temporary() -> None:
-    """A CNAME loop ends at once and counts as trouble with the DNS."""
     names = {"example.com": {"CNAME": ["b.example."]}, "b.example": {"CNAME": ["example.com."]}}
     assert (await no_route(names)).status == "4.4.3"
 
@@ -203,7 +190,6 @@ async def test_a_loop_of_cnames_is_temporary() -> None:
     ],
 )
 async def test_no_address_is_temporary(names: Zone) -> None:
-    """A domain that exists but leads to no address may be about to be set up."""
     failed = await no_route(names)
     assert (failed.permanent, failed.status) == (False, "4.4.4")
 
@@ -212,14 +198,12 @@ async def test_no_address_is_temporary(names: Zone) -> None:
     "host", ["1.1.1.1.", "2600\\:\\:1.", "127.1.", "\\[1.1.1.1\\].", "a b.", "-x.example.", "0x7f000001.1."]
 )
 async def test_mx_data_that_is_no_host_name_is_ignored(host: str) -> None:
-    """An IP address or rubbish in an MX record is not dialled and not looked up."""
     host = host.replace("a b", "a\\032b")
     assert (await no_route(zone([f"1 {host}"]))).status == "4.4.4"
     assert tried(await router(zone([f"1 {host}", "2 a.example."], a=[V4])).route("example.com")) == [("a.example", V4)]
 
 
 async def test_hosts_that_do_not_resolve_are_skipped() -> None:
-    """Missing hosts and hosts in trouble do not keep mail from the others."""
     names = zone(["1 missing.example.", "2 b.example.", "3 a_1.example."], b=Trouble.SERVFAIL, a_1=[V4])
     assert tried(await router(names).route("example.com")) == [("a_1.example", V4)]
 
@@ -228,7 +212,6 @@ async def test_hosts_that_do_not_resolve_are_skipped() -> None:
 
 
 async def test_only_refused_networks_is_permanent() -> None:
-    """An MX set that leads only to refused networks bounces; where it led is for the operator, not for customers."""
     failed = await no_route(
         zone(["1 a.example.", "2 b.example.", "3 missing.example."], a=[PRIVATE], b=[LOOPBACK, "::1"])
     )
@@ -239,12 +222,10 @@ async def test_only_refused_networks_is_permanent() -> None:
 
 
 async def test_an_implicit_mx_in_a_refused_network_is_permanent() -> None:
-    """A domain without MX records whose own address is refused bounces just so."""
     assert (await no_route({"example.com": {"AAAA": ["::ffff:8.8.8.8"]}})).status == "5.4.4"
 
 
 async def test_refused_addresses_are_left_out() -> None:
-    """Of a mixed set only the good addresses are tried."""
     names = zone(["1 a.example.", "2 b.example."], a=[PRIVATE, V4, "fd00::1"], b=["169.254.169.254"])
     assert tried(await router(names).route("example.com")) == [("a.example", V4)]
 
@@ -256,7 +237,6 @@ async def test_refused_beside_trouble_is_temporary() -> None:
 
 
 async def test_refused_hosts_before_others_not_looked_at_are_temporary() -> None:
-    """Where more hosts are named than looked up, not all are known to be refused."""
     bad = {f"h{number}": [PRIVATE] for number in range(10)}
     names = zone([f"{n} h{n}.example." for n in range(10)] + ["50 good.example."], **bad, good=[V4])
     failed = await no_route(names)
@@ -276,7 +256,6 @@ OWN = frozenset({ip_address("1.1.1.9")})
 
 
 async def test_this_machine_as_best_mx_is_a_loop() -> None:
-    """When this machine is the best MX, by address or by name, mail bounces instead of coming back."""
     for names in (zone(["1 a.example."], a=["1.1.1.9"]), zone(["1 mail.example."], mail=[V4])):
         failed = await no_route(names, own=OWN, own_names=lambda: {"mail.example"})
         assert (failed.permanent, failed.status) == (True, "5.4.6")
@@ -302,14 +281,12 @@ class ShortOf(frozenset[Address]):
     """Addresses of which cannot be told whether they are our own, for want of a descriptor."""
 
     def __contains__(self, address: object) -> bool:
-        """Raises `Shortage` for one of them."""
         if super().__contains__(address):
             raise Shortage("Too many open files")
         return False
 
 
 async def test_a_shortage_is_no_fault_of_the_destination() -> None:
-    """A host that may be this machine is like it: only better ones are tried, and without any the mail has to wait."""
     own = ShortOf({ip_address(V4)})
     only = zone(["5 a.example."], a=[V4])
     for names in (only, zone(["5 a.example.", "9 b.example."], a=[V4], b=[V6])):
@@ -320,7 +297,6 @@ async def test_a_shortage_is_no_fault_of_the_destination() -> None:
 
 
 async def test_an_allowed_own_address_is_no_loop() -> None:
-    """A second server on this machine can be reached by allowing its address."""
     own: frozenset[Address] = frozenset({ip_address(LOOPBACK)})
     names = zone(["1 a.example."], a=[LOOPBACK])
     route = await router(names, own=own, allowed=(ip_network("127.0.0.1/32"),)).route("example.com")
@@ -340,14 +316,12 @@ async def test_an_allowed_own_address_is_no_loop() -> None:
     ],
 )
 async def test_authentic_is_passed_on(vouched: set[str], mx: bool, host: bool) -> None:
-    """A route says whether DNSSEC vouches for its MX records, and each host whether for its addresses."""
     resolver = ZoneResolver(zone(["1 a.example."], a=[V4, V6]), authentic=frozenset(vouched))
     route = await Router(resolver, random=lambda: 0.5).route("example.com")
     assert (route.authentic, route.hosts[0].authentic) == (mx, host)
 
 
 async def test_an_authentic_denial_of_mx() -> None:
-    """That there is no MX record can be vouched for as well."""
     resolver = ZoneResolver({"example.com": {"A": [V4]}}, authentic=True)
     assert (await Router(resolver, random=lambda: 0.5).route("example.com")).authentic
 
@@ -381,7 +355,6 @@ def test_no_relay() -> None:
 
 
 async def test_the_route_to_a_relay() -> None:
-    """A relay gets the mail at its own addresses, even private ones, with no look at the domain's MX."""
     resolver = ZoneResolver({"smart.example": {"A": [PRIVATE], "AAAA": [V6]}})
     relays = Relays(Relay("smart.example", 465, "user", "secret", RelayTls.IMPLICIT))
     route = await Router(resolver, random=lambda: 0.5, relays=relays).route("example.com")
@@ -392,7 +365,6 @@ async def test_the_route_to_a_relay() -> None:
 
 
 async def test_a_relay_by_address() -> None:
-    """A relay given as an IP address needs no DNS."""
     route = await router({}, relays=Relays(Relay("127.0.0.1", 2525))).route("example.com")
     assert route.hosts == (Host("127.0.0.1", (ip_address("127.0.0.1"),)),)
 
@@ -407,7 +379,6 @@ async def test_a_relay_that_cannot_be_found_is_temporary(names: Zone) -> None:
 
 
 async def test_over_a_real_dns_server() -> None:
-    """The same route comes out of real DNS packets."""
     names = zone(["10 b.example.", "5 a.example."], a=[V4, V6], b=[V4_TWO])
     async with serving(DnsServer(names, authentic=True)) as resolver:
         route = await Router(resolver, random=lambda: 0.5).route("example.com")

@@ -30,7 +30,6 @@ UTF8_HEADER = message(f"X: {UTF8_TEXT}".encode())
 
 
 async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
-    """Submit a message as the SMTP server would; its id."""
     account = played.accounts["demo"]
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
     free = FreeSpace(tmp_path, 0, 0, played.env)
@@ -61,7 +60,6 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
 async def test_a_server_gets_the_message_byte_for_byte(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
 ) -> None:
-    """Below the signature and the trace stands what the client submitted, dots and white space included."""
     zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
     async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
@@ -86,7 +84,6 @@ SIGNED = b"DKIM-Signature: v=1; d=example.com; s=x; h=From; bh=x; b=x"
 async def test_what_a_server_cannot_carry_is_encoded(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
 ) -> None:
-    """A message that its client has not signed goes in seven bits, and a reader sees the same."""
     zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
     async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
@@ -135,7 +132,6 @@ async def test_what_cannot_be_encoded_bounces_unchanged(
 async def test_a_server_that_takes_it_costs_no_encoding(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plain mail to any server, and 8-bit mail to a modern one, are neither encoded nor signed again."""
     monkeypatch.setattr(Payloads, "seven_bit", None)
     zone, addresses = domain_zone("a.test")
     for number, (data, extensions) in enumerate([(PLAIN, OLD), (EIGHT_BIT_BODY, EIGHT_BIT), (UTF8_HEADER, MODERN)]):

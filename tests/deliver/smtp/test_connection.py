@@ -32,12 +32,10 @@ both = pytest.mark.parametrize("extensions", [EXTENSIONS, STEPWISE], ids=["pipel
 
 
 def transaction(*recipients: str, body: bytes = BODY) -> MailTransaction:
-    """One message."""
     return MailTransaction("from@x.example", recipients or ("a@x.example",), prepare(body))
 
 
 async def send(mx: FakeMx, mail: MailTransaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
-    """Open a connection without a socket, send one message, take leave."""
     async with mx.memory() as stream:
         watch = DeadlineWatch()
         connection = await SmtpConnection.open(stream, "me.example", watch=watch, timeouts=timeouts)
@@ -51,7 +49,6 @@ async def send(mx: FakeMx, mail: MailTransaction | None = None, timeouts: Timeou
 
 
 async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
-    """Open a connection that does not come to be; the stream must be closed."""
     async with mx.memory() as stream:
         with pytest.raises(NotOpened) as caught:
             await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), timeouts=timeouts)
@@ -62,7 +59,6 @@ async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
 
 @both
 async def test_a_message_arrives_as_it_was(extensions: tuple[str, ...]) -> None:
-    """Byte for byte, with its envelope; the answer and the dialogue are reported, and QUIT is said."""
     mx = FakeMx(extensions)
     result = await send(mx, transaction("a@x.example", "b@x.example"))
     assert [got.data for got in mx.messages] == [BODY]
@@ -92,7 +88,6 @@ async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
 
 
 async def test_pipelined_commands_and_the_message_are_one_write_each() -> None:
-    """EHLO, then MAIL to DATA, then the message: three pieces on the wire."""
     mx = FakeMx()
     await send(mx)
     assert [chunk.split(b" ")[0].split(b":")[0] for chunk in mx.chunks] == [b"EHLO", b"MAIL", b"Subject", b"QUIT\r\n"]
@@ -101,7 +96,6 @@ async def test_pipelined_commands_and_the_message_are_one_write_each() -> None:
 
 @both
 async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -> None:
-    """A message that ended well is followed by the next at once, one that did not by RSET first."""
     mx = FakeMx(extensions, answers={"RCPT": [b"250 ok\r\n", b"550 no\r\n", b"250 ok\r\n"]})
     async with mx.memory() as stream:
         connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
@@ -119,7 +113,6 @@ async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -
 
 @both
 async def test_a_mixture_of_answers_reaches_each_recipient(extensions: tuple[str, ...]) -> None:
-    """Greylisted, unknown and accepted in one transaction."""
     mx = FakeMx(extensions, {"RCPT b@x.example": b"451 4.7.1 greylisted\r\n", "RCPT c@x.example": b"550 5.1.1 who\r\n"})
     result = await send(mx, transaction("a@x.example", "b@x.example", "c@x.example"))
     assert [each.code for each in result.verdicts] == [250, 451, 550]
@@ -169,7 +162,6 @@ async def test_helo_is_enough() -> None:
 async def test_a_server_that_fails_before_mail_is_not_opened(
     point: str, answer: Answer, kind: ResultKind, cause: Cause | None
 ) -> None:
-    """Disconnects, 421, endless and broken replies end the opening with a verdict and close the stream."""
     verdict = await fail_to_open(FakeMx(answers={point: answer}))
     assert (verdict.kind, verdict.cause, verdict.stage) == (kind, cause, BEFORE_MAIL[point])
 
@@ -203,7 +195,6 @@ async def test_a_server_that_refuses_us_is_left_politely() -> None:
 async def test_a_server_that_fails_in_mail_loses_no_recipient(
     extensions: tuple[str, ...], point: str, answer: Answer, kind: ResultKind, cause: Cause | None
 ) -> None:
-    """Wherever it fails, every recipient has a temporary verdict at that stage and the connection is closed."""
     result = await send(FakeMx(extensions, {point: answer}), transaction("a@x.example", "b@x.example"))
     assert {each.kind for each in result.verdicts} == {kind}
     assert {each.cause for each in result.verdicts} == {cause}
@@ -228,14 +219,12 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
 
 
 async def test_two_answers_to_one_message_end_the_connection() -> None:
-    """The message is accepted, but a server that talks out of turn is not used again."""
     result = await send(FakeMx(answers={".": b"250 queued\r\n250 queued\r\n"}))
     assert result.verdicts[0].kind is ResultKind.ACCEPTED
     assert not result.reusable
 
 
 async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
-    """The server says 552 and hangs up without reading on; that answer is the verdict, over a real socket."""
     body = b"x" * 70 + b"\r\n"
 
     async def refuse(stream: trio.SocketStream) -> None:
@@ -272,7 +261,6 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
 
 
 async def test_a_refused_rset_is_stale_too() -> None:
-    """A server that will not start over is dialled afresh."""
     mx = FakeMx(answers={"RCPT": b"550 no\r\n", "RSET": b"502 what\r\n"})
     async with mx.memory() as stream:
         connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
@@ -283,7 +271,6 @@ async def test_a_refused_rset_is_stale_too() -> None:
 
 
 async def test_a_closed_connection_takes_nothing_more() -> None:
-    """Sending on a connection that is over is a mistake of the caller."""
     async with FakeMx().memory() as stream:
         connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         await connection.quit()
@@ -316,7 +303,6 @@ async def test_each_reply_has_the_time_of_the_rfc(
 
 
 async def test_a_slow_server_has_time_for_every_reply(autojump_clock: MockClock) -> None:
-    """299 seconds before each answer are slow, but within the time."""
     late = {"MAIL": wait_and_say(299, b"250 ok\r\n"), "RCPT": wait_and_say(299, b"250 ok\r\n")}
     result = await send(FakeMx(STEPWISE, late), transaction("a@x.example", "b@x.example"))
     # Without a record of who was accepted the fake refuses DATA; what counts is that every answer was waited for.
@@ -325,7 +311,6 @@ async def test_a_slow_server_has_time_for_every_reply(autojump_clock: MockClock)
 
 
 async def test_a_transaction_has_an_end(autojump_clock: MockClock) -> None:
-    """A server that takes 299 seconds for each of fifty recipients is left after an hour."""
     mx = FakeMx(answers={"RCPT": wait_and_say(299, b"250 ok\r\n")})
     begin = trio.current_time()
     result = await send(mx, transaction(*(f"r{number}@x.example" for number in range(50))))
@@ -367,7 +352,6 @@ async def test_leave_is_short(autojump_clock: MockClock) -> None:
 
 
 async def test_timeouts_can_be_shortened(autojump_clock: MockClock) -> None:
-    """Every time is a setting of the connection."""
     begin = trio.current_time()
     await send(FakeMx(answers={"MAIL": silence}), timeouts=Timeouts(mail=7))
     assert 7 <= trio.current_time() - begin <= 7 + WATCH_EVERY
@@ -392,7 +376,6 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
 
 
 async def test_a_pending_cancellation_sends_no_message() -> None:
-    """Already cancelled: over a real socket too, no message is sent, and the connection is closed."""
     mx = FakeMx()
     async with mx.listening() as port:
         connection = await SmtpConnection.open(
@@ -415,8 +398,6 @@ def _tasks() -> int:
 
 @pytest.mark.parametrize("reset", [True, False])
 async def test_a_reset_connection_is_lost(reset: bool) -> None:
-    """ECONNRESET and an orderly end are both a lost connection, with the reason in words."""
-
     async def slam(stream: trio.abc.Stream) -> None:
         assert isinstance(stream, trio.SocketStream)
         if reset:
@@ -435,7 +416,6 @@ async def test_a_reset_connection_is_lost(reset: bool) -> None:
 
 
 async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: MockClock) -> None:
-    """In lockstep, where every byte waits for its reader, a message goes through as well."""
     ours, theirs = trio.testing.lockstep_stream_pair()
     mx = FakeMx()
     async with trio.open_nursery() as nursery:
@@ -447,7 +427,6 @@ async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: 
 
 
 async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
-    """A bug of ours is not a verdict; nothing was said, so the connection is good."""
     async with FakeMx().memory() as stream:
         connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         with pytest.raises(ValueError, match="not safe in a command"):
@@ -464,7 +443,6 @@ class EndedAtTheLastMoment(Progress):
 
     @property
     def moved_at(self) -> float:
-        """As the class below."""
         return 0.0
 
     @moved_at.setter

@@ -25,33 +25,28 @@ ATTEMPTS = 12
 
 @pytest.fixture
 def env() -> Environment:
-    """A world whose time is the virtual clock's."""
     return Environment(now=lambda: MORNING + round(trio.current_time() * 1_000_000))
 
 
 @pytest.fixture
 async def store(tmp_path: Path, env: Environment) -> AsyncIterator[Store]:
-    """A new database; every write is made on this thread, so that the virtual clock sees it."""
     async with open_store(tmp_path / "data", env, inline=True) as opened:
         yield opened
 
 
 @pytest.fixture
 async def account(store: Store) -> Account:
-    """Who sends."""
     return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
 @pytest.fixture
 def faults() -> Iterator[Faults]:
-    """What the disk under every database opened from now on does wrong: nothing, until a test says so."""
     disk = FailingDisk()
     yield disk.faults
     disk.unregister()
 
 
 async def statuses(store: Store, account: Account, message_id: str) -> list[RecipientStatus]:
-    """How the recipients of a message stand."""
     message = await store.messages.read(account.id, message_id)
     assert message is not None
     return [recipient.status for recipient in message.recipients]
@@ -60,7 +55,6 @@ async def statuses(store: Store, account: Account, message_id: str) -> list[Reci
 async def test_a_deferral_is_delivered_two_seconds_later(
     autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
-    """Not a moment before, and without a wake-up."""
     new = Messages(env, account.id).new("defer@example.net")
     await store.messages.accept(new)
     nursery.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
@@ -119,7 +113,6 @@ async def test_a_wake_ends_the_sleep(
 async def test_without_a_wake_it_looks_once_a_minute(
     autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
-    """A wake that is lost, as at a restart, costs a minute at most."""
     nursery.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
     await trio.sleep(10)
     new = Messages(env, account.id).new()
@@ -131,7 +124,6 @@ async def test_without_a_wake_it_looks_once_a_minute(
 async def test_more_than_a_batch_is_delivered(
     autojump_clock: MockClock, store: Store, env: Environment, account: Account
 ) -> None:
-    """A queue longer than one transaction is worked off in several, each recipient once."""
     await store.accounts.set_credits(account.id, 10 * sandbox.SANDBOX_BATCH)
     messages = Messages(env, account.id)
     for _ in range(3):
@@ -148,7 +140,6 @@ async def test_more_than_a_batch_is_delivered(
 async def test_real_mail_is_left_alone(
     autojump_clock: MockClock, store: Store, env: Environment, account: Account
 ) -> None:
-    """The sandbox touches nothing that is not simulated."""
     new = Messages(env, account.id).new(simulated=False)
     await store.messages.accept(new)
     assert await sandbox.deliver_due(store, env, ATTEMPTS) == 0
@@ -163,7 +154,6 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
     nursery: trio.Nursery,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """While the disk is full results wait; with room again they are recorded, each once."""
     async with open_store(tmp_path / "full", env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         new = Messages(env, account.id).new()
@@ -182,7 +172,6 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
 async def test_simulated_mail_waits_while_all_mail_is_paused(
     autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
-    """Nothing is simulated until the pause is over, and then within about a second."""
     await store.pools.hold(EVERY, "restored")
     new = Messages(env, account.id).new("ok@example.net")
     await store.messages.accept(new)
@@ -222,7 +211,6 @@ ATTEMPTS = 12
 
 
 def due(address: str, attempts: int = 0) -> DueRecipient:
-    """A recipient that has been tried so many times."""
     return DueRecipient(
         id="rcp_1",
         message_id="msg_1",
@@ -253,7 +241,6 @@ def due(address: str, attempts: int = 0) -> DueRecipient:
     ],
 )
 def test_the_local_part_decides(address: str, status: RecipientStatus, code: int, tries: int) -> None:
-    """`bounce…`, `fail…` and `defer…` in any case do what they say, all others are delivered to."""
     result = simulate(due(address), NOW, ATTEMPTS)
     assert (result.status, result.at, len(result.attempts)) == (status, NOW, tries)
     assert {attempt.smtp_code for attempt in result.attempts} == {code}
@@ -266,7 +253,6 @@ def test_the_local_part_decides(address: str, status: RecipientStatus, code: int
 
 
 def test_a_deferral_is_delivered_the_second_time() -> None:
-    """Two seconds later, and then for good."""
     first = simulate(due("defer@example.net"), NOW, ATTEMPTS)
     assert first.next_attempt_at == NOW + DEFERRAL == NOW + 2_000_000
     second = simulate(due("defer@example.net", attempts=1), NOW + DEFERRAL, ATTEMPTS)
@@ -274,11 +260,9 @@ def test_a_deferral_is_delivered_the_second_time() -> None:
 
 
 def test_a_failure_uses_up_what_attempts_are_left() -> None:
-    """The record of a failed recipient looks as if every attempt had been made."""
     assert len(simulate(due("fail@example.net", attempts=5), NOW, ATTEMPTS).attempts) == ATTEMPTS - 5
 
 
 @pytest.mark.parametrize("local", ["bounce", "fail", "defer", "user"])
 def test_no_address_is_suppressed(local: str) -> None:
-    """Trying out an address does not stop real mail to it later."""
     assert simulate(due(f"{local}@example.net"), NOW, ATTEMPTS).suppress is None

@@ -19,19 +19,16 @@ def opening(
     implicit: bool = False,
     credentials: RelayCredentials | None = None,
 ) -> Opening:
-    """An opening with a clock that stands still."""
     plan = TlsPlan(opportunistic_context(), "mx.example", required=required, implicit=implicit)
     return Opening("me.example", ReplyReader(), lambda: 0.0, plan if starttls or implicit else None, credentials)
 
 
 def said(session: Opening, answer: bytes) -> bytes:
-    """What the client says in answer to that."""
     session.receive(answer)
     return b"".join(session.output())
 
 
 def encrypted(auth: bytes) -> Opening:
-    """An opening with credentials, encrypted and greeted with the AUTH line given."""
     session = opening(implicit=True, credentials=LOGIN)
     session.secured("TLS")
     session.receive(b"220 mx\r\n")
@@ -41,7 +38,6 @@ def encrypted(auth: bytes) -> Opening:
 
 
 def test_a_plain_session_is_ready_after_ehlo() -> None:
-    """Greeting, EHLO, ready, and the capabilities known."""
     session = opening()
     stages = [session.awaiting]
     assert session.output() == []
@@ -55,7 +51,6 @@ def test_a_plain_session_is_ready_after_ehlo() -> None:
 
 @pytest.mark.parametrize("code", [500, 502, 504, 550])
 def test_a_server_without_ehlo_is_greeted_with_helo(code: int) -> None:
-    """Any 5xx to EHLO is followed by HELO, and then nothing is offered."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.output()
@@ -99,7 +94,6 @@ def test_a_refusal_ends_the_session_at_its_stage(path: Stage, stage: Stage, fami
 
 @pytest.mark.parametrize("family", [3, 4, 5])
 def test_a_refused_helo_is_a_refused_ehlo(family: int) -> None:
-    """After the fallback too, the server's answer decides."""
     session = opening()
     session.receive(b"220 mx\r\n")
     session.receive(b"500 what\r\n")
@@ -130,7 +124,6 @@ def test_421_defers_everywhere(path: Stage) -> None:
     ],
 )
 def test_no_usable_answer_is_lost_everywhere(path: Stage, data: bytes, cause: Cause) -> None:
-    """A disconnect, another protocol or mixed codes are lost, with the stage they came at."""
     session = opening(starttls=True)
     for step in PATHS[path]:
         session.receive(step)
@@ -140,7 +133,6 @@ def test_no_usable_answer_is_lost_everywhere(path: Stage, data: bytes, cause: Ca
 
 
 def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
-    """After the handshake EHLO is said again, and only its answer counts."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.output()
@@ -166,7 +158,6 @@ def test_nothing_may_follow_the_go_ahead_for_tls(rest: bytes) -> None:
 
 
 def test_a_refused_starttls_is_passed_over_unless_required() -> None:
-    """Opportunistic TLS goes on in the clear on the same connection."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.receive(EHLO_TLS)
@@ -184,7 +175,6 @@ def test_required_tls_that_is_not_offered_ends_the_session() -> None:
 
 
 def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
-    """The driver's report becomes the verdict."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.receive(EHLO_TLS)
@@ -195,7 +185,6 @@ def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
 
 
 def test_implicit_tls_begins_with_the_handshake() -> None:
-    """Nothing is awaited before it, and the greeting after it."""
     session = opening(implicit=True)
     assert (session.state, session.awaiting) == (OpeningState.HANDSHAKE, None)
     session.secured("TLSv1.3")
@@ -203,7 +192,6 @@ def test_implicit_tls_begins_with_the_handshake() -> None:
 
 
 def test_auth_plain_is_one_command() -> None:
-    """PLAIN is preferred and goes with its initial response."""
     session = encrypted(b"AUTH LOGIN PLAIN")
     secret = base64.b64encode(b"\0user\0hunter2")
     assert b"".join(session.output()) == b"AUTH PLAIN " + secret + b"\r\n"
@@ -212,7 +200,6 @@ def test_auth_plain_is_one_command() -> None:
 
 
 def test_auth_plain_is_repeated_for_a_server_that_asks() -> None:
-    """A 334 to AUTH PLAIN gets the same response as its own line."""
     session = encrypted(b"AUTH PLAIN")
     session.output()
     assert said(session, b"334\r\n") == base64.b64encode(b"\0user\0hunter2") + b"\r\n"
@@ -221,7 +208,6 @@ def test_auth_plain_is_repeated_for_a_server_that_asks() -> None:
 
 
 def test_auth_login_answers_twice() -> None:
-    """LOGIN gives the user name, then the password."""
     session = encrypted(b"AUTH LOGIN")
     assert b"".join(session.output()) == b"AUTH LOGIN\r\n"
     assert said(session, b"334 VXNlcm5hbWU6\r\n") == base64.b64encode(b"user") + b"\r\n"
@@ -236,7 +222,6 @@ def test_auth_login_answers_twice() -> None:
 )
 @pytest.mark.parametrize("asked", [0, 1, 2])
 def test_a_refused_login_ends_the_session(auth: bytes, code: int, kind: ResultKind, asked: int) -> None:
-    """4xx and 5xx at any step of AUTH are verdicts at the stage `auth`."""
     session = encrypted(auth)
     for _ in range(min(asked, 1) if auth == b"AUTH PLAIN" else asked):
         session.receive(b"334 \r\n")
@@ -246,14 +231,12 @@ def test_a_refused_login_ends_the_session(auth: bytes, code: int, kind: ResultKi
 
 
 def test_a_server_without_our_mechanisms_is_temporary() -> None:
-    """No PLAIN and no LOGIN is the operator's trouble, not the recipients'."""
     session = encrypted(b"AUTH GSSAPI")
     assert session.verdict is not None
     assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.AUTH_NOT_OFFERED)
 
 
 def test_credentials_never_go_out_in_the_clear() -> None:
-    """AUTH offered without TLS is not used."""
     session = opening(credentials=LOGIN)
     session.receive(b"220 mx\r\n")
     session.output()
@@ -264,7 +247,6 @@ def test_credentials_never_go_out_in_the_clear() -> None:
 
 @pytest.mark.parametrize("auth", [b"AUTH PLAIN", b"AUTH LOGIN"])
 def test_no_secret_is_in_the_transcript(auth: bytes) -> None:
-    """Neither the password nor its base64 is recorded."""
     session = encrypted(auth)
     session.receive(b"334 \r\n")
     session.receive(b"334 \r\n")
@@ -276,6 +258,5 @@ def test_no_secret_is_in_the_transcript(auth: bytes) -> None:
 
 
 def test_a_name_that_cannot_be_said_is_refused_at_once() -> None:
-    """A bad name of our own raises before anything is sent."""
     with pytest.raises(UnsafeArgument):
         Opening("me\r\nRSET", ReplyReader(), lambda: 0.0)
