@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 
 def may_take(held: int, free: int, share: int = SHARE_OF_FREE) -> bool:
-    """Whether a holder of `held` slots may take a free one: one holder gets four fifths of all, two four ninths each."""
+    """Whether a holder of `held` slots may take a free one: one gets four fifths of all, two four ninths each."""
     return held < share * free
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.deliver.due_mail import Envelope
 from appliance.deliver.outcome import (
     DELIVERED,
     TEMPORARY,
@@ -28,7 +27,7 @@ from appliance.deliver.outcome import (
 )
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
-from appliance.deliver.preparing import Payloads, Ready, Routed
+from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed
 from appliance.deliver.route import Host, NoRoute, Relay
 from appliance.deliver.smtp.connection import (
     CONNECTION,

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from appliance.config.settings import Config
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.due_mail import DueMail
 from appliance.deliver.outcome import NAMED_POOLS, Retries
+from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
-from appliance.deliver.preparing import Preparing, Signer
+from appliance.deliver.preparing import Preparing, RouteCache, Signer
 from appliance.deliver.providers import pools
-from appliance.deliver.route import RouteCache, Router, configured_relays
+from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
 from appliance.deliver.tls_policy import PolicyFetcher, TlsChoice, TlsPolicies

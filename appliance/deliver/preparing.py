@@ -17,16 +17,78 @@ import trio
 
 from appliance.concurrency.fair_share import TurnQueue
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
-from appliance.deliver.due_mail import Envelope
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.route import Route, RouteCache
+from appliance.deliver.route import NoRoute, Route, Router
 from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.environment import Environment
+from appliance.errors import Refused
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.message.addresses import parse
 from appliance.message.dkim import Algorithm, SigningKey, sign
 from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import DueRecipient
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
+
+
+class Envelope(NamedTuple):
+    """One message and its recipients at one domain, to be delivered in one SMTP transaction."""
+
+    message_id: str
+    account_id: str
+    domain: str
+    recipients: tuple[DueRecipient, ...]
+
+    @property
+    def is_retry(self) -> bool:
+        return self.recipients[0].attempt_count > 0
+
+    @property
+    def sender_domain(self) -> str:
+        """The domain of the From header, whose keys sign the message: DMARC checks From, not the envelope sender."""
+        recipient = self.recipients[0]
+        try:
+            return parse(recipient.sender, "from").domain
+        except (Refused, ValueError):  # stored by an older version; the mail still goes out
+            return recipient.envelope_from.rpartition("@")[2]
+
+
+# ---- the route
+
+ROUTE_FRESH, ROUTES_KEPT = 1.0, 1_000  # seconds for which envelopes for one domain share a route; domains
+
+log = get_logger("deliver")
+
+
+@dataclass(slots=True)
+class RouteCache:
+    """Routes, looked up once for all envelopes for a domain within a moment."""
+
+    router: Router
+    _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))  # by domain
+    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
+
+    def known(self, domain: str) -> Route | None:
+        return self._known.get(domain)
+
+    async def find(self, domain: str) -> Route:
+        if (route := self.known(domain)) is not None:
+            return route
+        result = await self._finding.run(domain, partial(self._find, domain))
+        if isinstance(result, NoRoute):
+            raise NoRoute(result.status, result.text, result.detail)
+        return result
+
+    async def _find(self, domain: str) -> Route | NoRoute:
+        try:
+            route = await self.router.route(domain)
+        except NoRoute as reason:
+            if reason.detail:
+                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
+            return reason
+        self._known.put(domain, route)
+        return route
+
 
 # ---- signing
 

@@ -10,12 +10,10 @@ addresses. Every other fault is temporary, even a domain without an address: its
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from ipaddress import ip_address
 
 import trio
 
-from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import DeliveryMode, DeliverySettings, RelayTls
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.dns.wire import Mx
@@ -27,7 +25,6 @@ HOSTS_LOOKED_UP = 10  # MX hosts of one domain
 HOST_LIMIT = 5  # hosts tried in one attempt
 ADDRESSES_CHECKED = 16  # of one host, IPv6 and IPv4 alternating; each check is a system call
 HOST_ADDRESS_LIMIT = 4  # addresses tried of one host, so that one host cannot use up all
-ROUTE_FRESH, ROUTES_KEPT = 1.0, 1_000  # seconds for which envelopes for one domain share a route; domains
 ROUTE_ADDRESSES = 10  # addresses tried in one attempt: at 30 s each, five minutes
 
 # An MX host: letters, digits, hyphens, and underscores, which some operators use. A last label of digits would be an IP
@@ -254,33 +251,3 @@ class Router:
                 text = f"the mail relay that this service uses for {domain} cannot be found at the moment"
                 raise NoRoute("4.4.3", text, failed.text) from failed
         return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)
-
-
-@dataclass(slots=True)
-class RouteCache:
-    """Routes, looked up once for all envelopes for a domain within a moment."""
-
-    router: Router
-    _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))  # by domain
-    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
-
-    def known(self, domain: str) -> Route | None:
-        return self._known.get(domain)
-
-    async def find(self, domain: str) -> Route:
-        if (route := self.known(domain)) is not None:
-            return route
-        result = await self._finding.run(domain, partial(self._find, domain))
-        if isinstance(result, NoRoute):
-            raise NoRoute(result.status, result.text, result.detail)
-        return result
-
-    async def _find(self, domain: str) -> Route | NoRoute:
-        try:
-            route = await self.router.route(domain)
-        except NoRoute as reason:
-            if reason.detail:
-                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
-            return reason
-        self._known.put(domain, route)
-        return route

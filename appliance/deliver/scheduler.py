@@ -19,12 +19,11 @@ import trio
 from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
-from appliance.deliver.due_mail import DueMail, Envelope, envelopes
 from appliance.deliver.in_flight import InFlight, SlowSessions
 from appliance.deliver.outcome import observe
-from appliance.deliver.pending import FEW_PENDING, Admission, Pending, Poll, PollState, next_poll
+from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, envelopes, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
+from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, worth_keeping
 from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome

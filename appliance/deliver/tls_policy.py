@@ -306,12 +306,10 @@ def mta_sts_demand(policy: Policy | NoPolicy, domain: str, host: str) -> TlsDema
 class TlsPolicies:
     """Finds and caches the demands of domains; `fetch` returns the text of a domain's policy or raises `NoPolicy`."""
 
-    def __init__(
-        self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]], remembered: int = POLICIES_KEPT
-    ) -> None:
+    def __init__(self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]]) -> None:
         self._resolver, self._fetch = resolver, fetch
-        self._kept: TtlCache[str, tuple[str, Policy]] = TtlCache(remembered, POLICY_LEAST_AGE)  # with its id
-        self._failed: TtlCache[tuple[str, str], NoPolicy] = TtlCache(remembered, POLICY_RETRY)  # by domain and id
+        self._kept: TtlCache[str, tuple[str, Policy]] = TtlCache(POLICIES_KEPT, POLICY_LEAST_AGE)  # with its id
+        self._failed: TtlCache[tuple[str, str], NoPolicy] = TtlCache(POLICIES_KEPT, POLICY_RETRY)  # by domain and id
         self._fetching: SingleFlight[tuple[str, str], Policy | NoPolicy] = SingleFlight()
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:

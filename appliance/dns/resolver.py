@@ -247,10 +247,10 @@ _Result = DnsAnswer[Any] | LookupFailed
 
 
 class DnsResolver(Resolver):
-    def __init__(self, servers: Sequence[Endpoint] = (), cache_size: int = CACHE_SIZE) -> None:
+    def __init__(self, servers: Sequence[Endpoint] = ()) -> None:
         self._servers = tuple(servers) or system_resolvers()
         self._validated = all_loopback(self._servers)
-        self._cache: TtlCache[_Key, _Result] = TtlCache(cache_size, TTL_LIMIT)
+        self._cache: TtlCache[_Key, _Result] = TtlCache(CACHE_SIZE, TTL_LIMIT)
         self._running: SingleFlight[_Key, _Result] = SingleFlight()
 
     def remembers_addresses(self, name: str) -> bool:

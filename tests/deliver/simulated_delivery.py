@@ -16,12 +16,12 @@ import trustme
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.due_mail import DueMail
 from appliance.deliver.outcome import Retries
+from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
-from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Signing, Unsigned
+from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, RouteCache, Signing, Unsigned
 from appliance.deliver.providers import PoolLimits, ProviderPools
-from appliance.deliver.route import RouteCache, Router
+from appliance.deliver.route import Router
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
 from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer, Holder
-from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import SLOW as SLOW_AFTER
 from appliance.deliver.in_flight import STALLED, STALLED_LONG, SlowSessions
+from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.model.mail import Outcome

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from appliance.concurrency.wake import SLEEP_LIMIT
-from appliance.deliver.due_mail import Envelope
 from appliance.deliver.pending import (
     FEW_PENDING,
     PENDING_OF_NEW,
@@ -28,7 +27,7 @@ from appliance.deliver.pending import (
 )
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED
-from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.preparing import Envelope, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.model.mail import DueRecipient

@@ -75,15 +75,119 @@ async def test_of_a_host_with_many_addresses_few_are_checked() -> None:
     assert own.asked <= 2 * ADDRESSES_CHECKED
 
 
-# ---- order
+OWN: frozenset[Address] = frozenset({ip_address("1.1.1.9")})
+ALLOWED = (ip_network("127.0.0.0/8"),)
+ONE = [("a.example", V4)]
+MAIN, PARTNER, BELOW = Relay("smart.example"), Relay("partner.example", 25), Relay("below.example")
+TABLE = Relays(MAIN, {"partner.com": PARTNER, "*.partner.com": BELOW, "*.com": PARTNER})
+BAD = {f"h{number}": [PRIVATE] for number in range(10)}
+BAD_MX = [f"{number} h{number}.example." for number in range(10)]
+
+# The zone of example.com, the router's settings, and the servers tried in order.
+ROUTES: dict[str, tuple[Zone, dict[str, object], list[tuple[str, str]]]] = {
+    "hosts by preference, lowest first": (
+        zone(["20 b.example.", "5 c.example.", "10 a.example."], a=[V4], b=[V4_TWO], c=[V6]),
+        {},
+        [("c.example", V6), ("a.example", V4), ("b.example", V4_TWO)],
+    ),
+    "families in turn, IPv6 first, each in the order of the DNS": (
+        zone(["1 a.example."], a=[V4, V4_TWO, V6, V6_TWO]),
+        {},
+        [("a.example", address) for address in (V6, V4, V6_TWO, V4_TWO)],
+    ),
+    "IPv4 alone": (zone(["1 a.example."], a=[V4]), {}, ONE),
+    "IPv6 alone": (zone(["1 a.example."], a=[V6]), {}, [("a.example", V6)]),
+    "trouble with IPv6": (
+        {"example.com": {"MX": ["1 a.example."]}, "a.example": {"A": [V4], "AAAA": Trouble.SERVFAIL}},
+        {},
+        ONE,
+    ),
+    "no MX: the domain itself (RFC 5321 5.1)": (
+        {"example.com": {"A": [V4], "AAAA": [V6]}},
+        {},
+        [("example.com", V6), ("example.com", V4)],
+    ),
+    "a null MX with others means nothing": (zone(["0 .", "5 a.example."], a=[V4]), {}, ONE),
+    "hosts that do not resolve": (
+        zone(["1 missing.example.", "2 b.example.", "3 a.example."], b=Trouble.SERVFAIL, a=[V4]),
+        {},
+        ONE,
+    ),
+    "refused addresses": (
+        zone(["1 a.example.", "2 b.example."], a=[PRIVATE, V4, "fd00::1"], b=["169.254.169.254"]),
+        {},
+        ONE,
+    ),
+    "allowed networks": (
+        zone(["1 a.example."], a=[LOOPBACK, PRIVATE]),
+        {"allowed": ALLOWED},
+        [("a.example", LOOPBACK)],
+    ),
+    "an allowed own address": (
+        zone(["1 a.example."], a=[LOOPBACK]),
+        {"allowed": ALLOWED, "own": frozenset({ip_address(LOOPBACK)})},
+        [("a.example", LOOPBACK)],
+    ),
+    "only hosts better than this machine: the others would send it to us (RFC 5321 5.1)": (
+        zone(["1 a.example.", "5 me.example.", "5 b.example.", "9 b.example."], a=[V4], me=["1.1.1.9"], b=[V6]),
+        {"own": OWN},
+        ONE,
+    ),
+}
+# The zone of example.com, the router's settings, and the status.
+NO_ROUTES: dict[str, tuple[Zone, dict[str, object], str]] = {
+    "no such domain": ({}, {}, "5.1.2"),
+    "a null MX (RFC 7505)": ({"example.com": {"MX": ["0 ."], "A": [V4]}}, {}, "5.1.10"),
+    "SERVFAIL for the MX": (zone(Trouble.SERVFAIL), {}, "4.4.3"),
+    "SERVFAIL for the host": (zone(["1 a.example."], a=Trouble.SERVFAIL), {}, "4.4.3"),
+    "REFUSED for the host": (zone(["1 a.example."], a=Trouble.REFUSED), {}, "4.4.3"),
+    "no reply for the host": (zone(["1 a.example."], a=Trouble.SILENCE), {}, "4.4.3"),
+    "a loop of CNAMEs": (
+        {"example.com": {"CNAME": ["b.example."]}, "b.example": {"CNAME": ["example.com."]}},
+        {},
+        "4.4.3",
+    ),
+    "no records": ({"example.com": {}}, {}, "4.4.4"),
+    "an MX that does not exist, though the domain has an address (RFC 5321 5.1)": (
+        {"example.com": {"MX": ["1 missing.example."], "A": [V4]}},
+        {},
+        "4.4.4",
+    ),
+    "an MX without an address": (zone(["1 a.example."], a=[]), {}, "4.4.4"),
+    "an implicit MX in a refused network": ({"example.com": {"AAAA": ["::ffff:8.8.8.8"]}}, {}, "5.4.4"),
+    "one refused, one unknown": (zone(["1 a.example.", "2 b.example."], a=[PRIVATE], b=Trouble.SERVFAIL), {}, "4.4.3"),
+    "more hosts than are looked up": (zone([*BAD_MX, "50 good.example."], **BAD, good=[V4]), {}, "4.4.4"),
+    "this machine by its address": (zone(["1 a.example."], a=["1.1.1.9"]), {"own": OWN}, "5.4.6"),
+    "this machine by its name": (zone(["1 me.example."], me=[V4]), {"own_names": lambda: {"me.example"}}, "5.4.6"),
+    "a better host than this machine, unknown": (
+        zone(["1 a.example.", "5 me.example."], a=Trouble.SERVFAIL, me=["1.1.1.9"]),
+        {"own": OWN},
+        "4.4.3",
+    ),
+    "a worse host than this machine, unknown": (
+        zone(["9 a.example.", "5 me.example."], a=Trouble.SERVFAIL, me=["1.1.1.9"]),
+        {"own": OWN},
+        "5.4.6",
+    ),
+    "a relay that does not exist": ({}, {"relays": TABLE}, "4.4.3"),
+    "a relay that cannot be looked up": ({"smart.example": {"A": Trouble.SERVFAIL}}, {"relays": TABLE}, "4.4.3"),
+}
 
 
-async def test_hosts_by_preference() -> None:
-    """The MX hosts are tried by preference, lowest number first, each with its addresses."""
-    names = zone(["20 b.example.", "5 c.example.", "10 a.example."], a=[V4], b=[V4_TWO], c=[V6])
-    route = await router(names, port=2525).route("example.com")
-    assert tried(route) == [("c.example", V6), ("a.example", V4), ("b.example", V4_TWO)]
+@pytest.mark.parametrize("case", ROUTES)
+async def test_the_servers_tried(case: str) -> None:
+    names, settings, servers = ROUTES[case]
+    route = await router(names, port=2525, **settings).route("example.com")
+    assert tried(route) == servers
     assert (route.domain, route.port, route.relay) == ("example.com", 2525, None)
+
+
+@pytest.mark.parametrize("case", NO_ROUTES)
+async def test_no_route(case: str) -> None:
+    names, settings, status = NO_ROUTES[case]
+    failed = await no_route(names, **settings)
+    assert (failed.status, failed.permanent) == (status, status.startswith("5"))
+    assert "example.com" in failed.text
 
 
 def test_equal_hosts_are_shuffled() -> None:
@@ -99,24 +203,6 @@ def test_a_host_named_twice_is_tried_once() -> None:
     assert in_order((Mx(20, "a"), Mx(10, "b"), Mx(5, "a"), Mx(5, "a")), lambda: 0) == [Mx(5, "a"), Mx(10, "b")]
 
 
-async def test_families_in_turn() -> None:
-    """The addresses of a host alternate between IPv6 and IPv4, IPv6 first, each family in the order of the DNS."""
-    route = await router(zone(["1 a.example."], a=[V4, V4_TWO, V6, V6_TWO])).route("example.com")
-    assert [address for _, address in tried(route)] == [V6, V4, V6_TWO, V4_TWO]
-
-
-@pytest.mark.parametrize("family", [[V4], [V6]])
-async def test_one_family_is_enough(family: list[str]) -> None:
-    route = await router(zone(["1 a.example."], a=family)).route("example.com")
-    assert tried(route) == [("a.example", family[0])]
-
-
-@pytest.mark.parametrize(("good", "bad", "address"), [("A", "AAAA", V4), ("AAAA", "A", V6)])
-async def test_one_family_in_trouble_leaves_the_other(good: str, bad: str, address: str) -> None:
-    names: Zone = {"example.com": {"MX": ["1 a.example."]}, "a.example": {good: [address], bad: Trouble.SERVFAIL}}
-    assert tried(await router(names).route("example.com")) == [("a.example", address)]
-
-
 async def test_limits() -> None:
     """A domain with many hosts and addresses costs us five hosts, ten addresses and ten lookups at most."""
     many = {f"h{number}": [f"1.1.{number}.{last}" for last in range(9)] for number in range(30)}
@@ -129,69 +215,9 @@ async def test_limits() -> None:
     assert len((await router(single).route("example.com")).hosts) == HOST_LIMIT < ROUTE_ADDRESSES
 
 
-# ---- the implicit MX
-
-
-async def test_without_mx_the_domain_itself_is_tried() -> None:
-    """A domain without MX records is its own mail host (RFC 5321 5.1)."""
-    names = {"example.com": {"A": [V4], "AAAA": [V6]}}
-    assert tried(await router(names).route("example.com")) == [("example.com", V6), ("example.com", V4)]
-
-
-async def test_with_mx_the_domain_itself_is_not_tried() -> None:
-    """Where MX records lead nowhere, the address of the domain is no way out (RFC 5321 5.1)."""
-    names = {"example.com": {"MX": ["1 missing.example."], "A": [V4]}}
-    assert (await no_route(names)).status == "4.4.4"
-
-
 async def test_a_domain_that_is_an_alias() -> None:
     names = {**zone(["1 a.example."], a=[V4]), "alias.example": {"CNAME": ["example.com."]}}
     assert tried(await router(names).route("alias.example")) == [("a.example", V4)]
-
-
-# ---- no route
-
-
-async def test_a_missing_domain_is_permanent() -> None:
-    failed = await no_route({})
-    assert (failed.permanent, failed.status) == (True, "5.1.2")
-    assert failed.text == "example.com does not exist"
-
-
-async def test_a_null_mx_is_permanent() -> None:
-    """A single MX with an empty host says that there is no mail here (RFC 7505)."""
-    failed = await no_route({"example.com": {"MX": ["0 ."], "A": [V4]}})
-    assert (failed.permanent, failed.status) == (True, "5.1.10")
-
-
-async def test_a_null_mx_beside_others_means_nothing() -> None:
-    assert tried(await router(zone(["0 .", "5 a.example."], a=[V4])).route("example.com")) == [("a.example", V4)]
-
-
-@pytest.mark.parametrize("trouble", [Trouble.SERVFAIL, Trouble.REFUSED, Trouble.SILENCE])
-async def test_dns_trouble_is_temporary(trouble: Trouble) -> None:
-    """When the MX records, or the addresses of every host, cannot be looked up, it is tried again."""
-    for names in (zone(trouble), zone(["1 a.example."], a=trouble)):
-        failed = await no_route(names)
-        assert (failed.permanent, failed.status) == (False, "4.4.3")
-
-
-async def test_a_loop_of_cnames_is_temporary() -> None:
-    names = {"example.com": {"CNAME": ["b.example."]}, "b.example": {"CNAME": ["example.com."]}}
-    assert (await no_route(names)).status == "4.4.3"
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"example.com": {}},
-        {"example.com": {"MX": ["1 missing.example."]}},
-        {"example.com": {"MX": ["1 a.example."]}, "a.example": {}},
-    ],
-)
-async def test_no_address_is_temporary(names: Zone) -> None:
-    failed = await no_route(names)
-    assert (failed.permanent, failed.status) == (False, "4.4.4")
 
 
 @pytest.mark.parametrize(
@@ -203,14 +229,6 @@ async def test_mx_data_that_is_no_host_name_is_ignored(host: str) -> None:
     assert tried(await router(zone([f"1 {host}", "2 a.example."], a=[V4])).route("example.com")) == [("a.example", V4)]
 
 
-async def test_hosts_that_do_not_resolve_are_skipped() -> None:
-    names = zone(["1 missing.example.", "2 b.example.", "3 a_1.example."], b=Trouble.SERVFAIL, a_1=[V4])
-    assert tried(await router(names).route("example.com")) == [("a_1.example", V4)]
-
-
-# ---- refused networks
-
-
 async def test_only_refused_networks_is_permanent() -> None:
     failed = await no_route(
         zone(["1 a.example.", "2 b.example.", "3 missing.example."], a=[PRIVATE], b=[LOOPBACK, "::1"])
@@ -219,62 +237,6 @@ async def test_only_refused_networks_is_permanent() -> None:
     assert failed.text == "example.com has no mail server with a public address"
     assert "10.0.0.1 is a private address (10.0.0.0/8)" in failed.detail
     assert "127.0.0.1 is a loopback address" in failed.detail
-
-
-async def test_an_implicit_mx_in_a_refused_network_is_permanent() -> None:
-    assert (await no_route({"example.com": {"AAAA": ["::ffff:8.8.8.8"]}})).status == "5.4.4"
-
-
-async def test_refused_addresses_are_left_out() -> None:
-    names = zone(["1 a.example.", "2 b.example."], a=[PRIVATE, V4, "fd00::1"], b=["169.254.169.254"])
-    assert tried(await router(names).route("example.com")) == [("a.example", V4)]
-
-
-async def test_refused_beside_trouble_is_temporary() -> None:
-    """As long as one host cannot be looked up, it is not known that all are refused."""
-    failed = await no_route(zone(["1 a.example.", "2 b.example."], a=[PRIVATE], b=Trouble.SERVFAIL))
-    assert (failed.permanent, failed.status) == (False, "4.4.3")
-
-
-async def test_refused_hosts_before_others_not_looked_at_are_temporary() -> None:
-    bad = {f"h{number}": [PRIVATE] for number in range(10)}
-    names = zone([f"{n} h{n}.example." for n in range(10)] + ["50 good.example."], **bad, good=[V4])
-    failed = await no_route(names)
-    assert (failed.permanent, failed.status) == (False, "4.4.4")
-
-
-async def test_allowed_networks() -> None:
-    """The operator's list admits what would be refused."""
-    names = zone(["1 a.example."], a=[LOOPBACK, PRIVATE])
-    route = await router(names, allowed=(ip_network("127.0.0.0/8"),)).route("example.com")
-    assert tried(route) == [("a.example", LOOPBACK)]
-
-
-# ---- mail loops
-
-OWN = frozenset({ip_address("1.1.1.9")})
-
-
-async def test_this_machine_as_best_mx_is_a_loop() -> None:
-    for names in (zone(["1 a.example."], a=["1.1.1.9"]), zone(["1 mail.example."], mail=[V4])):
-        failed = await no_route(names, own=OWN, own_names=lambda: {"mail.example"})
-        assert (failed.permanent, failed.status) == (True, "5.4.6")
-
-
-async def test_only_hosts_better_than_this_machine_are_tried() -> None:
-    """MX hosts at or after our own preference are left out: they would send it to us (RFC 5321 5.1)."""
-    names = zone(
-        ["1 a.example.", "5 me.example.", "5 b.example.", "9 c.example."], a=[V4], me=["1.1.1.9"], b=[V6], c=[V6_TWO]
-    )
-    assert tried(await router(names, own=OWN).route("example.com")) == [("a.example", V4)]
-
-
-async def test_a_better_host_in_trouble_is_waited_for() -> None:
-    """A host better than this machine that cannot be looked up makes it temporary; a worse one does not."""
-    better = zone(["1 a.example.", "5 me.example."], a=Trouble.SERVFAIL, me=["1.1.1.9"])
-    assert (await no_route(better, own=OWN)).status == "4.4.3"
-    worse = zone(["9 a.example.", "5 me.example."], a=Trouble.SERVFAIL, me=["1.1.1.9"])
-    assert (await no_route(worse, own=OWN)).status == "5.4.6"
 
 
 class ShortOf(frozenset[Address]):
@@ -294,13 +256,6 @@ async def test_a_shortage_is_no_fault_of_the_destination() -> None:
             await router(names, own=own).route("example.com")
     better = zone(["1 b.example.", "5 a.example."], a=[V4], b=[V6])
     assert tried(await router(better, own=own).route("example.com")) == [("b.example", V6)]
-
-
-async def test_an_allowed_own_address_is_no_loop() -> None:
-    own: frozenset[Address] = frozenset({ip_address(LOOPBACK)})
-    names = zone(["1 a.example."], a=[LOOPBACK])
-    route = await router(names, own=own, allowed=(ip_network("127.0.0.1/32"),)).route("example.com")
-    assert tried(route) == [("a.example", LOOPBACK)]
 
 
 # ---- DNSSEC
@@ -327,9 +282,6 @@ async def test_an_authentic_denial_of_mx() -> None:
 
 
 # ---- relays
-
-MAIN, PARTNER, BELOW = Relay("smart.example"), Relay("partner.example", 25), Relay("below.example")
-TABLE = Relays(MAIN, {"partner.com": PARTNER, "*.partner.com": BELOW, "*.com": PARTNER})
 
 
 @pytest.mark.parametrize(
@@ -367,12 +319,6 @@ async def test_the_route_to_a_relay() -> None:
 async def test_a_relay_by_address() -> None:
     route = await router({}, relays=Relays(Relay("127.0.0.1", 2525))).route("example.com")
     assert route.hosts == (Host("127.0.0.1", (ip_address("127.0.0.1"),)),)
-
-
-@pytest.mark.parametrize("names", [{}, {"smart.example": {"A": Trouble.SERVFAIL}}])
-async def test_a_relay_that_cannot_be_found_is_temporary(names: Zone) -> None:
-    """Mail waits for a relay whose name does not resolve: that is never the recipient's fault."""
-    assert (await no_route(names, relays=Relays(MAIN))).status == "4.4.3"
 
 
 # ---- over real packets

@@ -11,11 +11,10 @@ from trio.testing import MockClock
 from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.attempt import Holder
-from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, Lack, SlowSessions
 from appliance.deliver.pending import Pending
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.preparing import Envelope, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.deliver.scheduler import POOLS_PER_SLICE, AttemptResult, SessionRunner, recording

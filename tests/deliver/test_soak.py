@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
-from appliance.deliver.due_mail import Envelope
+from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.upkeep import Intervals

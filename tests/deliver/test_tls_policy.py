@@ -418,20 +418,6 @@ async def test_no_announcement_fetches_nothing() -> None:
         assert isinstance(await TlsPolicies(ZoneResolver(zone), never).policy("example.com"), NoPolicy)
 
 
-async def test_the_memory_is_bounded() -> None:
-    async def fetch(domain: str) -> str:
-        if domain.startswith("bad"):
-            raise NoPolicy("down")
-        return POLICY
-
-    names = [f"{word}{number}.example" for word in ("good", "bad") for number in range(9)]
-    zone: Zone = {f"_mta-sts.{name}": {"TXT": ['"v=STSv1; id=1"']} for name in names}
-    policies = TlsPolicies(ZoneResolver(zone), fetch, remembered=3)
-    for name in names:
-        await policies.policy(name)
-    assert (len(policies._kept), len(policies._failed)) == (3, 3)
-
-
 # ---- DANE: records against certificates
 
 MIDDLE = AUTHORITY.create_child_ca()

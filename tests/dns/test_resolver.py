@@ -250,15 +250,6 @@ async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch:
     assert len(asked) == 2
 
 
-async def test_the_cache_is_bounded(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = DnsResolver([Endpoint("127.0.0.1", 53)], cache_size=3)
-    asked = counting(resolver, monkeypatch, found)
-    for name in ("a", "b", "c", "a", "d", "a", "b"):
-        await resolver.mx(name)
-    assert asked == ["a", "b", "c", "d", "b"]
-    assert len(resolver._cache) == 3
-
-
 async def test_one_query_serves_all_who_ask(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
     asked, answers = counting(resolver, monkeypatch, found), []

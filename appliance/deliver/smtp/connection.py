@@ -202,7 +202,7 @@ class SmtpConnection:
             await self.aclose()
         stale = self.transactions > 0 and sending.verdict is not None and _found_closed(sending.verdict)
         self.transactions += 1
-        return TransactionResult(sending.verdicts(), sending.transcript.lines(), stale)
+        return TransactionResult(sending.verdicts(), sending.transcript.lines(), self.reusable, stale)
 
     async def quit(self) -> None:
         """Send QUIT (RFC 5321 4.1.1.10), wait briefly for the reply, and close."""

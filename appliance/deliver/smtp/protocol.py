@@ -249,7 +249,7 @@ _TRANSACTION = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
 _KINDS = {2: ResultKind.ACCEPTED, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}
 
 
-def reply_verdict(stage: Stage, reply: Reply) -> Verdict:
+def answered(stage: Stage, reply: Reply) -> Verdict:
     """The verdict of a reply; a 3xx, or a 2xx before the end of data, is not usable."""
     kind = _KINDS.get(reply.family)
     if kind is None or (kind is ResultKind.ACCEPTED and stage is not Stage.END_OF_DATA):
@@ -298,6 +298,7 @@ class Transcript:
 class TransactionResult(NamedTuple):
     verdicts: tuple[Verdict, ...]  # in the order of the recipients
     transcript: tuple[TranscriptLine, ...]
+    reusable: bool  # the connection can carry another transaction
     stale: bool  # the server had closed a reused connection: nothing was tried, dial again
 
 
@@ -412,7 +413,7 @@ class SmtpExchange(ABC):
             self.answers += 1
             self.transcript.add(SERVER, reply.shown)
             if reply.code == SERVICE_CLOSING:
-                self._end(reply_verdict(stage, reply))
+                self._end(answered(stage, reply))
             elif self._broken is not None and reply.family < 4:
                 self.fail(Cause.CONNECTION_LOST, self._broken)
             else:

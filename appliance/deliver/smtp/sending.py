@@ -27,6 +27,7 @@ from appliance.deliver.smtp.protocol import (
     SmtpExchange,
     Stage,
     Verdict,
+    answered,
     base64,
     capabilities,
     hello_command,
@@ -34,7 +35,6 @@ from appliance.deliver.smtp.protocol import (
     mail_command,
     plain_secret,
     rcpt_command,
-    reply_verdict,
 )
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.message.characters import has_lone_line_end, replaced
@@ -124,7 +124,7 @@ class Opening(SmtpExchange):
             case OpeningState.AUTH_USERNAME, 3 if login:
                 self._ask(OpeningState.AUTH_PASSWORD, base64(login.password), MASK)
             case _:
-                self._end(reply_verdict(stage, reply))
+                self._end(answered(stage, reply))
 
     def _end(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -298,7 +298,7 @@ class Sending(SmtpExchange):
         stage, _, number = self._awaited[0]
         rule = _RULES[stage].get(reply.family)
         if rule is None:
-            self._end(reply_verdict(stage, reply))
+            self._end(answered(stage, reply))
             return
         rule(self, number, reply)
         if self._awaited:  # unless the rule ended the session
@@ -331,10 +331,10 @@ class Sending(SmtpExchange):
         self.fail(Cause.PROTOCOL_FAULT, f"RSET was refused: {reply.shown}")
 
     def _refuse_all(self, number: int, reply: Reply) -> None:
-        self._settle_all(reply_verdict(self._awaited[0].stage, reply))
+        self._settle_all(answered(self._awaited[0].stage, reply))
 
     def _refuse_one(self, number: int, reply: Reply) -> None:
-        self._settle(number, reply_verdict(Stage.RCPT, reply))
+        self._settle(number, answered(Stage.RCPT, reply))
 
     def _send_message(self, number: int, reply: Reply) -> None:
         """Send the message after a 354; a lone dot if every recipient has a verdict by now (RFC 2920 3.1)."""
@@ -351,7 +351,7 @@ class Sending(SmtpExchange):
     def _finish(self, number: int, reply: Reply) -> None:
         """Any reply to the end of data ends the transaction (RFC 5321 4.1.1.4): no RSET is needed."""
         self.needs_reset = False
-        self._settle_all(reply_verdict(Stage.END_OF_DATA, reply))
+        self._settle_all(answered(Stage.END_OF_DATA, reply))
 
 
 _RULES: dict[Stage, dict[int, Callable[[Sending, int, Reply], None]]] = {

@@ -35,6 +35,14 @@ def transaction(*recipients: str, body: bytes = BODY) -> MailTransaction:
     return MailTransaction("from@x.example", recipients or ("a@x.example",), prepare(body))
 
 
+async def opened(stream: trio.abc.Stream) -> SmtpConnection:
+    return await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+
+
+async def connect(port: int) -> SmtpConnection:
+    return await opened(await trio.open_tcp_stream("127.0.0.1", port))
+
+
 async def send(mx: FakeMx, mail: MailTransaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
     async with mx.memory() as stream:
         watch = DeadlineWatch()
@@ -78,9 +86,7 @@ async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
     body = line * (size // len(line) + 1)
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         result = await connection.send(transaction(body=body))
         await connection.quit()
     assert result.verdicts[0].kind is ResultKind.ACCEPTED
@@ -98,7 +104,7 @@ async def test_pipelined_commands_and_the_message_are_one_write_each() -> None:
 async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -> None:
     mx = FakeMx(extensions, answers={"RCPT": [b"250 ok\r\n", b"550 no\r\n", b"250 ok\r\n"]})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         kinds = [(await connection.send(transaction())).verdicts[0].kind for _ in range(4)]
         await connection.quit()
     assert kinds == [ResultKind.ACCEPTED, ResultKind.REJECTED, ResultKind.ACCEPTED, ResultKind.ACCEPTED]
@@ -123,7 +129,7 @@ async def test_data_accepted_for_no_recipient_leaves_the_connection_in_step() ->
     """354 though every RCPT was refused: a lone dot, and the next message goes through."""
     mx = FakeMx(answers={"RCPT": [b"550 no\r\n", b"250 ok\r\n"], "DATA": b"354 go\r\n"})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         first = await connection.send(transaction())
         second = await connection.send(transaction())
         await connection.quit()
@@ -170,11 +176,8 @@ async def test_a_server_that_refuses_us_is_left_politely() -> None:
     """A 554 greeting gets a QUIT (RFC 5321 3.1), and the reply is the verdict."""
     mx = FakeMx(answers={"greeting": b"554 5.7.1 not \xe2\x98\xba you\r\n"})
     verdict = await fail_to_open(mx)
-    assert (verdict.kind, verdict.stage, verdict.text) == (
-        ResultKind.REJECTED,
-        Stage.GREETING,
-        "554 5.7.1 not ☺ you",
-    )
+    assert (verdict.kind, verdict.stage) == (ResultKind.REJECTED, Stage.GREETING)
+    assert verdict.text == "554 5.7.1 not ☺ you"
     assert mx.commands == ["QUIT"]
 
 
@@ -207,9 +210,7 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
     """A line that never ends is cut off after 2 KiB."""
     mx = FakeMx(answers={"MAIL": b"250 " + b"x" * 50_000_000 + b"\r\n"})
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         tracemalloc.start()
         result = await connection.send(transaction())
         peak = tracemalloc.get_traced_memory()[1]
@@ -238,7 +239,7 @@ async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, refuse, listeners)
         stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         result = await connection.send(transaction(body=body * 200_000))
         nursery.cancel_scope.cancel()
     assert (result.verdicts[0].code, result.verdicts[0].stage) == (552, Stage.END_OF_DATA)
@@ -253,7 +254,7 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
     """The second message meets a closed connection: the caller learns that nothing was tried."""
     mx = FakeMx(answers={"MAIL": [b"250 ok\r\n", goodbye]})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         assert not (await connection.send(transaction())).stale
         result = await connection.send(transaction())
     assert result.stale
@@ -263,7 +264,7 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
 async def test_a_refused_rset_is_stale_too() -> None:
     mx = FakeMx(answers={"RCPT": b"550 no\r\n", "RSET": b"502 what\r\n"})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         await connection.send(transaction())
         result = await connection.send(transaction())
     assert result.stale
@@ -272,7 +273,7 @@ async def test_a_refused_rset_is_stale_too() -> None:
 
 async def test_a_closed_connection_takes_nothing_more() -> None:
     async with FakeMx().memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         await connection.quit()
         await connection.quit()
         with pytest.raises(trio.ClosedResourceError):
@@ -335,16 +336,13 @@ async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) ->
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         nursery.cancel_scope.cancel()
     assert 180 <= trio.current_time() - begin <= 180 + WATCH_EVERY
-    assert (result.verdicts[0].cause, result.verdicts[0].stage) == (
-        Cause.TIMEOUT,
-        Stage.END_OF_DATA,
-    )
+    assert (result.verdicts[0].cause, result.verdicts[0].stage) == (Cause.TIMEOUT, Stage.END_OF_DATA)
 
 
 async def test_leave_is_short(autojump_clock: MockClock) -> None:
     """QUIT waits five seconds for its answer and no longer."""
     async with FakeMx(answers={"QUIT": silence}).memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         begin = trio.current_time()
         await connection.quit()
         assert trio.current_time() - begin == pytest.approx(5)
@@ -366,7 +364,7 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
     async with FakeMx(answers={point: silence}).memory() as stream:
         before = _tasks()
         with trio.move_on_after(1) as scope:
-            connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+            connection = await opened(stream)
             await connection.send(transaction())
             await connection.quit()
         assert scope.cancelled_caught
@@ -378,9 +376,7 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
 async def test_a_pending_cancellation_sends_no_message() -> None:
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         with trio.CancelScope() as scope:
             scope.cancel()
             await connection.send(transaction())
@@ -406,9 +402,7 @@ async def test_a_reset_connection_is_lost(reset: bool) -> None:
         raise trio.ClosedResourceError
 
     async with FakeMx(answers={"MAIL": slam}).listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         result = await connection.send(transaction())
     verdict = result.verdicts[0]
     assert verdict.cause is Cause.CONNECTION_LOST
@@ -420,7 +414,7 @@ async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: 
     mx = FakeMx()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(mx.serve, ours)
-        connection = await SmtpConnection.open(theirs, "me.example", watch=DeadlineWatch())
+        connection = await opened(theirs)
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         await connection.quit()
     assert result.verdicts[0].kind is ResultKind.ACCEPTED
@@ -428,7 +422,7 @@ async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: 
 
 async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
     async with FakeMx().memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         with pytest.raises(ValueError, match="not safe in a command"):
             await connection.send(transaction("a b@x.example"))
         assert (await connection.send(transaction())).verdicts[0].kind is ResultKind.ACCEPTED
@@ -456,9 +450,7 @@ async def test_a_delivery_is_ended_before_its_final_dot_or_not_at_all() -> None:
     """Ended when the go-ahead is there already, the message is not sent; a server that has it would have it twice."""
     mx = FakeMx(extensions=())
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         with trio.CancelScope() as scope:
             progress = EndedAtTheLastMoment(scope, replies=3)  # the beginning, MAIL and RCPT
             await connection.send(transaction(), progress)

@@ -11,7 +11,6 @@ from appliance.deliver.smtp.connection import (
     SHORT_CONNECT_TIMEOUT,
     SHORT_TIMEOUT,
     SLOW_FOR,
-    SLOW_SERVERS_KEPT,
     SMTP_IDLE_LIMIT,
     ConnectionKey,
     Connections,
@@ -138,12 +137,3 @@ async def test_it_is_forgotten_after_an_hour(autojump_clock: MockClock) -> None:
     slow.add("192.0.2.1")
     await trio.sleep(SLOW_FOR)
     assert slow.timeouts("192.0.2.1") == Timeouts()
-
-
-async def test_the_memory_is_bounded(autojump_clock: MockClock) -> None:
-    slow = SlowServers(Timeouts())
-    for number in range(SLOW_SERVERS_KEPT + 1):
-        slow.add(str(number))
-    assert "0" not in slow
-    assert "1" in slow
-    assert str(SLOW_SERVERS_KEPT) in slow

@@ -4,7 +4,15 @@ import base64
 
 import pytest
 
-from appliance.deliver.smtp.protocol import Cause, RelayCredentials, ReplyReader, ResultKind, Stage, UnsafeArgument
+from appliance.deliver.smtp.protocol import (
+    Cause,
+    RelayCredentials,
+    ReplyReader,
+    ResultKind,
+    Stage,
+    UnsafeArgument,
+    Verdict,
+)
 from appliance.deliver.smtp.sending import Opening, OpeningState
 from appliance.deliver.smtp.tls import TlsPlan, opportunistic_context
 
@@ -26,6 +34,13 @@ def opening(
 def said(session: Opening, answer: bytes) -> bytes:
     session.receive(answer)
     return b"".join(session.output())
+
+
+def ended(session: Opening, *answers: bytes) -> Verdict:
+    for answer in answers:
+        session.receive(answer)
+    assert session.verdict is not None
+    return session.verdict
 
 
 def encrypted(auth: bytes) -> Opening:
@@ -84,34 +99,25 @@ PATHS: dict[Stage, list[bytes]] = {
 def test_a_refusal_ends_the_session_at_its_stage(path: Stage, stage: Stage, family: int, kind: ResultKind) -> None:
     """4xx is deferred, 5xx rejected, an answer out of place lost; a refused STARTTLS is never more than temporary."""
     session = opening(starttls=True, required=True)
-    for step in PATHS[path]:
-        session.receive(step)
-    session.receive(b"%d50 no\r\n" % family)
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage, session.awaiting) == (kind, stage, None)
-    assert session.verdict.reply is not None
+    verdict = ended(session, *PATHS[path], b"%d50 no\r\n" % family)
+    assert (verdict.kind, verdict.stage, session.awaiting) == (kind, stage, None)
+    assert verdict.reply is not None
 
 
 @pytest.mark.parametrize("family", [3, 4, 5])
 def test_a_refused_helo_is_a_refused_ehlo(family: int) -> None:
     session = opening()
-    session.receive(b"220 mx\r\n")
-    session.receive(b"500 what\r\n")
-    session.receive(b"%d50 no\r\n" % family)
-    assert session.verdict is not None
-    assert session.verdict.stage is Stage.EHLO
-    assert session.verdict.kind is {3: ResultKind.LOST, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}[family]
+    verdict = ended(session, b"220 mx\r\n", b"500 what\r\n", b"%d50 no\r\n" % family)
+    assert verdict.stage is Stage.EHLO
+    assert verdict.kind is {3: ResultKind.LOST, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}[family]
 
 
 @pytest.mark.parametrize("path", list(PATHS))
 def test_421_defers_everywhere(path: Stage) -> None:
     """A server that closes says so with 421, whatever it was asked; that is temporary."""
     session = opening(starttls=True)
-    for step in PATHS[path]:
-        session.receive(step)
-    session.receive(b"421 4.3.2 shutting down\r\n")
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage, session.verdict.code) == (ResultKind.DEFERRED, path, 421)
+    verdict = ended(session, *PATHS[path], b"421 4.3.2 shutting down\r\n")
+    assert (verdict.kind, verdict.stage, verdict.code) == (ResultKind.DEFERRED, path, 421)
 
 
 @pytest.mark.parametrize("path", list(PATHS))
@@ -125,11 +131,8 @@ def test_421_defers_everywhere(path: Stage) -> None:
 )
 def test_no_usable_answer_is_lost_everywhere(path: Stage, data: bytes, cause: Cause) -> None:
     session = opening(starttls=True)
-    for step in PATHS[path]:
-        session.receive(step)
-    session.receive(data)
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause, session.verdict.stage) == (ResultKind.LOST, cause, path)
+    verdict = ended(session, *PATHS[path], data)
+    assert (verdict.kind, verdict.cause, verdict.stage) == (ResultKind.LOST, cause, path)
 
 
 def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
@@ -150,11 +153,8 @@ def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
 def test_nothing_may_follow_the_go_ahead_for_tls(rest: bytes) -> None:
     """Whatever comes in the clear behind the 220 would be taken for a protected answer: the session ends."""
     session = opening(starttls=True)
-    session.receive(b"220 mx\r\n")
-    session.receive(EHLO_TLS)
-    session.receive(b"220 go\r\n" + rest)
-    assert session.verdict is not None
-    assert (session.verdict.cause, session.verdict.stage) == (Cause.PROTOCOL_FAULT, Stage.STARTTLS)
+    verdict = ended(session, b"220 mx\r\n", EHLO_TLS, b"220 go\r\n" + rest)
+    assert (verdict.cause, verdict.stage) == (Cause.PROTOCOL_FAULT, Stage.STARTTLS)
 
 
 def test_a_refused_starttls_is_passed_over_unless_required() -> None:
@@ -168,10 +168,8 @@ def test_a_refused_starttls_is_passed_over_unless_required() -> None:
 def test_required_tls_that_is_not_offered_ends_the_session() -> None:
     """No word of the mail is said to a server that cannot encrypt."""
     session = opening(starttls=True, required=True)
-    session.receive(b"220 mx\r\n")
-    session.receive(b"250 mx\r\n")
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.TLS_NOT_OFFERED)
+    verdict = ended(session, b"220 mx\r\n", b"250 mx\r\n")
+    assert (verdict.kind, verdict.cause) == (ResultKind.LOST, Cause.TLS_NOT_OFFERED)
 
 
 def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
@@ -180,8 +178,8 @@ def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
     session.receive(EHLO_TLS)
     session.receive(b"220 go\r\n")
     session.not_secured(Cause.TLS_FAILED, "the TLS handshake failed: X")
-    assert session.verdict is not None
-    assert (session.verdict.cause, session.verdict.stage) == (Cause.TLS_FAILED, Stage.STARTTLS)
+    verdict = ended(session)
+    assert (verdict.cause, verdict.stage) == (Cause.TLS_FAILED, Stage.STARTTLS)
 
 
 def test_implicit_tls_begins_with_the_handshake() -> None:
@@ -222,18 +220,15 @@ def test_auth_login_answers_twice() -> None:
 )
 @pytest.mark.parametrize("asked", [0, 1, 2])
 def test_a_refused_login_ends_the_session(auth: bytes, code: int, kind: ResultKind, asked: int) -> None:
-    session = encrypted(auth)
-    for _ in range(min(asked, 1) if auth == b"AUTH PLAIN" else asked):
-        session.receive(b"334 \r\n")
-    session.receive(b"%d no\r\n" % code)
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage) == (kind, Stage.AUTH)
+    asks = min(asked, 1) if auth == b"AUTH PLAIN" else asked
+    verdict = ended(encrypted(auth), *[b"334 \r\n"] * asks, b"%d no\r\n" % code)
+    assert (verdict.kind, verdict.stage) == (kind, Stage.AUTH)
 
 
 def test_a_server_without_our_mechanisms_is_temporary() -> None:
     session = encrypted(b"AUTH GSSAPI")
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.AUTH_NOT_OFFERED)
+    verdict = ended(session)
+    assert (verdict.kind, verdict.cause) == (ResultKind.LOST, Cause.AUTH_NOT_OFFERED)
 
 
 def test_credentials_never_go_out_in_the_clear() -> None:
@@ -241,8 +236,8 @@ def test_credentials_never_go_out_in_the_clear() -> None:
     session.receive(b"220 mx\r\n")
     session.output()
     assert said(session, b"250-mx\r\n250 AUTH PLAIN\r\n") == b""
-    assert session.verdict is not None
-    assert session.verdict.cause is Cause.TLS_NOT_OFFERED
+    verdict = ended(session)
+    assert verdict.cause is Cause.TLS_NOT_OFFERED
 
 
 @pytest.mark.parametrize("auth", [b"AUTH PLAIN", b"AUTH LOGIN"])

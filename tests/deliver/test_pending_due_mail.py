@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.deliver.due_mail import (
+from appliance.deliver.pending import (
     LEAST_PER_ACCOUNT,
     RECIPIENTS_PER_POLL,
     RECIPIENTS_PER_VISIT,
