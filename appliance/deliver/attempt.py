@@ -17,7 +17,6 @@ from appliance.deliver.outcome import (
     DELIVERED,
     TEMPORARY,
     Contact,
-    Disposition,
     FaultSide,
     Judgement,
     Retries,
@@ -49,7 +48,7 @@ from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.message.addresses import parse
-from appliance.model.mail import DueRecipient, Outcome
+from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -218,8 +217,8 @@ class Deliverer:
         reached, judgements = result
         if active.slot.probes is not None:  # a refused probe is not bounced
             judgements = [
-                judgement._replace(result=Disposition.DEFERRED)
-                if judgement.fault is FaultSide.SENDER and judgement.result is Disposition.BOUNCED
+                judgement._replace(result=RecipientStatus.DEFERRED)
+                if judgement.fault is FaultSide.SENDER and judgement.result is RecipientStatus.BOUNCED
                 else judgement
                 for judgement in judgements
             ]
@@ -396,7 +395,9 @@ class Deliverer:
             return judgements
         if all(verdict.code is None for verdict in verdicts):  # no server replied
             return judgements
-        slot.note_reply(limiter, delivered=any(judgement.result is Disposition.DELIVERED for judgement in judgements))
+        slot.note_reply(
+            limiter, delivered=any(judgement.result is RecipientStatus.DELIVERED for judgement in judgements)
+        )
         slow_downs, refusals, unexplained = [], [], []
         for address, judgement, verdict in zip(addresses, judgements, verdicts, strict=True):
             if judgement is DELIVERED:

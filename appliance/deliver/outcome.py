@@ -38,12 +38,6 @@ from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEM
 from appliance.times import rfc3339
 
 
-class Disposition(StrEnum):
-    DELIVERED = "delivered"
-    BOUNCED = "bounced"
-    DEFERRED = "deferred"
-
-
 class FaultSide(StrEnum):
     RECIPIENT = "recipient"  # no such mailbox: the address is suppressed
     SENDER = "sender"  # the server refuses this sender: never suppresses, and counts towards a hold of the pool
@@ -55,22 +49,22 @@ class FaultSide(StrEnum):
 class Judgement(NamedTuple):
     """The effect of an attempt on one recipient and on the pool."""
 
-    result: Disposition
+    result: RecipientStatus  # delivered, bounced or deferred
     fault: FaultSide | None = None  # None: no fault, or a temporary one
     throttle: bool = False  # the server asks for less mail: slow the pool
     if_repeated: bool = False  # the same, once this verdict meets recipients that the pool accepted before
 
     @property
     def suppresses(self) -> bool:
-        return self.result is Disposition.BOUNCED and self.fault is FaultSide.RECIPIENT
+        return self.result is RecipientStatus.BOUNCED and self.fault is FaultSide.RECIPIENT
 
 
 _TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
 _WHOLE_MESSAGE = frozenset((Stage.DATA, Stage.END_OF_DATA))
 _ABOUT_THE_SESSION = frozenset((530, 534, 535, 538))  # asks for AUTH or TLS, RFC 4954 6, RFC 3207 4
 
-DELIVERED = Judgement(Disposition.DELIVERED)
-TEMPORARY = Judgement(Disposition.DEFERRED)
+DELIVERED = Judgement(RecipientStatus.DELIVERED)
+TEMPORARY = Judgement(RecipientStatus.DEFERRED)
 
 
 def judge(verdict: Verdict, recipients: int = 1, *, relayed: bool = False) -> Judgement:
@@ -79,7 +73,7 @@ def judge(verdict: Verdict, recipients: int = 1, *, relayed: bool = False) -> Ju
         case ResultKind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
             return DELIVERED
         case ResultKind.LOCAL:
-            return Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
+            return Judgement(RecipientStatus.BOUNCED, FaultSide.MESSAGE)
         case ResultKind.DEFERRED:
             return _deferred(verdict, judge_reply(verdict.code, verdict.enhanced, verdict.text))
         case ResultKind.REJECTED if verdict.reply is not None:
@@ -90,16 +84,18 @@ def judge(verdict: Verdict, recipients: int = 1, *, relayed: bool = False) -> Ju
 
 def judge_no_route(no_route: NoRoute) -> Judgement:
     """Judge a missing route. It suppresses no address: a wrong reply of our resolver could suppress them all."""
-    return Judgement(Disposition.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
+    return Judgement(RecipientStatus.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
 
 
 def _deferred(verdict: Verdict, rule: Rule) -> Judgement:
     """Judge a 4xx. Before RCPT it is about this machine or the sender, so one is enough to slow the pool."""
     if rule.hold != "if repeated":
-        return Judgement(Disposition.DEFERRED, throttle=rule.holds)
+        return Judgement(RecipientStatus.DEFERRED, throttle=rule.holds)
     names_recipient = verdict.stage is Stage.RCPT or verdict.stage in _WHOLE_MESSAGE
     asks_for_less = verdict.code == 421 or (verdict.enhanced or "").startswith("4.7.")
-    return Judgement(Disposition.DEFERRED, throttle=asks_for_less and not names_recipient, if_repeated=names_recipient)
+    return Judgement(
+        RecipientStatus.DEFERRED, throttle=asks_for_less and not names_recipient, if_repeated=names_recipient
+    )
 
 
 def _rejected(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> Judgement:
@@ -108,12 +104,14 @@ def _rejected(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> J
     if verdict.is_before_mail or asks_for_login:
         # Still the sender's fault if it says so: a greeting that says our address is blocked counts for the pool.
         is_sender_fault = fault is FaultSide.SENDER
-        return Judgement(Disposition.DEFERRED, FaultSide.SENDER if is_sender_fault else None, throttle=is_sender_fault)
+        return Judgement(
+            RecipientStatus.DEFERRED, FaultSide.SENDER if is_sender_fault else None, throttle=is_sender_fault
+        )
     # RFC 5321 4.5.3.1.10: some servers refuse permanently the recipients beyond their limit.
     too_many = verdict.enhanced == "5.5.3" or (verdict.code == 552 and _TOO_MANY_RECIPIENTS.search(verdict.text))
     if verdict.stage is Stage.RCPT and recipients > 1 and too_many:
         return TEMPORARY
-    return Judgement(Disposition.BOUNCED, fault)
+    return Judgement(RecipientStatus.BOUNCED, fault)
 
 
 def _fault(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> FaultSide:
@@ -219,9 +217,9 @@ def _suppression(recipient: DueRecipient, text: str, now: int) -> Suppression | 
 
 def _bounce_class(judgement: Judgement, code: int | None, status: str | None, text: str) -> BounceClass | None:
     """The class of a failure. A deferral is `temporary`, unless the mailbox is full or the sender is refused."""
-    if judgement.result is Disposition.DELIVERED:
+    if judgement.result is RecipientStatus.DELIVERED:
         return None
-    deferred = judgement.result is Disposition.DEFERRED and judgement.fault is not FaultSide.SENDER
+    deferred = judgement.result is RecipientStatus.DEFERRED and judgement.fault is not FaultSide.SENDER
     if deferred and (code is None or code // 100 != 4):
         return BounceClass.TEMPORARY
     if judgement.fault is FaultSide.MESSAGE:
@@ -234,9 +232,9 @@ def _bounce_class(judgement: Judgement, code: int | None, status: str | None, te
 
 def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:
     """The status of a recipient after so many attempts, the next attempt, and the decision in words."""
-    if judgement.result is Disposition.DELIVERED:
+    if judgement.result is RecipientStatus.DELIVERED:
         return RecipientStatus.DELIVERED, None, "delivered: the server took the message"
-    if judgement.result is Disposition.BOUNCED:
+    if judgement.result is RecipientStatus.BOUNCED:
         fault = _FAULTS.get(judgement.fault, "the server refuses this message for good")
         return RecipientStatus.BOUNCED, None, f"bounced: {fault}"
     again = retries.next_attempt(now, count)

@@ -15,6 +15,7 @@ from, so each node holds and probes its own mail; the operator's holds apply to 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 import trio
@@ -58,7 +59,8 @@ class ProviderServers:
         self.pools = pools
         self.by_name = {pool.name: pool for pool in pools.providers.values()}
         self._by_host: dict[str, Pool] = {}
-        self._providers: TtlCache[str, str] = TtlCache(ADDRESSES_KEPT, ANSWER_COUNTS_FOR)  # by address
+        # By address: the provider, and the time of its last answer. Mail to a held pool goes to no server.
+        self._providers: TtlCache[str, tuple[str, float]] = TtlCache(ADDRESSES_KEPT, inf)
 
     def pool_of(self, host: str) -> Pool:
         if (pool := self._by_host.get(host)) is None:
@@ -71,13 +73,15 @@ class ProviderServers:
         """The pool's name for operators: a limiter that has the name of a provider's host is shown as the provider."""
         return pool if pool in self.by_name or not pool else self.pool_of(pool).name
 
-    def provider_at(self, address: str) -> str | None:
-        return self._providers.get(address)
+    def provider_at(self, address: str, held: Container[str] = ()) -> str | None:
+        """The provider whose server answered at this address lately, or before its pool was `held`."""
+        provider, answered_at = self._providers.get(address) or ("", -inf)
+        return provider if provider in held or trio.current_time() < answered_at + ANSWER_COUNTS_FOR else None
 
     def answered(self, host: str, address: str) -> None:
         """The server at this address of a host completed its opening."""
         if (pool := self.pool_of(host)).is_provider:
-            self._providers.put(address, pool.name)
+            self._providers.put(address, (pool.name, trio.current_time()))
 
     def silent(self, address: str) -> None:
         self._providers.discard(address)
@@ -164,7 +168,7 @@ class PoolLimiters:
 
     def at(self, route: Route, host: str, address: str) -> PoolLimiter:
         pool, is_relay = self.servers.pool_of(host), route.relay is not None
-        provider = None if is_relay else self.servers.provider_at(address)
+        provider = None if is_relay else self.servers.provider_at(address, self._holds)
         if provider is not None:
             pool = self.servers.by_name[provider]
         is_unanswered = provider is None and pool.is_provider and not is_relay

@@ -13,7 +13,6 @@ from appliance.deliver.outcome import (
     RECORDED_RESPONSE,
     TEMPORARY,
     Contact,
-    Disposition,
     FaultSide,
     Judgement,
     Retries,
@@ -41,6 +40,13 @@ from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEM
 from tests.cpu_time import cpu_seconds
 
 NOW = 1_750_000_000_000_000
+RECIPIENT = Judgement(RecipientStatus.BOUNCED, FaultSide.RECIPIENT)
+SENDER = Judgement(RecipientStatus.BOUNCED, FaultSide.SENDER)
+OTHER = Judgement(RecipientStatus.BOUNCED, FaultSide.OTHER)
+DOMAIN = Judgement(RecipientStatus.BOUNCED, FaultSide.DOMAIN)
+MESSAGE = Judgement(RecipientStatus.BOUNCED, FaultSide.MESSAGE)
+THROTTLED = Judgement(RecipientStatus.DEFERRED, throttle=True)
+UNWANTED = Judgement(RecipientStatus.DEFERRED, FaultSide.SENDER, throttle=True)
 RETRIES = Retries((300.0, 600.0), lambda: 0.0)
 CONTACT = Contact(
     NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (TranscriptLine(0, "S", "220 hello"),)
@@ -94,7 +100,7 @@ def test_a_deferral_says_when_and_keeps_the_signature() -> None:
 
 
 def test_a_throttled_deferral_says_so() -> None:
-    slowed = made(Judgement(Disposition.DEFERRED, throttle=True))
+    slowed = made(THROTTLED)
     assert (slowed.attempts[0].decision or "").endswith("Z; mail to this pool slows down")
 
 
@@ -118,7 +124,7 @@ def test_after_the_last_delay_it_has_failed() -> None:
 )
 def test_a_bounce(fault: FaultSide | None, suppressed: bool, words: str) -> None:
     """Only a recipient's fault suppresses, in the form in which addresses are compared."""
-    bounced = made(Judgement(Disposition.BOUNCED, fault))
+    bounced = made(Judgement(RecipientStatus.BOUNCED, fault))
     assert bounced.status is RecipientStatus.BOUNCED
     assert bounced.attempts[0].decision == words
     assert (bounced.suppress is not None) is suppressed
@@ -128,7 +134,7 @@ def test_a_bounce(fault: FaultSide | None, suppressed: bool, words: str) -> None
 
 
 def test_a_long_reply_is_cut() -> None:
-    bounced = made(Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT), text="550 " + "x" * 100_000)
+    bounced = made(RECIPIENT, text="550 " + "x" * 100_000)
     assert len(bounced.attempts[0].smtp_response or "") == RECORDED_RESPONSE
     assert bounced.suppress is not None
     assert len(bounced.suppress.reason) < 250
@@ -143,9 +149,6 @@ def test_no_contact_leaves_the_record_empty() -> None:
     assert (attempt.pool, attempt.mx_host, attempt.mx_address, attempt.tls, attempt.dialogue) == (None,) * 5
 
 
-UNWANTED = Judgement(Disposition.DEFERRED, FaultSide.SENDER, throttle=True)
-
-
 @pytest.mark.parametrize(
     ("judgement", "code", "status", "text", "expected"),
     [
@@ -157,31 +160,13 @@ UNWANTED = Judgement(Disposition.DEFERRED, FaultSide.SENDER, throttle=True)
         (TEMPORARY, 552, None, "552 too many recipients", BounceClass.TEMPORARY),
         (TEMPORARY, 250, None, "unexpected reply: 250 ok", BounceClass.TEMPORARY),
         (UNWANTED, 554, None, "554 blocked, see the blocklist", BounceClass.REPUTATION),
-        (
-            Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT),
-            550,
-            "5.1.1",
-            "550 5.1.1 no",
-            BounceClass.INVALID_RECIPIENT,
-        ),
-        (Judgement(Disposition.BOUNCED, FaultSide.OTHER), 550, "5.1.1", "550 5.1.1 no such user", BounceClass.OTHER),
-        (Judgement(Disposition.BOUNCED, FaultSide.OTHER), 552, "5.2.2", "552 5.2.2 full", BounceClass.MAILBOX_FULL),
-        (Judgement(Disposition.BOUNCED, FaultSide.SENDER), 550, "5.7.26", "550 5.7.26 no", BounceClass.AUTHENTICATION),
-        (
-            Judgement(Disposition.BOUNCED, FaultSide.DOMAIN),
-            None,
-            "5.1.2",
-            "5.1.2 no such domain",
-            BounceClass.INVALID_RECIPIENT,
-        ),
-        (Judgement(Disposition.BOUNCED, FaultSide.DOMAIN), None, "5.4.6", "5.4.6 mail would loop", BounceClass.OTHER),
-        (
-            Judgement(Disposition.BOUNCED, FaultSide.MESSAGE),
-            None,
-            None,
-            "local: no SMTPUTF8, and the sender",
-            BounceClass.CONTENT,
-        ),
+        (RECIPIENT, 550, "5.1.1", "550 5.1.1 no", BounceClass.INVALID_RECIPIENT),
+        (OTHER, 550, "5.1.1", "550 5.1.1 no such user", BounceClass.OTHER),
+        (OTHER, 552, "5.2.2", "552 5.2.2 full", BounceClass.MAILBOX_FULL),
+        (SENDER, 550, "5.7.26", "550 5.7.26 no", BounceClass.AUTHENTICATION),
+        (DOMAIN, None, "5.1.2", "5.1.2 no such domain", BounceClass.INVALID_RECIPIENT),
+        (DOMAIN, None, "5.4.6", "5.4.6 mail would loop", BounceClass.OTHER),
+        (MESSAGE, None, None, "local: no SMTPUTF8, and the sender", BounceClass.CONTENT),
     ],
 )
 def test_what_is_no_success_has_a_class(
@@ -302,14 +287,6 @@ def test_times_are_in_seconds() -> None:
     observe([metric(RecipientStatus.DELIVERED, "google", 250), metric(RecipientStatus.BOUNCED, "google", 550)])
     assert round(ATTEMPT_SECONDS.total - attempts, 6) == 4
     assert round(DELIVERY_SECONDS.total - deliveries, 6) == 10
-
-
-RECIPIENT = Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT)
-SENDER = Judgement(Disposition.BOUNCED, FaultSide.SENDER)
-OTHER = Judgement(Disposition.BOUNCED, FaultSide.OTHER)
-DOMAIN = Judgement(Disposition.BOUNCED, FaultSide.DOMAIN)
-MESSAGE = Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
-THROTTLED = Judgement(Disposition.DEFERRED, throttle=True)
 
 
 def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
@@ -544,7 +521,7 @@ def test_every_kind_is_judged() -> None:
     for kind in ResultKind:
         for stage in Stage:
             judgement = judge(Verdict(kind, stage, "550 user unknown"))
-            assert judgement.result is not Disposition.DELIVERED or (kind, stage) == (
+            assert judgement.result is not RecipientStatus.DELIVERED or (kind, stage) == (
                 ResultKind.ACCEPTED,
                 Stage.END_OF_DATA,
             )

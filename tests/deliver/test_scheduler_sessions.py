@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -138,6 +140,25 @@ async def test_mail_of_an_account_with_fewer_sessions_ends_a_stalled_one(autojum
             active.gives_way = True
             ended.append(active)
     assert ended == [first, second]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_session_that_answers_during_a_sliced_search_is_not_ended(
+    autojump_clock: MockClock, answers: bool
+) -> None:
+    machine: Any = FullMachine()
+    machine.active = {session := hanging_session(1)}
+    machine.slots.take(session.holder, 2)
+    calls = count()
+    machine.lack = lambda ready: None if next(calls) < STEPS_PER_SLICE else Lack.SESSION
+    ended = []
+    for active in SlowSessions(machine).stalled(waiting_pools().queues.values()):
+        if active is not None:
+            active.gives_way = True
+            ended.append(active)
+        elif answers:
+            session.progress.moved_at = trio.current_time()
+    assert ended == ([] if answers else [session])
 
 
 class FakeQueue:

@@ -194,6 +194,15 @@ async def test_what_no_server_took_is_given_back(tmp_path: Path, autojump_clock:
         assert await sources(played) == {FOUR: 0}
 
 
+async def test_what_no_readable_recipient_needs_is_given_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
+        message = await played.send("bob@a.test", delay=5)
+        await played.change("UPDATE recipients SET address = 'no address'")
+        await played.until(lambda: played.recipient(message), lambda state: state == ("deferred", 1), within=100)
+        await trio.sleep(100)
+        assert sum((await sources(played)).values()) == 0
+
+
 async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     server = FakeMx()
     new = WarmupSettings(enabled=True, addresses=(ip_address(SIX),))
