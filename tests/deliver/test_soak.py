@@ -232,13 +232,7 @@ class World:
         limits = PoolLimits(PER_SERVER, self.random.choice((2, 100)), self.random.choice((None, None, 30)))
         CountingDeliverer.under_way, CountingDeliverer.most = Counter(), Counter()
         async with stage(
-            self.directory,
-            self.zone,
-            mxs,
-            limits=limits,
-            running=False,
-            names=ACCOUNTS,
-            intervals=self.intervals,
+            self.directory, self.zone, mxs, limits=limits, running=False, names=ACCOUNTS, intervals=self.intervals
         ) as played:
             dial = played.env.dial
 

@@ -49,13 +49,7 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("data", "extensions"),
-    [
-        (PLAIN, OLD),
-        (PLAIN, MODERN),
-        (EIGHT_BIT_BODY, EIGHT_BIT),
-        (NOT_EVEN_UTF8, EIGHT_BIT),
-        (UTF8_HEADER, MODERN),
-    ],
+    [(PLAIN, OLD), (PLAIN, MODERN), (EIGHT_BIT_BODY, EIGHT_BIT), (NOT_EVEN_UTF8, EIGHT_BIT), (UTF8_HEADER, MODERN)],
 )
 async def test_a_server_gets_the_message_byte_for_byte(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
@@ -78,8 +72,7 @@ SIGNED = b"DKIM-Signature: v=1; d=example.com; s=x; h=From; bh=x; b=x"
 
 
 @pytest.mark.parametrize(
-    ("data", "extensions"),
-    [(EIGHT_BIT_BODY, OLD), (NOT_EVEN_UTF8, OLD), (UTF8_HEADER, EIGHT_BIT), (UTF8_HEADER, OLD)],
+    ("data", "extensions"), [(EIGHT_BIT_BODY, OLD), (NOT_EVEN_UTF8, OLD), (UTF8_HEADER, EIGHT_BIT), (UTF8_HEADER, OLD)]
 )
 async def test_what_a_server_cannot_carry_is_encoded(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]

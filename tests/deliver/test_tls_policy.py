@@ -573,8 +573,7 @@ async def test_dane_goes_before_mta_sts(records: Records, alone: TlsLevel, with_
 
 
 @pytest.mark.parametrize(
-    "route",
-    [replace(ROUTE, authentic=False), replace(ROUTE, hosts=(replace(HOST, authentic=False),))],
+    "route", [replace(ROUTE, authentic=False), replace(ROUTE, hosts=(replace(HOST, authentic=False),))]
 )
 async def test_without_dnssec_no_tlsa_is_asked(route: Route) -> None:
     resolver = ZoneResolver({TLSA_NAME: {"TLSA": Trouble.SERVFAIL}}, authentic=True)

@@ -7,14 +7,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from appliance.net.http import (
-    RESPONSE_HEADER_BYTES,
-    BadResponse,
-    ClosedEarly,
-    HttpResponse,
-    TooLong,
-    send_request,
-)
+from appliance.net.http import RESPONSE_HEADER_BYTES, BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
 
 HEADERS = [("Host", "example.com")]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -11,17 +11,7 @@ from trio.testing import MockClock
 from appliance.deliver.smtp.connection import WATCH_EVERY, DeadlineWatch, Progress, SmtpConnection, Timeouts
 from appliance.deliver.smtp.protocol import Cause, NotOpened, ResultKind, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
-from tests.fakes.mx import (
-    EXTENSIONS,
-    Answer,
-    FakeMx,
-    drip,
-    endless,
-    hang_up,
-    say_and_hang_up,
-    silence,
-    wait_and_say,
-)
+from tests.fakes.mx import EXTENSIONS, Answer, FakeMx, drip, endless, hang_up, say_and_hang_up, silence, wait_and_say
 
 BODY = b"Subject: x\r\n\r\n.hello\r\n"
 STEPWISE = tuple(extension for extension in EXTENSIONS if extension != "PIPELINING")
@@ -284,8 +274,7 @@ async def test_a_closed_connection_takes_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "seconds"),
-    [("greeting", 300), ("EHLO", 300), ("MAIL", 300), ("RCPT", 300), ("DATA", 120), (".", 600)],
+    ("point", "seconds"), [("greeting", 300), ("EHLO", 300), ("MAIL", 300), ("RCPT", 300), ("DATA", 120), (".", 600)]
 )
 @pytest.mark.parametrize("answer", [silence, drip(b"250-" + b"x" * 2_000, 1)], ids=["silent", "dripping"])
 async def test_each_reply_has_the_time_of_the_rfc(

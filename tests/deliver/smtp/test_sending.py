@@ -179,8 +179,7 @@ def test_no_usable_answer_concerns_all_recipients_at_any_point(
 
 @both
 @pytest.mark.parametrize(
-    ("stage", "reply"),
-    [(Stage.MAIL, DATA), (Stage.RCPT, DATA), (Stage.DATA, b"250 ok\r\n"), (Stage.END_OF_DATA, DATA)],
+    ("stage", "reply"), [(Stage.MAIL, DATA), (Stage.RCPT, DATA), (Stage.DATA, b"250 ok\r\n"), (Stage.END_OF_DATA, DATA)]
 )
 def test_an_answer_out_of_place_is_no_answer(offered: Capabilities, stage: Stage, reply: bytes) -> None:
     """354 to MAIL, RCPT or the message, and 250 to DATA: out of step: the session ends, no recipient is accepted."""

@@ -22,12 +22,7 @@ from trio.testing import MockClock
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
-from appliance.deliver.smtp.tls import (
-    TlsPlan,
-    TlsRecord,
-    TrustStore,
-    opportunistic_context,
-)
+from appliance.deliver.smtp.tls import TlsPlan, TlsRecord, TrustStore, opportunistic_context
 from appliance.deliver.tls_policy import verifier
 from appliance.dns.wire import Tlsa
 from appliance.tls.certificate import verifying_context
