@@ -306,32 +306,7 @@ def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
         "553-5.1.3 The recipient address <x> is not a valid RFC-5321 address\n553 5.1.3 x",
         "551 5.1.6 Mailbox has moved",
         "550 5.2.1 The email account that you tried to reach is disabled",
-        "554 5.1.1 no",
-        "550 5.1.1 spam",  # the code is plain enough
-        "550 5.1.10 RESOLVER.ADR.RecipientNotFound; Recipient not found by SMTP address lookup",
-        "550 No Such User Here",
-        "550 no such user here: <x@example.com>",
-        "550 User unknown",
-        "550 5.0.0 <x@example.com>... User unknown",
-        "550 unknown user <x@example.com>",
-        "550 Unknown recipient",
-        "550 Unknown local part x in <x@example.com>",
-        "550 <x@example.com> User not known",
-        "550 <x@example.com>: user does not exist",
-        "550 Mailbox x@example.com doesn't exist",
-        "550 5.5.0 mailbox not found",
-        "550 Address unknown",
-        "550 sorry, no mailbox here by that name (#5.1.1)",
-        "550 This user doesn't have a example.com account (x@example.com)",
-        "550 That account no longer exists",
-        "550 x is not a valid mailbox",
         "550-Requested action not taken:\n550 recipient could not be found",
-        "550 invalid recipient",
-        "554 No such user",
-        "556 5.1.10 null MX",
-        "550 5.4.1 Recipient address rejected: Access denied. [AM0EUR02FT012.eop-EUR02.prod.protection.outlook.com]",
-        "554 delivery error: dd This user doesn't have a yahoo.com account (x@yahoo.com) [0] - mta1.mail.yahoo.com",
-        "552 1 Requested mail action aborted, mailbox not found",
     ],
 )
 def test_the_recipient_is_at_fault(text: str) -> None:
@@ -346,14 +321,6 @@ def test_the_recipient_is_at_fault(text: str) -> None:
         "550-5.7.26 Unauthenticated email from example.com is not accepted\n550 5.7.26 due to DMARC",
         "554 5.7.1 Service unavailable; Client host [192.0.2.1] blocked using zen.spamhaus.org",
         "550 5.7.13 user account disabled",
-        "554 Transaction failed, rejected due to policy restrictions",
-        "550 Your message looks like spam",
-        "550 rejected: user unknown or blocked by policy",
-        "550 Access denied - user unknown",
-        "550 SPF check failed",
-        "554 5.0.0 Your IP is on our blacklist",
-        "550 192.0.2.1 has a poor reputation; user not found",
-        "550 too many invalid recipients, no such user",
     ],
 )
 def test_the_sender_is_at_fault(text: str) -> None:
@@ -368,22 +335,8 @@ def test_the_sender_is_at_fault(text: str) -> None:
         "550 5.2.2 mailbox full, user not found",
         "552 5.3.4 Message too big",
         "554 5.6.0 malformed message",
-        "550 5.1.8 bad sender's system, user unknown",
-        "550 5.1.7 bad sender, no such user",
-        "554 5.4.6 too many hops",
         "550-5.2.1 The user you are trying to contact is receiving mail at a rate that\n550 5.2.1 prevents more",
-        "550 Requested action not taken: mailbox unavailable",
-        "550 5.7.1 User unknown",  # 5.7.x never suppresses, and this says nothing of our standing
-        "550 5.4.1 Recipient address rejected",
-        "550 relaying denied",
         "550-Verification failed for <a@b.c>\n550-No Such User Here\n550 Sender verify failed",
-        "550 sender address does not exist",
-        "550 MAIL FROM: user unknown",
-        "550 Domain of your From address: no such user",
-        "500 user unknown",  # no code of a recipient's
-        "501 5.5.4 syntax",
-        "550",
-        "550 4.1.1 user of mixed minds",
     ],
 )
 def test_no_address_is_at_fault(text: str) -> None:
@@ -427,8 +380,6 @@ def test_a_long_reply_is_soon_judged(code: str, words: str) -> None:
         "421 Service not available",
         "421 4.4.2 timeout",
         "421 RP-001 (BAY004-MC1F1) Unfortunately, some messages from 192.0.2.1 weren't sent",
-        "451 4.7.650 The mail server has been temporarily rate limited due to IP reputation",
-        "450 4.7.1 too much mail",
     ],
 )
 def test_the_pool_is_slowed(text: str) -> None:
@@ -442,11 +393,6 @@ def test_the_pool_is_slowed(text: str) -> None:
         "451 4.7.1 Greylisting in action, please come back later",
         "421 4.7.0 graylisted",
         "451 Temporary local problem",
-        "452 4.2.2 mailbox full",
-        "450 4.1.1 user unknown",
-        "452 4.5.3 Too many recipients",
-        "499",
-        "450 5.1.1 of mixed minds",
     ],
 )
 def test_temporary(text: str) -> None:
