@@ -4,6 +4,9 @@ The result is stored with the domain for the API, the dashboard and the command 
 starts, it verifies a pending domain and puts its return path into use. A domain whose DNS does not answer is checked
 ever more rarely (`Domains.record_dns`). Each round and each account in it have a limit, so that silent DNS delays no
 other account. Of several nodes one checks; in the sandbox none does.
+
+Return paths not in use are checked every minute, the others every hour. One goes out of use after two checks, an hour
+apart, that both find a record missing or wrong; a failed lookup does not count.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,8 +28,10 @@ from appliance.telemetry.log import get_logger
 RETURN_PATH_CHECK_EVERY = 60.0  # seconds between two rounds
 RETURN_PATH_IN_USE_EVERY = 3_600.0  # seconds between two checks of a return path in use
 DOMAINS_PER_ROUND = 200  # with and without one in use; the next round continues
-RETURN_PATH_CHECKS = 10
-RETURN_PATH_TIMEOUT = 12.0  # seconds for one domain
+CHECKS_AT_ONCE, DOMAIN_TIMEOUT = 10, 12.0  # domains; seconds for one domain
+DOMAIN_CHORE = "domains"
+DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
+WATCH = Actor("service", "domain watch")
 
 log = get_logger("deliver")
 
@@ -84,7 +89,7 @@ class ReturnPathWatch:
         """Check a part of the domains; none if no listener is configured that could receive bounces."""
         if not self.config.inbound.bind:
             return
-        resolver, limiter = self.resolver(), trio.CapacityLimiter(RETURN_PATH_CHECKS)
+        resolver, limiter = self.resolver(), trio.CapacityLimiter(CHECKS_AT_ONCE)
         for sweep in self._sweeps:
             domains = await sweep.next(self.store)  # outside the nursery, which would wrap its exception in a group
             async with trio.open_nursery() as nursery:
@@ -97,7 +102,7 @@ class ReturnPathWatch:
         receiving = receiving_hosts(self.config, self.store.engine.others().names)
         checked: list[CheckedRecord] = []
         async with limiter:
-            with trio.move_on_after(RETURN_PATH_TIMEOUT):
+            with trio.move_on_after(DOMAIN_TIMEOUT):
                 checked = await check(resolver, host, return_path_records(domain.return_path, host, receiving))
         try:
             if domain.return_path_at is None:
@@ -117,17 +122,6 @@ class ReturnPathWatch:
         self._doubtful.discard(key)
         if await self.store.domains.use_return_path(account_id, domain, in_use=False):
             log.warning("return path out of use: not in DNS", domain=domain.name, return_path=domain.return_path)
-
-
-# ---- domain_watch
-
-DOMAIN_CHORE = "domains"
-DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
-WATCHED_AT_ONCE = 10  # domains
-WATCH = Actor("service", "domain watch")
-DOMAIN_TIMEOUT = 12.0  # seconds for one domain
-
-log = get_logger("deliver")
 
 
 @dataclass(slots=True)
@@ -160,7 +154,7 @@ class DomainWatch:
             await trio.sleep(RETURN_PATH_CHECK_EVERY)
 
     async def round(self) -> None:
-        resolver, limiter = self.resolver(), trio.CapacityLimiter(WATCHED_AT_ONCE)
+        resolver, limiter = self.resolver(), trio.CapacityLimiter(CHECKS_AT_ONCE)
         # Outside the nursery, which would wrap its exception in a group.
         due = await self.store.domains.due(DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT)
         async with trio.open_nursery() as nursery:

@@ -2,7 +2,8 @@
 
 The scheduler calls the steps, and each returns a value: `known` or `find` → `DeliveryPath`, `prepare` → `Ready`, or
 `Routed` if the message is unsigned, and `signed` → a batch of `Ready`. An envelope that fails is `NotPrepared`. Threads
-sign messages with the keys of their From domain, several per thread hop; accounts take turns.
+sign messages with the keys of their From domain, several per thread hop; accounts take turns. `Payloads` returns the
+bytes to send; a message in several sessions at once has one copy in memory.
 """
 
 import os

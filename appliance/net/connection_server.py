@@ -238,7 +238,7 @@ def _decrease(counter: Counter[str], name: str) -> None:
         del counter[name]
 
 
-# ---- connection_server
+# ---- the server
 
 ACCEPT_BACKLOG: Final = 1_024  # connections that the kernel queues
 ACCEPT_PAUSE: Final = 0.1  # seconds, while the system is out of descriptors or memory

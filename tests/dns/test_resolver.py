@@ -250,20 +250,6 @@ async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch:
     assert len(asked) == 2
 
 
-async def test_one_query_serves_all_who_ask(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
-    asked, answers = counting(resolver, monkeypatch, found), []
-
-    async def ask() -> None:
-        answers.append(await resolver.mx("example.com"))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(100):
-            nursery.start_soon(ask)
-    assert len(asked) == 1
-    assert answers == [found()] * 100
-
-
 async def test_a_cancelled_asker_does_not_take_the_others_along(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
