@@ -1,7 +1,7 @@
 """A whole delivery on a virtual clock, without sockets: a real store, a zone in a dict, servers over memory streams."""
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -105,6 +105,12 @@ class Stage:
             sql = "UPDATE recipients SET next_attempt_at = :later WHERE message_id = :id"
             await self.change(sql, later=later, id=new.id)
         self.scheduler.new_mail.request_poll()
+        return new.id
+
+    async def offer(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> str:
+        """Accept a message and hand it over in memory."""
+        new = message(self.env, self.accounts[account], *addresses, mime=mime)
+        self.scheduler.new_mail.offer(new, await self.store.messages.accept(new))
         return new.id
 
     async def change(self, sql: str, **bindings: object) -> None:
@@ -245,6 +251,11 @@ def domain_zone(*names: str) -> tuple[dict[str, dict[str, list[str]]], dict[str,
     return zone, addresses
 
 
+def domains(servers: Mapping[str, FakeMx]) -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
+    """A zone in which each domain has one server of its own pool, and the servers by address."""
+    zone, addresses = domain_zone(*servers)
+    return zone, {addresses[name]: server for name, server in servers.items()}
+
+
 def one(server: FakeMx, name: str = "a.test") -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
-    zone, addresses = domain_zone(name)
-    return zone, {addresses[name]: server}
+    return domains({name: server})

@@ -26,7 +26,18 @@ from appliance.store.pools import PoolStates as StoredPools
 from appliance.store.queue import Queue
 from appliance.store.queue_control import QueueControl
 from appliance.times import SECOND
-from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
+from tests.deliver.simulated_delivery import (
+    DELAYS,
+    MIME,
+    OK,
+    SIGNATURE,
+    START,
+    Stage,
+    domain_zone,
+    domains,
+    one,
+    stage,
+)
 from tests.fakes.mx import Answer, FakeMx, hang_up, wait_and_say
 from tests.late_reads import late
 
@@ -137,10 +148,8 @@ async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: 
 
 
 async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    zone, addresses = domain_zone("stuck.test", "free.test")
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
-    servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(tmp_path, *domains({"stuck.test": stuck, "free.test": free}), running=False) as played:
         for number in range(PENDING_PER_POOL):
             await played.send(f"user{number}@stuck.test")
         sent = [await played.send(f"user{number}@free.test") for number in range(3 * PENDING_PER_POOL)]
@@ -155,18 +164,12 @@ async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: Moc
 async def test_one_blocked_destination_blocks_no_other(
     tmp_path: Path, autojump_clock: MockClock, offered: bool
 ) -> None:
-    zone, addresses = domain_zone("stuck.test", "free.test")
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
-    servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, *domains({"stuck.test": stuck, "free.test": free})) as played:
 
         async def send(recipients: Iterable[str]) -> list[str]:
-            if not offered:
-                return [await played.send(recipient) for recipient in recipients]
-            sent = [message(played.env, played.accounts["demo"], recipient) for recipient in recipients]
-            for new in sent:
-                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-            return [new.id for new in sent]
+            submit = played.offer if offered else played.send
+            return [await submit(recipient) for recipient in recipients]
 
         await send(f"user{number}@stuck.test" for number in range(PENDING_OF_NEW + 2 * PENDING_PER_POOL))
         await trio.sleep(3)
@@ -332,9 +335,7 @@ async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockCl
 async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
     """After mail to two hundred domains nothing of their pools stays in memory, nor in what the shell is told."""
     names = [f"d{number}.test" for number in range(200)]
-    zone, addresses = domain_zone(*names)
-    servers = {address: FakeMx() for address in addresses.values()}
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in names})) as played:
         sent = [await played.send(f"ada@{name}") for name in names]
         await played.final(*sent)
         await trio.sleep(3)
@@ -354,8 +355,7 @@ async def test_what_cannot_be_told_to_the_shell_ends_no_delivery(
         raise ZeroDivisionError
 
     monkeypatch.setattr(StoredPools, "say", fail)
-    zone, addresses = domain_zone("a.test", "b.test")
-    async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, running=False) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("a.test", "b.test")}), running=False) as played:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(played.scheduler.run)
             await played.final(await played.send("ada@a.test"), within=5)
@@ -376,10 +376,10 @@ async def test_what_cannot_be_told_to_the_shell_ends_no_delivery(
 
 async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockClock) -> None:
     names = [f"d{number}.test" for number in range(20)]
-    zone, addresses = domain_zone(*names)
     crowd = Crowd(0.1)
-    servers = {address: FakeMx(answers={".": crowd.answer}) for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(
+        tmp_path, *domains({name: FakeMx(answers={".": crowd.answer}) for name in names}), running=False
+    ) as played:
         played.scheduler.sessions = 4
         sent = [await played.send(f"ada@{name}") for name in names]
         played.nursery.start_soon(played.scheduler.run)
@@ -392,9 +392,11 @@ async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockC
 
 
 async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock: MockClock) -> None:
-    zone, addresses = domain_zone("big.test", "small.test")
-    servers = {address: FakeMx(answers={".": wait_and_say(0.5, OK)}) for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(
+        tmp_path,
+        *domains({name: FakeMx(answers={".": wait_and_say(0.5, OK)}) for name in ("big.test", "small.test")}),
+        running=False,
+    ) as played:
         played.scheduler.sessions = 2
         played.nursery.start_soon(played.scheduler.run)
         for number in range(40):
@@ -428,12 +430,7 @@ async def test_a_slow_pool_does_not_belong_to_one_account(
             await played.send(f"user{number}@a.test")
         await trio.sleep(5)
         for offered in (False, True):
-            if offered:
-                new = message(played.env, played.accounts["other"], "bob@a.test")
-                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-                single = new.id
-            else:
-                single = await played.send("ada@a.test", account="other")
+            single = await (played.offer if offered else played.send)("ada@a.test", account="other")
             began = trio.current_time()
             await played.final(single, within=90)
             assert trio.current_time() - began < 6
@@ -442,19 +439,12 @@ async def test_a_slow_pool_does_not_belong_to_one_account(
 async def test_few_large_messages_are_under_way_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each is in memory for as long as its server takes; small ones go on meanwhile, and all arrive."""
     names = [f"d{number}.test" for number in range(8)]
-    zone, addresses = domain_zone(*names, "small.test")
     crowd = Crowd(1)
-    servers = {addresses[name]: FakeMx(answers={".": crowd.answer}) for name in names} | {
-        addresses["small.test"]: FakeMx()
-    }
-    async with stage(tmp_path, zone, servers, running=False, large_message=100) as played:
+    servers = {name: FakeMx(answers={".": crowd.answer}) for name in names} | {"small.test": FakeMx()}
+    async with stage(tmp_path, *domains(servers), running=False, large_message=100) as played:
         played.scheduler.large_sessions = 3
         played.nursery.start_soon(played.scheduler.run)
-        sent = []
-        for name in names:
-            new = message(played.env, played.accounts["demo"], f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n")
-            played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-            sent.append(new.id)
+        sent = [await played.offer(f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n") for name in names]
         small = await played.send("ada@small.test")
         await played.final(small, within=0.9)
         await played.final(*sent, within=10)

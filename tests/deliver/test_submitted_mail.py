@@ -13,7 +13,7 @@ from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.accounts import Caller, CredentialKind
-from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
+from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message
 
@@ -54,9 +54,8 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
 async def test_a_server_gets_the_message_byte_for_byte(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
 ) -> None:
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+    async with stage(tmp_path, *one(server)) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
         assert await played.recipient(sent) == ("delivered", 1)
@@ -77,9 +76,8 @@ SIGNED = b"DKIM-Signature: v=1; d=example.com; s=x; h=From; bh=x; b=x"
 async def test_what_a_server_cannot_carry_is_encoded(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
 ) -> None:
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+    async with stage(tmp_path, *one(server)) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
         assert await played.recipient(sent) == ("delivered", 1)
@@ -111,9 +109,8 @@ async def test_what_cannot_be_encoded_bounces_unchanged(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...], words: str
 ) -> None:
     """Signed mail, and addresses with no form in ASCII: they bounce, in words, and the server never sees them."""
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+    async with stage(tmp_path, *one(server)) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
         assert await played.recipient(sent) == ("bounced", 1)

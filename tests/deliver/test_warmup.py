@@ -23,7 +23,7 @@ from appliance.report.explain import standing
 from appliance.store.pools import WarmupStates
 from appliance.telemetry.prometheus import Readings
 from appliance.times import DAY, HOUR
-from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one
+from tests.deliver.simulated_delivery import SOURCES, START, Stage, domains, one
 from tests.deliver.simulated_delivery import stage as simulated
 from tests.fakes.mx import FakeMx, hang_up
 from tests.late_reads import late
@@ -115,9 +115,7 @@ async def test_a_restart_goes_on_with_the_day_and_the_hour(tmp_path: Path, autoj
 
 
 async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
-    zone, addresses = domain_zone("a.test", "b.test")
-    servers = {address: FakeMx() for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, warmup=ON) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("a.test", "b.test")}), warmup=ON) as played:
         waiting = [await played.send(f"user{number}@a.test") for number in range(200)]
         await trio.sleep(60)
         await played.final(await played.send("ada@b.test"), within=2)
@@ -230,8 +228,7 @@ async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clo
 
 async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
     NAMED_POOLS.update(["named.test"])
-    zone, addresses = domain_zone("named.test", "b.test")
-    async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, warmup=ON) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("named.test", "b.test")}), warmup=ON) as played:
         await played.final(await played.send("ada@named.test"), await played.send("ada@b.test"))
         readings = {each.name: each.values for each in await Readings(tmp_path, played.store).now()}
         assert readings["appliance_warmup_recipients_per_hour"] == {("named.test", FOUR): 20}
