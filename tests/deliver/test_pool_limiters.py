@@ -76,6 +76,16 @@ async def held(played: Stage) -> None:
     await played.until(played.store.pools.holds, lambda holds: "google" in holds, within=5)
 
 
+@asynccontextmanager
+async def refusing(directory: Path, intervals: Intervals = RARELY) -> AsyncIterator[tuple[Stage, dict[str, bytes]]]:
+    """Google is held: it has refused both accounts, by a script that a test may change."""
+    script: dict[str, bytes] = {}
+    async with google(directory, FakeMx(answers=script), intervals=intervals) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        yield played, script
+
+
 # ---- whose verdicts
 
 
@@ -150,10 +160,7 @@ async def test_refusals_of_one_account_hold_no_provider(tmp_path: Path, autojump
 
 
 async def test_refusals_of_several_accounts_hold_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, _):
         waiting = [await played.send("ada@gmail.test"), await played.send("ada@shop.test")]
         await trio.sleep(60)
         assert [await played.recipient(message) for message in waiting] == [("queued", 0)] * 2
@@ -232,10 +239,7 @@ async def test_a_held_pool_comes_back_by_itself(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "appliance")
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, script):
         began = trio.current_time()
         sent = [await played.send(f"later{number}@gmail.test") for number in range(20)]
         sessions = len([each for each in played.servers[GOOGLE].commands if each.startswith("RCPT")])
@@ -281,10 +285,7 @@ async def test_the_log_tells_of_an_operators_hold_twice(
 
 async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each waits twice as long as the one before, and none longer than the longest."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script), intervals=replace(RARELY, poll_all=60.0)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path, intervals=replace(RARELY, poll_all=60.0)) as (played, _):
         for number in range(20):
             await played.send(f"later{number}@gmail.test")
         times = [0]
@@ -299,10 +300,7 @@ async def test_a_probe_that_reaches_no_server_is_tried_with_another_account(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """A dead host with the provider's name uses up no probe: a minute later another account's mail goes."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, script):
         script.clear()
         for number in range(30):
             await played.send(f"user{number}@evil.test", account="other")
@@ -313,10 +311,7 @@ async def test_a_probe_that_reaches_no_server_is_tried_with_another_account(
 
 
 async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, script):
         script.clear()
         await played.store.pools.hold("google", "I look into it")
         sent = await played.send("ada@gmail.test")
@@ -330,10 +325,7 @@ async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock:
 
 
 async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, _):
         sent = [await played.send(f"later{number}@gmail.test") for number in range(3)]
         await played.until(lambda: hold(played), lambda found: found[1] == 1, within=2 * FIRST_PROBE / SECOND)
         before = await hold(played)
