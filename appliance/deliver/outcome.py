@@ -277,8 +277,8 @@ def observe(outcomes: Iterable[Outcome]) -> None:
 
 def _note(outcome: Outcome, last: Attempt | None) -> None:
     recipient = outcome.recipient
-    fields = {"message_id": recipient.message_id, "recipient_id": recipient.id, "domain": recipient.domain}
-    fields["attempt"] = recipient.attempt_count + len(outcome.attempts)
+    fields: dict[str, object] = {"message_id": recipient.message_id, "recipient_id": recipient.id}
+    fields |= {"domain": recipient.domain, "attempt": recipient.attempt_count + len(outcome.attempts)}
     if last is not None:
         fields |= {"pool": last.pool, "mx": last.mx_host, "address": last.mx_address, "tls": last.tls}
         fields |= {"smtp_code": last.smtp_code, "reply": (last.smtp_response or "")[:REPLY_CHARACTERS]}

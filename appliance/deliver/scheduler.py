@@ -87,6 +87,9 @@ class SessionRunner:
             has_started = True
         if has_started:
             self.pending.end_turn(pool)
+        self._make_room()
+
+    def _make_room(self) -> None:
         urgent, self.in_flight.urgent = self.in_flight.urgent, None
         if urgent is not None and (replaced := self.slow.replaced(urgent)) is not None:
             replaced.give_way()

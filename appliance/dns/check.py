@@ -233,8 +233,9 @@ def summary(checked: Iterable[CheckedRecord], at: int) -> DomainDns:
         }
         return next((status for status in _WORST_FIRST if status in statuses), None)
 
-    needed = [worst(kind) or RecordStatus.MISSING for kind in (RecordKind.SPF, RecordKind.DKIM, RecordKind.DMARC)]
-    return DomainDns(at, *needed, worst(*RETURN_PATH_KINDS, needed=False))
+    kinds = (RecordKind.SPF, RecordKind.DKIM, RecordKind.DMARC)
+    spf, dkim, dmarc = (worst(kind) or RecordStatus.MISSING for kind in kinds)
+    return DomainDns(at, spf, dkim, dmarc, worst(*RETURN_PATH_KINDS, needed=False))
 
 
 def read_tags(text: str) -> dict[str, str]:

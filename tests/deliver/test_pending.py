@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from math import inf
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -184,7 +184,8 @@ def envelope(account: str, domain: str, *, tries: int = 0) -> Envelope:
 
 
 def admission(pending: dict[tuple[str, str], int], pools: Pools | None = None) -> Admission:
-    counts, states = Pending(), pools or Pools()
+    counts = Pending()
+    states: Any = pools or Pools()
     for (pool, account), number in pending.items():
         for _ in range(number):
             counts.add(pool, account)

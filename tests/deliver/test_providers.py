@@ -4,16 +4,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.deliver.pool_limiters import ADDRESSES_KEPT, ANSWER_COUNTS_FOR, ProviderServers
 from appliance.deliver.providers import (
-    ADDRESSES_KEPT,
-    ANSWER_COUNTS_FOR,
     PROVIDERS,
     STARRED_LABELS,
     Pool,
     PoolLimits,
     Provider,
     ProviderPools,
-    ProviderServers,
     by_suffix,
     organisation,
 )

@@ -26,18 +26,7 @@ from appliance.store.pools import PoolStates as StoredPools
 from appliance.store.queue import Queue
 from appliance.store.queue_control import QueueControl
 from appliance.times import SECOND
-from tests.deliver.simulated_delivery import (
-    DELAYS,
-    MIME,
-    OK,
-    SIGNATURE,
-    START,
-    Stage,
-    domain_zone,
-    domains,
-    one,
-    stage,
-)
+from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, domains, one, stage
 from tests.fakes.mx import Answer, FakeMx, hang_up, wait_and_say
 from tests.late_reads import late
 

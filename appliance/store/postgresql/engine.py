@@ -35,11 +35,7 @@ from appliance.store.engine import (
     rows,
 )
 from appliance.store.postgresql import cancellations, nodes
-from appliance.store.postgresql.connection import (
-    LONG_STATEMENT_TIMEOUT,
-    STATEMENT_TIMEOUT,
-    connect,
-)
+from appliance.store.postgresql.connection import LONG_STATEMENT_TIMEOUT, STATEMENT_TIMEOUT, connect
 from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migrate, newest_known, plan
 from appliance.store.postgresql.nodes import BEAT, MOST_SKEW, WARN_SKEW, Membership, NodeIdentity
 from appliance.store.postgresql.partitions import TimePartitions, make_first
