@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.settings import Config, DeliveryMode
-from appliance.dns.check import CheckedRecord, check, summary
-from appliance.dns.records import RETURN_PATH_KINDS, receiving_hosts, records_for, return_path_records, sending_host
+from appliance.dns.check import CheckedRecord, check, find_senders, summary
+from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, receiving_hosts, records_for, return_path_records
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import PublicError, StorageUnavailable
@@ -90,20 +90,28 @@ class ReturnPathWatch:
         if not self.config.inbound.bind:
             return
         resolver, limiter = self.resolver(), trio.CapacityLimiter(CHECKS_AT_ONCE)
+        nodes = await self.store.engine.hosts()
+        sending, receiving = await find_senders(resolver, self.config, nodes), receiving_hosts(self.config, nodes)
         for sweep in self._sweeps:
             domains = await sweep.next(self.store)  # outside the nursery, which would wrap its exception in a group
             async with trio.open_nursery() as nursery:
                 for account_id, domain in domains:
                     if domain.dns is None or domain.dns.return_path is not RecordStatus.UNKNOWN:
-                        nursery.start_soon(self._check, resolver, limiter, account_id, domain)
+                        records = return_path_records(domain.return_path, sending, receiving)
+                        nursery.start_soon(self._check, resolver, limiter, account_id, domain, records)
 
-    async def _check(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
-        host = sending_host(self.config)
-        receiving = receiving_hosts(self.config, self.store.engine.others().names)
+    async def _check(
+        self,
+        resolver: Resolver,
+        limiter: trio.CapacityLimiter,
+        account_id: str,
+        domain: Domain,
+        records: list[DnsRecord],
+    ) -> None:
         checked: list[CheckedRecord] = []
         async with limiter:
             with trio.move_on_after(DOMAIN_TIMEOUT):
-                checked = await check(resolver, host, return_path_records(domain.return_path, host, receiving))
+                checked = await check(resolver, records)
         try:
             if domain.return_path_at is None:
                 await use_if_published(self.store, account_id, domain, checked)
@@ -177,9 +185,11 @@ class DomainWatch:
 
     async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
         keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.env.now()
-        records = records_for(self.config, domain, keys, now, self.store.engine.others().names)
+        nodes = await self.store.engine.hosts()
+        sending = await find_senders(resolver, self.config, nodes)
+        records = records_for(self.config, domain, keys, now, sending, nodes)
         with trio.move_on_after(DOMAIN_TIMEOUT):
-            return await check(resolver, sending_host(self.config), records)
+            return await check(resolver, records)
         return [CheckedRecord(record, RecordStatus.UNKNOWN) for record in records]
 
 

@@ -7,13 +7,15 @@ depends on the single message.
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TypeVar
 
 import trio
 
-from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, RecordKind, spf_term
+from appliance.config.settings import Config
+from appliance.dns.records import RETURN_PATH_KINDS, SPF_NAMES, DnsRecord, RecordKind, Senders, senders, spf_term
 from appliance.dns.resolver import DnsAnswer, LookupFailed, Resolver, records_of
 from appliance.dns.wire import Mx
 from appliance.message.limits import RETURN_PATH_LENGTH
@@ -175,6 +177,7 @@ class _Evaluation:
 
 # ---- records
 
+SENDERS_TIMEOUT = 5  # seconds to look up the addresses of a cluster's nodes
 DMARC_POLICIES = ("none", "quarantine", "reject")
 
 _WORST_FIRST = (RecordStatus.DIFFERS, RecordStatus.MISSING, RecordStatus.UNKNOWN, RecordStatus.OK)
@@ -201,16 +204,14 @@ class CheckedRecord:
         return self.record.needed and self.status is not RecordStatus.OK
 
 
-async def check(
-    resolver: Resolver, sending_host: str, records: Iterable[DnsRecord], *, for_operator: bool = False
-) -> list[CheckedRecord]:
+async def check(resolver: Resolver, records: Iterable[DnsRecord], *, for_operator: bool = False) -> list[CheckedRecord]:
     """Check each record in DNS, all at once. Operators see what each resolver did, customers only that it failed."""
     records = list(records)
     checked: dict[DnsRecord, CheckedRecord] = {}
 
     async def check_one(record: DnsRecord) -> None:
         try:
-            checked[record] = await _CHECKS[record.kind](resolver, sending_host, record)
+            checked[record] = await _CHECKS[record.kind](resolver, record)
         except LookupFailed as failed:
             note = failed.text if for_operator else failed.public
             checked[record] = CheckedRecord(record, RecordStatus.UNKNOWN, note=note)
@@ -233,8 +234,9 @@ def summary(checked: Iterable[CheckedRecord], at: int) -> DomainDns:
         }
         return next((status for status in _WORST_FIRST if status in statuses), None)
 
-    kinds = (RecordKind.SPF, RecordKind.DKIM, RecordKind.DMARC)
-    spf, dkim, dmarc = (worst(kind) or RecordStatus.MISSING for kind in kinds)
+    spf, dkim, dmarc = (
+        worst(kind) or RecordStatus.MISSING for kind in (RecordKind.SPF, RecordKind.DKIM, RecordKind.DMARC)
+    )
     return DomainDns(at, spf, dkim, dmarc, worst(*RETURN_PATH_KINDS, needed=False))
 
 
@@ -248,7 +250,7 @@ def _differs(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRec
     return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
 
 
-async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_dkim(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     texts = await records_of(resolver.txt, record.name)
     if not texts:
         return CheckedRecord(record, RecordStatus.MISSING)
@@ -260,7 +262,7 @@ async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedR
     return CheckedRecord(record, RecordStatus.OK, texts)
 
 
-async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_dmarc(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Any policy is right, also a parent domain's, which applies if the domain has no record (RFC 7489 6.6.3)."""
     labels = record.name.removeprefix("_dmarc.").split(".")
     for at in range(max(1, len(labels) - 1)):
@@ -275,26 +277,33 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
     return CheckedRecord(record, RecordStatus.MISSING)
 
 
-async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> CheckedRecord:
+async def _check_spf(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     texts = tuple(text for text in await records_of(resolver.txt, record.name) if is_spf(text))
     if not texts:
         return CheckedRecord(record, RecordStatus.MISSING)
     if len(texts) > 1:
         return _differs(record, texts, "more than one SPF record: receivers take that for none")
-    addresses = await addresses_of(resolver, host)
-    if not addresses:
-        return _differs(record, texts, f"{host} has no address in DNS, so nothing lets it in")
-    try:
-        refused = [address for address in addresses if not await permits(resolver, record.name, texts[0], address)]
-    except SpfPermError as reason:
-        return CheckedRecord(record, RecordStatus.DIFFERS, texts, f"receivers give up on it: {reason}", permerror=True)
+    missing, refused = [], []
+    for host in record.hosts:
+        addresses = await addresses_of(resolver, host)
+        if not addresses:
+            return _differs(record, texts, f"{host} has no address in DNS, so nothing lets it in")
+        try:
+            kept_out = [one for one in addresses if not await permits(resolver, record.name, texts[0], one)]
+        except SpfPermError as reason:
+            note = f"receivers give up on it: {reason}"
+            return CheckedRecord(record, RecordStatus.DIFFERS, texts, note, permerror=True)
+        if kept_out:
+            source = "" if len(kept_out) == len(addresses) else f" from {', '.join(map(str, kept_out))}"
+            refused.append(f"{host} send{source}")
+            by_name = spf_term(host) in record.value.split()
+            missing += [spf_term(host)] if by_name else [spf_term(str(one)) for one in kept_out]
     if not refused:
         return CheckedRecord(record, RecordStatus.OK, texts)
-    source = "" if len(refused) == len(addresses) else f" from {', '.join(map(str, refused))}"
-    return _differs(record, texts, f"it does not let {host} send{source}: put {spf_term(host)} into it")
+    return _differs(record, texts, f"it does not let {' or '.join(refused)}: put {' '.join(missing)} into it")
 
 
-async def _check_return_path_mx(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_return_path_mx(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Whether mail for the name reaches our hosts first. A name without an MX is its own server (RFC 5321 5.1)."""
     exchangers = sorted(await records_of(resolver.mx, record.name), key=lambda mx: (mx.preference, mx.host))
     published = tuple(f"{mx.preference} {mx.host}." for mx in exchangers)
@@ -316,7 +325,7 @@ async def _check_return_path_mx(resolver: Resolver, _: str, record: DnsRecord) -
     return CheckedRecord(record, RecordStatus.OK, published, note)
 
 
-async def _check_tls_rpt(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_tls_rpt(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Reports to any address are right: the domain's owner decides who reads them."""
     texts = tuple(text for text in await records_of(resolver.txt, record.name) if _TLS_RPT.match(text))
     if not texts:
@@ -326,6 +335,28 @@ async def _check_tls_rpt(resolver: Resolver, _: str, record: DnsRecord) -> Check
     if not read_tags(texts[0]).get("rua"):
         return _differs(record, texts, "it names no address: rua= is missing")
     return CheckedRecord(record, RecordStatus.OK, texts)
+
+
+async def find_senders(resolver: Resolver, config: Config, nodes: Iterable[str]) -> Senders:
+    """The hosts that send, by address if they are too many for an SPF record that names them.
+
+    A host whose addresses DNS does not have now keeps its name.
+    """
+    sending = senders(config, nodes)
+    if len(sending.hosts) <= SPF_NAMES:
+        return sending
+    known: dict[str, list[str]] = {host: [host] for host in sending.hosts}
+
+    async def look_up(host: str) -> None:
+        with suppress(LookupFailed):
+            addresses = await addresses_of(resolver, host)
+            known[host] = sorted(map(str, addresses)) or [host]
+
+    with trio.move_on_after(SENDERS_TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            for host in sending.hosts:
+                nursery.start_soon(look_up, host)
+    return replace(sending, addresses=tuple(name for names in known.values() for name in names))
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:

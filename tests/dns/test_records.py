@@ -1,17 +1,20 @@
 """The records a domain needs, and whether DNS shows them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from appliance.dns.check import CheckedRecord, check, read_tags
-from appliance.dns.records import DnsRecord, RecordKind, records, return_path_records, spf_term
+from appliance.config.load import parse
+from appliance.dns.check import CheckedRecord, check, find_senders, read_tags
+from appliance.dns.records import SPF_NAMES, DnsRecord, RecordKind, Senders, records, return_path_records, spf_term
 from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.times import DAY
 from tests.fakes.dns import Trouble, Zone, ZoneResolver, zone_text
 
 NOW = 1_794_664_800_000_000  # 2026-11-14
 HOST = "mail.example.com"
+SENDING = Senders((HOST,))
 RSA = StoredDkimKey("ma-rsa-1", "rsa", b"", "v=DKIM1; k=rsa; p=" + "A" * 392)
 ED25519 = StoredDkimKey("ma-ed25519-1", "ed25519", b"", "v=DKIM1; k=ed25519; p=BBBB")
 OLD = StoredDkimKey("ma-rsa-0", "rsa", b"", "v=DKIM1; k=rsa; p=CCCC", 0, NOW - 6 * DAY)
@@ -20,19 +23,23 @@ SERVER: Zone = {HOST: {"A": ["192.0.2.25"], "AAAA": ["2001:db8::25"]}}
 
 
 def wanted() -> list[DnsRecord]:
-    return records("acme.example", HOST, [RSA, ED25519], NOW)
+    """The records of a domain with two keys."""
+    return records("acme.example", SENDING, [RSA, ED25519], NOW)
 
 
 def published() -> dict[str, Mapping[str, list[str] | Trouble]]:
+    """A zone in which all of them are as they should be."""
     return {record.name: {"TXT": [zone_text(record.value)]} for record in wanted()}
 
 
 async def checked(zone: Zone, kind: RecordKind) -> CheckedRecord:
-    found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
+    """What becomes of the first record of a kind."""
+    found = await check(ZoneResolver({**SERVER, **zone}), wanted())
     return next(each for each in found if each.record.kind is kind)
 
 
 def text(value: str) -> dict[str, list[str]]:
+    """One TXT record."""
     return {"TXT": [f'"{value}"']}
 
 
@@ -40,6 +47,7 @@ def text(value: str) -> dict[str, list[str]]:
 
 
 def test_a_domain_needs_two_keys_spf_and_dmarc() -> None:
+    """Both keys under their selectors, SPF at the domain, DMARC below it, each with what it is for."""
     assert [(record.name, record.type, record.value) for record in wanted()] == [
         ("ma-rsa-1._domainkey.acme.example", "TXT", RSA.record),
         ("ma-ed25519-1._domainkey.acme.example", "TXT", ED25519.record),
@@ -51,7 +59,7 @@ def test_a_domain_needs_two_keys_spf_and_dmarc() -> None:
 
 def test_a_retired_key_is_kept_for_seven_days() -> None:
     """Its record is told with the day until which it must stay, and then no more."""
-    found = records("acme.example", HOST, [OLDER, OLD, RSA], NOW)
+    found = records("acme.example", SENDING, [OLDER, OLD, RSA], NOW)
     assert [record.name for record in found if record.kind is RecordKind.DKIM] == [
         "ma-rsa-1._domainkey.acme.example",
         "ma-rsa-0._domainkey.acme.example",
@@ -61,6 +69,7 @@ def test_a_retired_key_is_kept_for_seven_days() -> None:
 
 
 def test_spf_names_addresses_by_their_kind() -> None:
+    """A relay that is an address is let in as one."""
     assert [spf_term(host) for host in (HOST, "192.0.2.1", "2001:db8::1")] == [
         "a:mail.example.com",
         "ip4:192.0.2.1",
@@ -68,26 +77,75 @@ def test_spf_names_addresses_by_their_kind() -> None:
     ]
 
 
+# ---- the SPF record of a cluster
+
+
+def cluster(nodes: int) -> tuple[Zone, list[str]]:
+    """A zone with the addresses of that many nodes, and their names."""
+    names = [f"node{number}.example.com" for number in range(nodes)]
+    addresses = [{"A": [f"192.0.2.{number}"], "AAAA": [f"2001:db8::{number}"]} for number in range(nodes)]
+    return dict(zip(names, addresses, strict=True)), names
+
+
+async def spf_of(zone: Zone, asked: str, nodes: list[str]) -> DnsRecord:
+    """The SPF record that one node prints."""
+    config = parse(f'[server]\nhostname = "{asked}"\n', Path("/tmp/config.toml"))
+    sending = await find_senders(ZoneResolver(zone), config, nodes)
+    return next(one for one in records("acme.example", sending, [RSA], NOW) if one.kind is RecordKind.SPF)
+
+
+@pytest.mark.parametrize("nodes", [2, SPF_NAMES, SPF_NAMES + 1, 20])
+async def test_every_node_prints_the_same_spf_record_and_it_permits_all_nodes(nodes: int) -> None:
+    zone, names = cluster(nodes)
+    first, *others = [await spf_of(zone, asked, names) for asked in names]
+    assert {record.value for record in others} == {first.value}
+    assert first.value.count(" a:") == (nodes if nodes <= SPF_NAMES else 0)
+    (result,) = await check(ZoneResolver({**zone, "acme.example": {"TXT": [zone_text(first.value)]}}), [first])
+    assert (result.status, result.note) == (RecordStatus.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "term"), [(2, "a:node1.example.com"), (SPF_NAMES + 1, "ip4:192.0.2.1 ip6:2001:db8::1")]
+)
+async def test_a_record_without_one_node_is_wrong_and_the_note_says_what_to_add(nodes: int, term: str) -> None:
+    zone, names = cluster(nodes)
+    record = await spf_of(zone, names[0], names)
+    without = record.value.replace(f" {term}", "")
+    assert without != record.value
+    (result,) = await check(ZoneResolver({**zone, "acme.example": text(without)}), [record])
+    assert (result.status, result.is_wrong) == (RecordStatus.DIFFERS, True)
+    assert result.note == f"it does not let node1.example.com send: put {term} into it"
+
+
+async def test_a_node_that_dns_does_not_know_keeps_its_name_in_the_record() -> None:
+    zone, names = cluster(SPF_NAMES + 1)
+    record = await spf_of({**zone, "node0.example.com": {"A": Trouble.SERVFAIL}}, names[0], names)
+    assert " a:node0.example.com " in record.value
+    assert " ip4:192.0.2.1 " in record.value
+
+
 # ---- what DNS shows
 
 
 async def test_all_is_right_when_all_is_published() -> None:
-    found = await check(ZoneResolver({**SERVER, **published()}), HOST, wanted())
+    """Records as they were told are all in order, a key of two strings too."""
+    found = await check(ZoneResolver({**SERVER, **published()}), wanted())
     assert [each.status for each in found] == [RecordStatus.OK] * 4
     assert [each.record for each in found] == wanted()
     assert found[0].found == (RSA.record,)
 
 
 async def test_nothing_published_is_missing() -> None:
+    """Each record is named as missing, whether or not the domain exists."""
     empty: Zone = {record.name: {} for record in wanted()}
     for zone in (SERVER, empty):
-        found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
+        found = await check(ZoneResolver({**SERVER, **zone}), wanted())
         assert {each.status for each in found} == {RecordStatus.MISSING}
 
 
 async def test_a_resolver_in_trouble_is_not_a_missing_record() -> None:
     """When DNS cannot be asked, nothing is known."""
-    found = await check(ZoneResolver({record.name: {"TXT": Trouble.SERVFAIL} for record in wanted()}), HOST, wanted())
+    found = await check(ZoneResolver({record.name: {"TXT": Trouble.SERVFAIL} for record in wanted()}), wanted())
     assert {each.status for each in found} == {RecordStatus.UNKNOWN}
     assert "SERVFAIL" in found[0].note
 
@@ -105,6 +163,7 @@ async def test_a_resolver_in_trouble_is_not_a_missing_record() -> None:
     ],
 )
 async def test_a_key_is_compared_by_what_it_means(values: list[str], status: RecordStatus) -> None:
+    """Spaces, order and defaults do not matter; another key, or two of them, do."""
     zone = {"ma-rsa-1._domainkey.acme.example": {"TXT": [zone_text(value) for value in values]}}
     assert (await checked(zone, RecordKind.DKIM)).status is status
 
@@ -128,6 +187,7 @@ async def test_a_key_is_compared_by_what_it_means(values: list[str], status: Rec
     ],
 )
 async def test_spf_must_let_the_server_in(value: str, status: RecordStatus) -> None:
+    """By its name or by all its addresses, directly or by what is included; loops end."""
     zone: Zone = {
         "acme.example": text(value),
         "_spf.host.example": text("v=spf1 a:mail.example.com ?all"),
@@ -144,6 +204,7 @@ async def test_two_spf_records_are_as_good_as_none() -> None:
 
 
 async def test_a_server_without_an_address_is_let_in_by_nothing() -> None:
+    """`a:` of a name that leads nowhere permits no host."""
     found = await checked({HOST: {}, "acme.example": text("v=spf1 a:mail.example.com -all")}, RecordKind.SPF)
     assert found.status is RecordStatus.DIFFERS
     assert "no address" in found.note
@@ -168,9 +229,10 @@ async def test_any_dmarc_policy_will_do(name: str, value: str, status: RecordSta
 
 
 async def test_the_policy_of_the_domain_above_counts() -> None:
+    """A subdomain need not have a policy of its own."""
     resolver = ZoneResolver({"_dmarc.acme.example": text("v=DMARC1; p=reject")})
     record = DnsRecord(RecordKind.DMARC, "_dmarc.news.acme.example", "v=DMARC1; p=none", "")
-    (found,) = await check(resolver, HOST, [record])
+    (found,) = await check(resolver, [record])
     assert (found.status, found.note) == (RecordStatus.OK, "by _dmarc.acme.example")
 
 
@@ -187,14 +249,16 @@ RIGHT_SPF = "v=spf1 a:mail.example.com -all"
 
 def with_return_path(*receiving: str) -> list[DnsRecord]:
     """The records of a domain on an installation that takes feedback at these hosts."""
-    return records("acme.example", HOST, [RSA], NOW, return_path=RETURN_PATH, receiving=receiving)
+    return records("acme.example", SENDING, [RSA], NOW, return_path=RETURN_PATH, receiving=receiving)
 
 
 async def return_path(zone: Zone, receiving: tuple[str, ...] = (HOST,)) -> list[CheckedRecord]:
-    return await check(ZoneResolver({**SERVER, **zone}), HOST, return_path_records(RETURN_PATH, HOST, receiving))
+    """What becomes of the MX and the SPF of the return path."""
+    return await check(ZoneResolver({**SERVER, **zone}), return_path_records(RETURN_PATH, SENDING, receiving))
 
 
 def test_feedback_has_records_where_it_is_taken() -> None:
+    """MX and SPF of the return path, and reports to it; nothing of that is needed to send."""
     assert [(record.name, record.type, record.value, record.needed) for record in with_return_path(HOST)[1:]] == [
         ("acme.example", "TXT", RIGHT_SPF, True),
         ("_dmarc.acme.example", "TXT", f"v=DMARC1; p=none; rua=mailto:dmarc@{RETURN_PATH}", True),
@@ -230,12 +294,14 @@ def test_feedback_has_records_where_it_is_taken() -> None:
     ],
 )
 async def test_a_return_path_must_lead_here_first(zone: Zone, status: RecordStatus) -> None:
+    """By the name of a host of ours or by its address, with an MX or with a CNAME; backups may be anywhere."""
     found = (await return_path(zone, (HOST, "node2.example.com")))[0]
     assert found.status is status
     assert found.is_wrong is (status is RecordStatus.DIFFERS)
 
 
 async def test_spf_of_the_return_path_is_that_of_its_name() -> None:
+    """The record of the From domain says nothing about it."""
     right, wrong = text(RIGHT_SPF), text("v=spf1 -all")
     for zone, status in (
         ({RETURN_PATH: right}, RecordStatus.OK),
@@ -252,7 +318,7 @@ async def test_a_name_too_long_for_a_token_is_not_used() -> None:
     zone: Zone = {**SERVER, name: {"MX": [f"10 {HOST}."]}}
     for longer, status in ((name[1:], RecordStatus.OK), (f"{'b' * 5}.{name}", RecordStatus.DIFFERS)):
         zone = {**zone, longer: {"MX": [f"10 {HOST}."]}}
-        (mx, _) = await check(ZoneResolver(zone), HOST, return_path_records(longer, HOST, (HOST,)))
+        (mx, _) = await check(ZoneResolver(zone), return_path_records(longer, SENDING, (HOST,)))
         assert mx.status is status, len(longer)
 
 
@@ -268,6 +334,7 @@ async def test_a_name_too_long_for_a_token_is_not_used() -> None:
     ],
 )
 async def test_tls_reports_may_go_anywhere(values: list[str], status: RecordStatus) -> None:
+    """Any address will do, and without a record nothing is wrong."""
     zone: Zone = {"_smtp._tls.acme.example": {"TXT": [zone_text(value) for value in values]}}
-    (found,) = await check(ZoneResolver(zone), HOST, with_return_path(HOST)[-1:])
+    (found,) = await check(ZoneResolver(zone), with_return_path(HOST)[-1:])
     assert (found.status, found.is_wrong) == (status, False)
