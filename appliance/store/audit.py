@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment, identifier_from
 from appliance.model.dashboard import Actor, AuditEntry
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, T, Tx, Work, one, rows

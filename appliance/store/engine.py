@@ -18,7 +18,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 import outcome
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.message.search_words import folded, holds, terms
 from appliance.model.mail import (
     Attempt,

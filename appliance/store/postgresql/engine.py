@@ -15,7 +15,7 @@ import trio
 import trio.lowlevel
 from psycopg import errors
 
-from appliance.concurrency.workers import SERVER_WORK, FairQueue
+from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 from appliance.store.audit import write_noted

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
+from appliance.concurrency.fair_share import QUEUED_PER_OWNER, SERVER_WORK
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault, Tx, first, rows, run
 from appliance.store.sqlite import engine as engine_module
