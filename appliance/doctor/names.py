@@ -8,12 +8,10 @@ from ipaddress import ip_address
 import trio
 
 from appliance.config.settings import Config, DeliveryMode, RelayTls
-from appliance.deliver.build import relays
-from appliance.deliver.mta_sts import NoPolicy
-from appliance.deliver.route import Host, Relay, Route
+from appliance.deliver.route import Host, Relay, Route, configured_relays
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import NotOpened, RelayCredentials, ResultKind, Stage, Verdict
-from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.doctor import Finding, RecordToPublish, fault, not_looked_up, ok, warning
@@ -203,7 +201,7 @@ async def _probe(
 
 def relays_with_login(config: Config) -> list[Relay]:
     """Return the relays with a login, without duplicates."""
-    known = relays(config.delivery)
+    known = configured_relays(config.delivery)
     every = [*([known.default] if known.default else []), *known.by_domain.values()]
     return list(dict.fromkeys(relay for relay in every if relay.username))
 

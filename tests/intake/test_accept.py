@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from appliance.config.values import Share
-from appliance.deliver.due_mail import Envelope
+from appliance.deliver.preparing import Envelope
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
@@ -26,7 +26,7 @@ from appliance.message.request import decode
 from appliance.model.accounts import Caller
 from appliance.model.mail import MessageStatus, RecipientStatus, Source
 from appliance.store import Store, open_store
-from appliance.store.new_mail import due_recipients
+from appliance.store.queue import due_recipients
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.web.api.message_objects import message_json
 from tests.e2e.delivery.verifier import signatures, verifies

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
-from appliance.concurrency.workers import ON_LOOP
+from appliance.concurrency.fair_share import ON_LOOP
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH
@@ -208,7 +208,7 @@ class EmailRoutes(Routes):
         message, facts = await self._visible(user, message_id)
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
         read = store.records
-        record = await (read.of if cost <= ON_LOOP else read.off_loop)(message_id, account_id)
+        record = await read.of(message_id, account_id, off_loop=cost > ON_LOOP)
         if record is None:
             raise _unknown()
         config, now = self.services.config, self.services.env.now()
