@@ -1,6 +1,6 @@
 """Runs expensive work on a thread, so that the event loop keeps serving other clients. For HTTP and SMTP submission.
 
-- Work whose estimated cost (`appliance.message.cost`) is within `ON_LOOP` runs at once, on the event loop.
+- Work whose estimated cost (`cost_of_…` in `message/`) is within `ON_LOOP` runs at once, on the event loop.
 - All other work runs on `THREADS` threads. Owners (accounts) get equal shares of their time: the waiting owner that
   has used the least time is next.
 - After a job its thread rests as long as the job took, up to `LONGEST_REST`: pure-Python work holds the interpreter

@@ -58,7 +58,6 @@ def generate(algorithm: Algorithm) -> PrivateKey:
 
 
 def to_der(key: PrivateKey) -> bytes:
-    """The private key as unencrypted PKCS #8. Seal it before you store it."""
     return key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption())
 
 
@@ -99,8 +98,6 @@ def new_selector(algorithm: Algorithm, now_seconds: int, taken: Collection[str] 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The DKIM keys of all domains. `key` is the installation's key."""
-
     store: Store
     env: Environment
     key: bytes
@@ -118,7 +115,7 @@ class SigningKeys:
         for key in stored:
             context = _context(account_id, domain, key.selector)
             if (opened := self._opened.get(context)) is None:
-                der = open_sealed(self.key, account_id, domain, key.selector, key.private_key)
+                der = open_signing_key(self.key, account_id, domain, key.selector, key.private_key)
                 # On a thread: loading an RSA key validates it, which takes a tenth of a second.
                 private = await trio.to_thread.run_sync(from_der, der, limiter=self._threads)
                 opened = SigningKey(domain, key.selector, Algorithm(key.algorithm), private)
@@ -155,7 +152,6 @@ class SigningKeys:
         return await self.store.dkim_keys.of(account_id, domain)
 
     async def switch(self, account_id: str, domain: str, checked: Iterable[CheckedRecord]) -> bool:
-        """Activate a domain's pending keys if DNS shows all their records. Return whether it did."""
         pending = [record for record in checked if record.record.pending]
         if not pending or any(record.status is not RecordStatus.OK for record in pending):
             return False
@@ -167,7 +163,7 @@ class SigningKeys:
 
     def _opens(self, account_id: str, domain: str, key: StoredDkimKey) -> bool:
         try:
-            open_sealed(self.key, account_id, domain, key.selector, key.private_key)
+            open_signing_key(self.key, account_id, domain, key.selector, key.private_key)
         except UnsealError:
             return False
         return True
@@ -191,13 +187,11 @@ class SigningKeys:
         return fresh
 
 
-def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
-    """Unseal a signing key as DER. Raises UnsealError with another installation key."""
+def open_signing_key(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
     return unseal(derive(key, DKIM_PURPOSE), sealed, _context(account_id, domain, selector))
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:
-    """Binds a sealed key to its row, so that it cannot be moved."""
     return f"{account_id}\0{domain}\0{selector}".encode()
 
 
@@ -215,7 +209,6 @@ async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) 
 
 
 async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
-    """Check the DNS of every domain with pending keys once."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
         pending = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]

@@ -33,7 +33,6 @@ class SkippedLine(NamedTuple):
 
 
 def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedLine]:
-    """Parse the lines in order, without empty lines and the heading."""
     columns: tuple[int, int] | None = None
     for number, row, error in _rows(lines):
         if error:
@@ -72,7 +71,6 @@ def _is_heading(cells: Sequence[str]) -> bool:
 
 
 def _columns(cells: Sequence[str]) -> tuple[int, int]:
-    """Return the columns of address and reason."""
     names = _names(cells)
     if not _is_heading(cells):
         return 0, 1

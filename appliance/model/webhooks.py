@@ -38,16 +38,12 @@ EVENT_TYPES = {RecipientStatus(event.removeprefix("email.")): event for event in
 
 
 class Trigger(StrEnum):
-    """Why an event is posted."""
-
     EVENT = "event"
     PING = "ping"
     REPLAY = "replay"
 
 
 class PostStatus(StrEnum):
-    """The status of a post; `pending` until a 2xx or the last attempt."""
-
     PENDING = "pending"
     SUCCESS = "success"
     FAILED = "failed"
@@ -68,10 +64,7 @@ class Webhook:
     last_failure_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookOptions:
-    """The fields of a webhook that its account sets."""
-
+class WebhookOptions(Struct, frozen=True):
     url: str
     events: tuple[EventType, ...]
     enabled: bool
@@ -83,10 +76,7 @@ class SealedSecret:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookDelivery:
-    """One post of one event, as the history of deliveries shows it."""
-
+class WebhookDelivery(Struct, frozen=True):
     id: str
     event_id: str
     type: str

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from appliance import __version__
 from appliance.cli import leaves, main
 from appliance.environment import Environment
-from appliance.keys.passwords import password_matches
+from appliance.keys.secrets import password_matches
 from appliance.model.accounts import LedgerEntry, Role, User
 from appliance.store import Store, open_store
 from tests.docs.test_cli import documented

@@ -21,14 +21,12 @@ OUTSIDE = Environment()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A PostgreSQL."""
     with postgresql() as running:
         yield running
 
 
 @pytest.fixture
 async def store(server: PostgresServer, tmp_path: Path) -> AsyncIterator[Store]:
-    """A store on a new database of it."""
     async with open_store(tmp_path, OUTSIDE, url=server.new_database(), inline=True) as opened:
         yield opened
 
@@ -52,7 +50,6 @@ async def test_a_new_database_gets_a_key_and_every_node_needs_it(store: Store, t
 
 @needs("postgresql")
 async def test_two_nodes_that_start_first_at_once(store: Store, tmp_path: Path) -> None:
-    """One makes the key; the other is told to copy it, and leaves no key of its own behind."""
     made: list[bytes] = []
     refused: list[Path] = []
 
@@ -85,7 +82,6 @@ async def test_a_database_with_secrets_is_not_new(store: Store, tmp_path: Path) 
 async def test_a_wrong_key_is_told_before_the_schema_is_changed(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node of a later version, without the key, upgrades nothing; with it, it does."""
     url = server.new_database()
     async with open_store(tmp_path, OUTSIDE, url=url, inline=True) as store:
         key = await shared_key(tmp_path / "one", store)
@@ -103,7 +99,6 @@ async def test_a_wrong_key_is_told_before_the_schema_is_changed(
 
 
 def test_the_check_before_anything_is_written(tmp_path: Path) -> None:
-    """A missing file is right for a new database only; one that holds no key never is."""
     check = key_check(tmp_path)
     check(None)
     with pytest.raises(KeyFileError, match="missing, but"):

@@ -8,23 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.keys.keyfile import (
-    KEY_BYTES,
-    KEY_FILE,
-    KeyFileError,
-    UnsealError,
-    derive,
-    load_or_create,
-    seal,
-    unseal,
-)
+from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, KeyFileError, UnsealError, derive, load_or_create, seal, unseal
 
 KEY = derive(bytes(32), "dkim")
 CONTEXT = b"signing_key/7"
 
 
 def test_the_key_is_made_at_the_first_start_and_stays(tmp_path: Path) -> None:
-    """Every later start finds the same one; another installation has another."""
     key = load_or_create(tmp_path / "data")
     assert len(key) == KEY_BYTES
     assert load_or_create(tmp_path / "data") == key
@@ -32,7 +22,6 @@ def test_the_key_is_made_at_the_first_start_and_stays(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
-    """Whatever the umask says; and there is nothing left of making it."""
     before = os.umask(0)
     try:
         load_or_create(tmp_path / "data")
@@ -54,13 +43,11 @@ def test_a_damaged_key_is_not_replaced(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_start_that_was_killed_half_way_is_made_good(tmp_path: Path) -> None:
-    """A half-written key under its working name is not taken for one."""
     (tmp_path / KEY_FILE).with_suffix(".new").write_bytes(b"half")
     assert len(load_or_create(tmp_path)) == KEY_BYTES
 
 
 def test_two_that_start_together_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that makes the key while another is making it ends up with the same."""
     others: list[bytes] = []
     fsync = os.fsync
 
@@ -76,7 +63,6 @@ def test_two_that_start_together_have_one_key(tmp_path: Path, monkeypatch: pytes
 
 
 def test_keys_for_different_purposes_have_nothing_in_common() -> None:
-    """The same purpose gives the same key, another purpose or installation another."""
     key = bytes(range(KEY_BYTES))
     assert derive(key, "tokens") == derive(key, "tokens")
     assert len({derive(key, "tokens"), derive(key, "secrets"), derive(key[::-1], "tokens"), key}) == 4
@@ -88,7 +74,6 @@ def test_keys_for_different_purposes_have_nothing_in_common() -> None:
 
 @given(st.binary(max_size=3000), st.binary(max_size=50))
 def test_what_is_sealed_comes_back(plaintext: bytes, context: bytes) -> None:
-    """Any secret comes back whole, and can not be read in its sealed form."""
     sealed = seal(KEY, plaintext, context)
     assert unseal(KEY, sealed, context) == plaintext
     assert len(sealed) == len(plaintext) + 29
@@ -102,13 +87,11 @@ def test_layout() -> None:
 
 
 def test_no_two_are_alike() -> None:
-    """Sealing the same secret again gives other bytes, so equal secrets do not show."""
     assert len({seal(KEY, b"secret", CONTEXT) for _ in range(50)}) == 50
 
 
 @given(st.data())
 def test_a_changed_octet_is_noticed(data: st.DataObject) -> None:
-    """Whichever octet is changed, version included, the seal is broken."""
     sealed = bytearray(seal(KEY, b"secret", CONTEXT))
     sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(UnsealError):
@@ -117,7 +100,6 @@ def test_a_changed_octet_is_noticed(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=64))
 def test_noise_and_pieces(noise: bytes) -> None:
-    """Random bytes, a shortened secret and a lengthened one do not open."""
     sealed = seal(KEY, b"secret", CONTEXT)
     for bad in (noise, b"\x01" + noise, sealed[: len(noise) % len(sealed)], sealed + b"\x00"):
         with pytest.raises(UnsealError):
@@ -125,7 +107,6 @@ def test_noise_and_pieces(noise: bytes) -> None:
 
 
 def test_other_context_and_other_key() -> None:
-    """A secret that was moved to another place, or sealed under another key, does not open."""
     sealed = seal(KEY, b"secret", CONTEXT)
     for key, context in ((KEY, b"signing_key/8"), (KEY, b""), (derive(bytes(32), "other"), CONTEXT)):
         with pytest.raises(UnsealError):
@@ -134,7 +115,6 @@ def test_other_context_and_other_key() -> None:
 
 @pytest.mark.parametrize("length", [0, 16, 24, 31, 33])
 def test_only_keys_of_32_bytes(length: int) -> None:
-    """A shorter key, which AES would take, is an error of the caller."""
     with pytest.raises(ValueError, match="32 bytes"):
         seal(bytes(length), b"secret", CONTEXT)
     with pytest.raises(ValueError, match="32 bytes"):

@@ -23,7 +23,6 @@ REMOVED = (b"bcc", b"resent-bcc", b"return-path", b"idempotency-key")
 
 
 def refusal(data: bytes, **envelope: object) -> Refused:
-    """Why a message is refused."""
     with pytest.raises(Refused) as refused:
         submission(data, **envelope)  # type: ignore[arg-type]
     assert refused.value.text.isascii()  # it becomes an SMTP reply
@@ -88,7 +87,6 @@ def refusal(data: bytes, **envelope: object) -> Refused:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(data: bytes, words: str) -> None:
-    """Each fault of a message is an invalid request, in words that say what and where."""
     refused = refusal(data)
     assert refused.code is Code.INVALID_REQUEST
     assert refused.text.startswith(words)
@@ -110,7 +108,6 @@ def test_two_of_what_may_stand_once_are_refused(name: str) -> None:
 
 
 def test_ten_mebibytes_are_allowed_and_no_byte_more() -> None:
-    """The limit holds for the message as it came; what is added on top does not count."""
     line = b"x" * 98 + b"\r\n"
     room = limits.MESSAGE_SIZE - len(message(body=b""))
     body = line * (room // 100) + b"y" * (room % 100 - 2) + b"\r\n"
@@ -125,12 +122,7 @@ def test_ten_mebibytes_are_allowed_and_no_byte_more() -> None:
         ("", ["ada@example.net"], Code.FORBIDDEN, "MAIL FROM: the empty sender"),
         ("<>", ["ada@example.net"], Code.FORBIDDEN, "MAIL FROM: the empty sender"),
         ("shop", ["ada@example.net"], Code.INVALID_REQUEST, "MAIL FROM: an address needs an @"),
-        (
-            "Shop <shop@example.com>",
-            ["ada@example.net"],
-            Code.INVALID_REQUEST,
-            "MAIL FROM: expected an address",
-        ),
+        ("Shop <shop@example.com>", ["ada@example.net"], Code.INVALID_REQUEST, "MAIL FROM: expected an address"),
         ("shop@example.com", [], Code.INVALID_REQUEST, "RCPT TO: a message needs a recipient"),
         ("shop@example.com", ["<ada@example.net>"], Code.INVALID_REQUEST, "RCPT TO: expected an address"),
         ("shop@example.com", ["ada@example.net\r\nDATA"], Code.INVALID_REQUEST, "RCPT TO: an address must not contain"),
@@ -146,7 +138,6 @@ def test_ten_mebibytes_are_allowed_and_no_byte_more() -> None:
     ],
 )
 def test_a_wrong_envelope_is_refused(sender: str, recipients: Sequence[str], code: Code, words: str) -> None:
-    """The envelope goes through the one strict parser, too; nothing in it can end a command."""
     refused = refusal(message(), sender=sender, recipients=recipients)
     assert refused.code is code
     assert refused.text.startswith(words)
@@ -156,7 +147,6 @@ def test_a_wrong_envelope_is_refused(sender: str, recipients: Sequence[str], cod
 
 
 def test_recipients_are_unique_by_their_keys() -> None:
-    """Two spellings of an address are one recipient, in the first spelling; fifty unique ones are fine."""
     recipients = [f"Ada{number}@example.net" for number in range(50)] + ["ADA0@EXAMPLE.NET", "ada1@example.net"]
     found = submission(message(), recipients=recipients).recipients
     assert [address.spelling for address in found] == recipients[:50]
@@ -178,13 +168,11 @@ def test_from_subject_tags_and_key_are_read() -> None:
 
 
 def test_a_message_without_subject_tags_and_key_has_none() -> None:
-    """Nothing is made up."""
     read = submission(message(without=[b"Subject"]))
     assert (read.subject, read.tags, read.key, read.fingerprint) == ("", (), None, b"")
 
 
 def test_a_long_subject_is_cut_for_the_record_only() -> None:
-    """The record has 500 characters; the message keeps all of it."""
     data = message(b"Subject: " + b"\r\n ".join([b"x" * 60] * 100), without=[b"Subject"])
     assert len(submission(data).subject) == limits.SUBJECT_LENGTH
     assert written(data).endswith(data)
@@ -194,7 +182,6 @@ def test_a_long_subject_is_cut_for_the_record_only() -> None:
 
 
 def test_a_complete_message_only_gets_a_received_on_top() -> None:
-    """The trace says who took it, when and under which id; not from where, from whom or for whom."""
     assert written(message()) == RECEIVED + message()
 
 
@@ -224,14 +211,10 @@ def test_a_complete_message_only_gets_a_received_on_top() -> None:
         (b"From: shop@example.com", RECEIVED + DATE + MESSAGE_ID + b"From: shop@example.com\r\n"),
         (message(body=b"no end"), RECEIVED + message(body=b"no end\r\n")),
         (message(body=b""), RECEIVED + message(body=b"")),
-        (
-            message("X: é".encode()),
-            RECEIVED.replace(b"ESMTPSA", b"UTF8SMTPSA") + message("X: é".encode()),
-        ),
+        (message("X: é".encode()), RECEIVED.replace(b"ESMTPSA", b"UTF8SMTPSA") + message("X: é".encode())),
     ],
 )
 def test_missing_fields_are_added_and_private_ones_removed(data: bytes, expected: bytes) -> None:
-    """The listed fields come and go, whatever their case and however they are folded; all else stays."""
     assert written(data) == expected
 
 
@@ -252,7 +235,6 @@ def test_everything_else_passes_byte_for_byte(fields: list[bytes], body: bytes) 
 
 @given(header, bodies)
 def test_the_standard_library_reads_the_same_message(fields: list[bytes], body: bytes) -> None:
-    """A parser that knows nothing of us sees the same body, no Bcc, and no field that was not there."""
     data = b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body
     # compat32 parses lazily and keeps bytes: the other policies stumble over some headers on their own.
     before = email.message_from_bytes(data, policy=email.policy.compat32)
@@ -271,7 +253,6 @@ KEY = SigningKey("example.com", "s", Algorithm.ED25519, generate(Algorithm.ED255
 
 @given(header, bodies)
 def test_whatever_is_accepted_can_be_signed_and_sent(fields: list[bytes], body: bytes) -> None:
-    """Signing and the last check before the wire never fail on a message that was let in."""
     mime = written(b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body)
     signature = sign(mime, [KEY], now_seconds=NOON)
     wire = b"".join(prepare(signature + mime).parts)
@@ -287,5 +268,4 @@ def test_a_message_can_be_split_nowhere_else(field: bytes, body: bytes) -> None:
 
 
 def test_a_submission_does_not_show_the_message() -> None:
-    """What a customer wrote stays out of logs and tracebacks."""
     assert repr(submission(message(body=BODY))) == f"SubmittedMessage(size={len(message())})"

@@ -16,7 +16,6 @@ TO = ("ada@example.net", "grace@example.net")
 
 
 def fingerprint_of(data: bytes, sender: str = "shop@example.com", recipients: tuple[str, ...] = TO) -> bytes:
-    """The fingerprint of a message."""
     return read(sender, recipients, data).fingerprint
 
 
@@ -52,13 +51,10 @@ def test_what_a_client_varies_does_not_count(again: bytes) -> None:
     ],
 )
 def test_everything_else_counts(other: bytes) -> None:
-    """A message that says anything else is another message."""
     assert fingerprint_of(other) != fingerprint_of(FIRST)
 
 
 def test_boundaries_of_long_messages_do_not_count() -> None:
-    """However much stands between them, and wherever the pieces end in which a long body is read."""
-
     def parts(boundary: bytes, words: bytes = b"words") -> bytes:
         part = b"--%b\r\nContent-Type: text/plain\r\n\r\n%b\r\n" % (boundary, words * 150)
         header = message(KEY, b'Content-Type: multipart/mixed; boundary="%b"' % boundary).partition(b"\r\n\r\n")[0]
@@ -71,7 +67,6 @@ def test_boundaries_of_long_messages_do_not_count() -> None:
 
 
 def test_the_envelope_counts_as_a_set() -> None:
-    """Other recipients or another sender are another message; another order of the same ones is not."""
     assert fingerprint_of(FIRST, recipients=TO[::-1]) == fingerprint_of(FIRST)
     assert fingerprint_of(FIRST, recipients=("ADA@example.net", *TO)) == fingerprint_of(FIRST)
     assert fingerprint_of(FIRST, recipients=TO[:1]) != fingerprint_of(FIRST)
@@ -118,7 +113,6 @@ def test_fields_and_envelope_cannot_be_shifted_into_one_another() -> None:
 
 @pytest.mark.parametrize("piece", [b"boundary=", b'boundary="', b"boundary=a;", b"--a\r\n", b"boundary=\r\n"])
 def test_a_body_full_of_boundaries_takes_no_time(piece: bytes) -> None:
-    """Only the first few are looked for, however many there are."""
     line = (piece * (900 // len(piece))).rstrip(b"\r\n") + b"\r\n"
     data = message(KEY, b"Content-Type: multipart/mixed; boundary=a", body=line * 1000)
     assert cpu_seconds(lambda: fingerprint_of(data)) < 0.5

@@ -37,7 +37,6 @@ PIECES = [
 
 
 def mutated(chance: Random) -> bytes:
-    """A message with a few things put in, cut out, doubled or moved."""
     data = WHOLE
     for _ in range(chance.randint(1, 4)):
         start = chance.randrange(len(data) + 1)
@@ -48,7 +47,6 @@ def mutated(chance: Random) -> bytes:
 
 
 def test_nothing_but_a_refusal_comes_of_a_broken_message() -> None:
-    """Of thousands of mutations each is refused in words, or goes on signed, sound and without a Bcc."""
     chance, accepted = Random(SEED), 0
     refusals: list[str] = []
     for _ in range(ROUNDS):
@@ -73,7 +71,6 @@ def test_nothing_but_a_refusal_comes_of_a_broken_message() -> None:
 
 
 def hostile() -> Iterator[tuple[str, bytes]]:
-    """Messages of up to ten megabytes, each aimed at one loop or pattern."""
     yield "one field of a megabyte, folded", message(b"X: a" + b"\r\n b" * (MEGABYTE // 4))
     yield "a subject of many words", message(b"Subject: " + b"\r\n =?utf-8?q?a?=" * 4_900, without=[b"Subject"])
     yield "a hundred thousand fields", message(*[b"X: y"] * 100_000)
@@ -94,7 +91,6 @@ def hostile() -> Iterator[tuple[str, bytes]]:
 
 
 def check(data: bytes) -> None:
-    """Read and write it; a refusal is as good an end as any."""
     with suppress(Refused):
         submission = read("shop@example.com", ["ada@example.net"], data)
         write(submission, message_id=ID, now_seconds=NOON, hostname=HOST)
@@ -102,11 +98,9 @@ def check(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile()])
 def test_no_message_takes_long(data: bytes) -> None:
-    """Ten megabytes of anything are checked in the time it takes to read them a few times."""
     assert cpu_seconds(lambda: check(data), tries=1) < 1.0
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile() if len(data) < 256 * 1024])
 def test_what_is_checked_on_the_event_loop_takes_milliseconds(data: bytes) -> None:
-    """A message that is not large enough for a thread must not hold up other clients, whatever it holds."""
     assert cpu_seconds(lambda: check(data)) < 0.05

@@ -17,26 +17,22 @@ from appliance.tls.self_signed import generate
 
 
 def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> Config:
-    """A configuration whose data directory is there."""
     text = f'[server]\nhostname = "{hostname}"\ndata_dir = "{directory}"\n[smtp]\n{smtp}'
     return parse(text, directory / "config.toml")
 
 
 def named(directory: Path, chain: bytes, key: bytes) -> Config:
-    """A configuration that names a certificate with this content."""
     (directory / "chain.pem").write_bytes(chain)
     (directory / "key.pem").write_bytes(key)
     return settings(directory, f'tls_cert = "{directory}/chain.pem"\ntls_key = "{directory}/key.pem"\n')
 
 
 def issued() -> tuple[bytes, bytes]:
-    """A chain and its key, as an authority gives them out."""
     made = trustme.CA().issue_cert("mail.example.com")
     return b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
 
 
 def encrypted(key: bytes) -> bytes:
-    """The same key under a password."""
     loaded = serialization.load_pem_private_key(key, None)
     return loaded.private_bytes(
         serialization.Encoding.PEM,
@@ -61,7 +57,6 @@ def test_one_is_made_for_each_host_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["nonsense", "another's key", "an encrypted key"])
 def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) -> None:
-    """The error names the key and both files, and no password is asked for."""
     chain, key = issued()
     wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
     with pytest.raises(ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
@@ -69,7 +64,6 @@ def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) ->
 
 
 async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """New files make a new context within a look; while one is missing or wrong, the old one stays."""
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
     generate(chain, key, "mail.example.com")
     certificate = Certificate(chain, key)

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Caller
-from appliance.submission.actions import FindCaller, Phase, PlainAction
+from appliance.submission.content import FindCaller, Phase, PlainAction
 from tests.submission.offline_client import CALLER, PASSWORD, USERNAME, Talk, credential, logged_in, talk
 
 BASE64 = base64.b64encode
@@ -16,7 +16,6 @@ BASE64 = base64.b64encode
 
 
 def test_login_asks_twice() -> None:
-    """LOGIN asks for a username and a password."""
     made = talk()
     made.say(b"EHLO client.example.com")
     assert made.say(b"AUTH LOGIN") == b"334 VXNlcm5hbWU6\r\n"
@@ -44,7 +43,6 @@ def test_login_asks_twice() -> None:
     ],
 )
 def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
-    """Whatever cannot be a username with its password is told from a wrong one, and tried against nothing."""
     made = talk()
     made.say(b"EHLO client.example.com")
     for line in lines:
@@ -56,7 +54,6 @@ def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_credential_with_too_many_connections_is_told_so(is_known: bool) -> None:
-    """A right login beyond the limit is a 421, and the end of the session."""
     made = talk()
     made.backend.has_place, made.backend.is_known = False, is_known
     made.say(b"EHLO client.example.com")
@@ -65,7 +62,6 @@ def test_a_credential_with_too_many_connections_is_told_so(is_known: bool) -> No
 
 
 def test_three_wrong_logins_end_the_session() -> None:
-    """Each is counted before it is answered; after the third there is no fourth."""
     made = talk()
     made.say(b"EHLO client.example.com")
     for number in range(3):
@@ -80,7 +76,6 @@ def test_three_wrong_logins_end_the_session() -> None:
 
 
 def test_an_address_that_failed_too_often_is_sent_away() -> None:
-    """What it did on other connections counts."""
     made = talk()
     made.say(b"EHLO client.example.com")
     made.send(b"AUTH PLAIN " + credential(password="wrong") + b"\r\n")
@@ -89,7 +84,6 @@ def test_an_address_that_failed_too_often_is_sent_away() -> None:
 
 
 def test_a_revoked_credential_sends_no_more() -> None:
-    """A session that outlives its credential is asked to log in again."""
     made = logged_in()
     made.backend.logins.clear()
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"535 5.7.8 ")
@@ -98,7 +92,6 @@ def test_a_revoked_credential_sends_no_more() -> None:
 
 @pytest.mark.parametrize("code", [Code.ACCOUNT_SUSPENDED, Code.RATE_LIMITED, Code.TEMPORARY_FAILURE])
 def test_what_could_not_be_accepted_is_refused_at_mail(code: Code) -> None:
-    """Suspension, the rate and a full disk are told before a message is sent, by the table of errors."""
     made = logged_in()
     made.backend.refusal = Refused(code, "Not now.")
     assert made.say(b"MAIL FROM:<a@example.com>") == f"{code.smtp} Not now.\r\n".encode()
@@ -172,7 +165,6 @@ def test_without_the_store_a_client_may_try_again(line: bytes) -> None:
 def test_a_sender_is_refused_after_the_store_was_asked_as_before(
     line: bytes, refusal: Refused | None, reply: bytes
 ) -> None:
-    """It is the reply to MAIL, counted as any other, and the session goes on."""
     made, action = asking(line)
     made.backend.refusal = refusal
     assert made.protocol.caller_found(action, CALLER) is None
@@ -201,7 +193,6 @@ def test_a_client_that_is_gone_begins_nothing(line: bytes, result: Caller | Refu
 
 
 def test_what_is_injected_before_tls_is_never_read() -> None:
-    """A command in the same packet as STARTTLS is discarded, and everything said in the clear forgotten."""
     made = talk(secure=False, plaintext_login=True)
     made.say(b"EHLO client.example.com")
     made.say(b"AUTH PLAIN " + credential())

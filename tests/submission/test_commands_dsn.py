@@ -15,7 +15,6 @@ FROM, TO = b"MAIL FROM:<a@example.com>", b"RCPT TO:<ada@example.net>"
 
 
 def asked(mail: bytes, *rcpts: bytes) -> dict[str, DsnRequest] | None:
-    """What is to be told of the recipients of one message, by these parameters."""
     made = logged_in()
     assert made.say(FROM + mail) == replies.SENDER_OK
     for each in rcpts:
@@ -27,13 +26,11 @@ def asked(mail: bytes, *rcpts: bytes) -> dict[str, DsnRequest] | None:
 
 
 def test_it_is_offered() -> None:
-    """EHLO says so."""
     assert b"250-DSN\r\n" in logged_in().say(b"EHLO client.example.com")
 
 
 @pytest.mark.parametrize("rcpt", [b"", b" NOTIFY=NEVER", b" notify=never", b" ORCPT=rfc822;ada+40example.net"])
 def test_nothing_is_told_unless_asked(rcpt: bytes) -> None:
-    """Without NOTIFY, or with NEVER, there is no request, whatever else is given."""
     assert asked(b" RET=FULL ENVID=QQ314159", TO + rcpt) is None
 
 
@@ -48,12 +45,10 @@ def test_nothing_is_told_unless_asked(rcpt: bytes) -> None:
     ],
 )
 def test_what_is_asked_for(notify: bytes, wanted: tuple[DsnCondition, ...]) -> None:
-    """Any of the three, in any case and order."""
     assert asked(b"", TO + b" NOTIFY=" + notify) == {"ada@example.net": DsnRequest(wanted)}
 
 
 def test_all_parameters_together() -> None:
-    """They are decoded, and each recipient has its own; of two equal recipients the first counts."""
     found = asked(
         b" RET=FULL ENVID=a+2Bb+20c",
         b"RCPT TO:<Ada@example.net> ORCPT=rfc822;Ada+2Bx@list.example NOTIFY=SUCCESS",
@@ -69,7 +64,6 @@ def test_all_parameters_together() -> None:
 
 
 def test_a_costly_recipient_keeps_its_request() -> None:
-    """One whose address is parsed elsewhere."""
     name = "ü" * 50
     found = asked(b" SMTPUTF8", f"RCPT TO:<ada@{name}.example> NOTIFY=DELAY".encode())
     assert found is not None
@@ -110,7 +104,6 @@ def test_raw_characters_of_an_original_recipient() -> None:
     ],
 )
 def test_hostile_parameters_of_mail(parameters: bytes) -> None:
-    """Each is 501, and begins no transaction."""
     made = logged_in()
     assert made.say(FROM + b" " + parameters).startswith(b"501 5.5.4 ")
     assert made.say(TO) == replies.MAIL_FIRST
@@ -150,7 +143,6 @@ def test_hostile_parameters_of_mail(parameters: bytes) -> None:
     ],
 )
 def test_hostile_parameters_of_rcpt(parameters: bytes) -> None:
-    """Each is 501, and adds no recipient."""
     made = logged_in()
     made.say(FROM)
     assert made.say(TO + b" " + parameters).startswith(b"501 5.5.4 ")
@@ -158,7 +150,6 @@ def test_hostile_parameters_of_rcpt(parameters: bytes) -> None:
 
 
 def test_embedded_characters_count() -> None:
-    """The limit of ORCPT holds for what is kept, not only for what was sent."""
     made = logged_in()
     made.say(FROM + b" SMTPUTF8")
     assert made.say(TO + b" ORCPT=utf-8;" + "ü".encode() * 200).startswith(b"501 5.5.4 ORCPT")
@@ -166,7 +157,6 @@ def test_embedded_characters_count() -> None:
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="="), min_size=1, max_size=200))
 def test_any_value_is_read_or_refused(text: str) -> None:
-    """Whatever is read is printable ASCII within the limits; nothing but a refusal is raised."""
     try:
         _, mail = mail_path(f"FROM:<a@example.com> ENVID={text}", dsn=True)
         found = dsn_request(mail, {"NOTIFY": "DELAY", "ORCPT": f"rfc822;{text}"}, utf8=False)

@@ -16,7 +16,6 @@ CALLBACKS = {name for name in dir(asyncio.Protocol) if not name.startswith("_")}
 
 
 def test_every_callback_of_asyncio_is_overridden() -> None:
-    """asyncio calls the session's own methods only, and hands it data the plain way."""
     assert {*CALLBACKS} == {
         "connection_lost",
         "connection_made",
@@ -30,7 +29,6 @@ def test_every_callback_of_asyncio_is_overridden() -> None:
 
 
 async def test_no_name_of_a_session_means_something_to_aiosmtpd(tmp_path: Path) -> None:
-    """Methods and attributes of a session override nothing of aiosmtpd but those callbacks."""
     async with served(tmp_path) as made, made.connected():
         sessions = [each for each in gc.get_objects() if isinstance(each, SmtpSession)]  # of earlier tests, too
         assert sessions
@@ -41,7 +39,6 @@ async def test_no_name_of_a_session_means_something_to_aiosmtpd(tmp_path: Path) 
 
 
 async def test_no_code_of_aiosmtpd_runs(tmp_path: Path) -> None:
-    """A whole session, from its greeting to its end, runs without any function of aiosmtpd."""
     ran: set[str] = set()
     package = str(Path(aiosmtpd.__file__).parent)
 

@@ -16,9 +16,9 @@ from appliance.concurrency.workers import Workers
 from appliance.config import load
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.intake.limits import RequestRate
+from appliance.intake.accept import IntakeServices
+from appliance.intake.limits import Credentials, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.intake.services import Credentials, IntakeServices
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
 from appliance.store import open_store
@@ -40,8 +40,6 @@ allow_plaintext_auth = true
 
 @dataclass
 class FailingIntake:
-    """An intake that raises, or keeps clients waiting."""
-
     error: BaseException | None = None
     held: trio.Event | None = None
     taken: list[bytes] = field(default_factory=list)
@@ -61,7 +59,6 @@ class FailingIntake:
         secure: bool,
         dsn: Mapping[str, DsnRequest] | None,
     ) -> Any:
-        """Take a message, or not."""
         if self.held is not None:
             await self.held.wait()
         if self.error is not None:
@@ -74,8 +71,6 @@ class FailingIntake:
 
 @dataclass
 class Served:
-    """A running submission server."""
-
     port: int
     account: Provisioned
     intake: FailingIntake
@@ -83,7 +78,6 @@ class Served:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator["Client"]:
-        """A client that was greeted and has logged in."""
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             client = Client(stream)
             assert (await client.reply()).startswith(b"220 ")
@@ -95,13 +89,10 @@ class Served:
 
 @dataclass
 class Client:
-    """Lines out, replies in."""
-
     stream: trio.SocketStream
     unread: bytes = b""
 
     async def reply(self) -> bytes:
-        """The next reply's last line; b"" at the end."""
         with trio.fail_after(10):
             while True:
                 line, end, rest = self.unread.partition(b"\r\n")
@@ -116,12 +107,10 @@ class Client:
                     return line
 
     async def say(self, line: bytes) -> bytes:
-        """One line and its reply."""
         await self.stream.send_all(line + b"\r\n")
         return await self.reply()
 
     async def transact(self) -> bytes:
-        """One message."""
         await self.say(b"MAIL FROM:<a@example.com>")
         await self.say(b"RCPT TO:<b@example.net>")
         await self.say(b"DATA")
@@ -130,7 +119,6 @@ class Client:
 
 @asynccontextmanager
 async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
-    """A server with an intake of ours."""
     env, intake, stopping = Environment(), FailingIntake(), trio.Event()
     settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
     async with open_store(tmp_path, env, inline=True) as store, trio.open_nursery() as nursery:
@@ -160,8 +148,6 @@ async def test_an_error_of_ours_is_a_451_without_its_text(tmp_path: Path, caplog
 
 
 async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others do not notice."""
-
     def broken(self: protocol.SmtpProtocol, argument: str) -> None:
         raise RuntimeError("secret insides")
 
@@ -174,7 +160,6 @@ async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypat
 
 
 async def test_an_error_in_asyncio_ends_nothing(tmp_path: Path) -> None:
-    """A callback that raises on the loop is logged; trio-asyncio by itself would end the process."""
     async with served(tmp_path) as made, made.connected() as client:
         (loop,) = _loops()
         loop.call_soon(_fail)
@@ -187,7 +172,6 @@ def _fail() -> None:
 
 
 def _loops() -> list[asyncio.AbstractEventLoop]:
-    """The loops that run in this process."""
     found = [each for each in gc.get_objects() if isinstance(each, asyncio.SelectorEventLoop)]
     return [each for each in found if each.is_running()]
 
@@ -220,7 +204,6 @@ async def test_a_client_that_goes_away_stops_no_commit(tmp_path: Path) -> None:
 
 
 async def test_reading_ahead_is_bounded(tmp_path: Path) -> None:
-    """While a message is being stored, no more than a little of what follows is taken in."""
     async with served(tmp_path) as made:
         made.intake.held = trio.Event()
         async with made.connected() as client:

@@ -64,9 +64,8 @@ from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
 from appliance.net.http import REQUEST_HEAD_BYTES
-from appliance.submission import commands, limits
-from appliance.submission.actions import FindCaller, FindRecipient, PlainAction, Submit
-from appliance.submission.content import DataContent
+from appliance.submission import commands
+from appliance.submission.content import DataContent, FindCaller, FindRecipient, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.web import hypercorn_parts as hypercorn
@@ -381,7 +380,7 @@ async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callab
             else:
                 protocol.resume()
             action = following or protocol.proceed()
-        if len(protocol.input.data) > limits.AUTH_LINE:
+        if len(protocol.input.data) > commands.AUTH_LINE:
             raise Wrong(f"{len(protocol.input.data)} octets are held that are no line")
     protocol.close()
     taken.replies = b"".join(protocol.out)
