@@ -7,6 +7,8 @@ from msgspec import Struct
 
 
 class Role(StrEnum):
+    """Whether a user of the dashboard administers the installation."""
+
     CUSTOMER = "customer"
     ADMIN = "admin"
 
@@ -225,6 +227,8 @@ class ApiKey(Struct, frozen=True):
 
 
 class RecordStatus(StrEnum):
+    """The state of a required record in DNS."""
+
     OK = "ok"
     MISSING = "missing"
     DIFFERS = "differs"

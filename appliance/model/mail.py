@@ -14,6 +14,8 @@ from appliance.times import HOUR
 
 
 class MessageStatus(StrEnum):
+    """The status of a message; `queued` until every recipient is final."""
+
     QUEUED = "queued"
     DELIVERED = "delivered"
     PARTIAL = "partial"
@@ -21,6 +23,8 @@ class MessageStatus(StrEnum):
 
 
 class RecipientStatus(StrEnum):
+    """The status of one recipient; `deferred` means waiting for a retry."""
+
     QUEUED = "queued"
     DEFERRED = "deferred"
     DELIVERED = "delivered"
@@ -59,18 +63,24 @@ class BounceClass(StrEnum):
 
 
 class Billing(StrEnum):
+    """The state of a reserved credit."""
+
     RESERVED = "reserved"
     SETTLED = "settled"
     RELEASED = "released"
 
 
 class Source(StrEnum):
+    """The source of a message."""
+
     API = "api"
     SMTP = "smtp"
     TEST = "test"
 
 
 class SuppressionOrigin(StrEnum):
+    """What put an address on a suppression list."""
+
     BOUNCE = "bounce"
     LATE_BOUNCE = "late_bounce"
     COMPLAINT = "complaint"

@@ -38,12 +38,16 @@ EVENT_TYPES = {RecipientStatus(event.removeprefix("email.")): event for event in
 
 
 class Trigger(StrEnum):
+    """Why an event is posted."""
+
     EVENT = "event"
     PING = "ping"
     REPLAY = "replay"
 
 
 class PostStatus(StrEnum):
+    """The status of a post; `pending` until a 2xx or the last attempt."""
+
     PENDING = "pending"
     SUCCESS = "success"
     FAILED = "failed"
