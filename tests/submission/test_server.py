@@ -3,17 +3,25 @@
 import asyncio
 import gc
 import ssl
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import aiosmtpd
 import pytest
 import trio
+import trustme
+from aiosmtpd.smtp import SMTP
+from cryptography.hazmat.primitives import serialization
 
 from appliance.concurrency.workers import Workers
 from appliance.config import load
+from appliance.config.load import parse
+from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.accept import IntakeServices
@@ -23,6 +31,11 @@ from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
 from appliance.store import open_store
 from appliance.submission import protocol, server
+from appliance.submission.connection import SmtpSession
+from appliance.submission.server import load_certificate
+from appliance.tls.certificate import CERTIFICATE_CHECK_INTERVAL, Certificate
+from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.self_signed import generate
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 
@@ -292,3 +305,119 @@ async def test_plain_text_behind_starttls_is_never_a_command(tmp_path: Path, jun
             while await stream.receive_some(65_536):
                 pass
         assert made.intake.taken == []
+
+
+CALLBACKS = {name for name in dir(asyncio.Protocol) if not name.startswith("_")}
+
+
+def test_every_callback_of_asyncio_is_overridden() -> None:
+    assert {*CALLBACKS} == {
+        "connection_lost",
+        "connection_made",
+        "data_received",
+        "eof_received",
+        "pause_writing",
+        "resume_writing",
+    }
+    assert set(vars(SmtpSession)) >= CALLBACKS
+    assert not issubclass(SMTP, asyncio.BufferedProtocol)
+
+
+async def test_no_name_of_a_session_means_something_to_aiosmtpd(tmp_path: Path) -> None:
+    async with served(tmp_path) as made, made.connected():
+        sessions = [each for each in gc.get_objects() if isinstance(each, SmtpSession)]  # of earlier tests, too
+        assert sessions
+        for session in sessions:
+            ours = {name for name in (*vars(SmtpSession), *vars(session)) if not name.startswith("__")}
+            assert ours & set(dir(SMTP)) == CALLBACKS
+            SMTP.__del__(session)  # type: ignore[no-untyped-call]  # finds nothing of what its __init__ would set up
+
+
+async def test_no_code_of_aiosmtpd_runs(tmp_path: Path) -> None:
+    ran: set[str] = set()
+    package = str(Path(aiosmtpd.__file__).parent)
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            ran.add(frame.f_code.co_name)
+
+    async with served(tmp_path) as made:
+        sys.setprofile(note)
+        try:
+            async with made.connected() as client:
+                assert await client.transact() == b"250 2.0.0 queued as msg_1"
+                assert (await client.say(b"QUIT")).startswith(b"221 ")
+                assert await client.reply() == b""
+        finally:
+            sys.setprofile(None)
+    assert ran <= {"__del__"}
+
+
+def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> Config:
+    text = f'[server]\nhostname = "{hostname}"\ndata_dir = "{directory}"\n[smtp]\n{smtp}'
+    return parse(text, directory / "config.toml")
+
+
+def named(directory: Path, chain: bytes, key: bytes) -> Config:
+    (directory / "chain.pem").write_bytes(chain)
+    (directory / "key.pem").write_bytes(key)
+    return settings(directory, f'tls_cert = "{directory}/chain.pem"\ntls_key = "{directory}/key.pem"\n')
+
+
+def issued() -> tuple[bytes, bytes]:
+    made = trustme.CA().issue_cert("mail.example.com")
+    return b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
+
+
+def encrypted(key: bytes) -> bytes:
+    loaded = serialization.load_pem_private_key(key, None)
+    return loaded.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+
+
+def test_one_is_made_for_each_host_name(tmp_path: Path) -> None:
+    """The generated one stays as long as the host is called so, and is made anew when it is damaged."""
+    load_certificate(settings(tmp_path))
+    first = (tmp_path / CERTIFICATE).read_bytes()
+    load_certificate(settings(tmp_path))
+    assert (tmp_path / CERTIFICATE).read_bytes() == first
+    load_certificate(settings(tmp_path, hostname="other.example.com"))
+    second = (tmp_path / CERTIFICATE).read_bytes()
+    assert second != first
+    (tmp_path / CERTIFICATE).write_bytes(second[:100])
+    load_certificate(settings(tmp_path, hostname="other.example.com"))
+    assert len((tmp_path / CERTIFICATE).read_bytes()) > 100
+
+
+@pytest.mark.parametrize("fault", ["nonsense", "another's key", "an encrypted key"])
+def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) -> None:
+    chain, key = issued()
+    wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
+    with pytest.raises(ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
+        load_certificate(named(tmp_path, chain, wrong))
+
+
+async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    generate(chain, key, "mail.example.com")
+    certificate = Certificate(chain, key)
+    seen: list[ssl.SSLContext] = [certificate.context]
+
+    async def look() -> ssl.SSLContext:
+        await trio.sleep(CERTIFICATE_CHECK_INTERVAL * 1.5)
+        return certificate.context
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(certificate.watch)
+        assert await look() is seen[0]
+        kept = key.read_bytes()
+        key.unlink()
+        assert await look() is seen[0]
+        key.write_bytes(b"not a key")
+        assert await look() is seen[0]
+        key.write_bytes(kept)
+        assert (await look()) is not seen[0]
+        nursery.cancel_scope.cancel()

@@ -79,7 +79,7 @@ from tests.feedback.mutated_mail import GROWTH, LONGEST, MAILS, made, most_memor
 from tests.feedback.mutations import mutated
 from tests.inbound.test_listener import made as feedback_session
 from tests.message.samples import body as sample_body
-from tests.message.test_submitted_hostile import WHOLE
+from tests.message.test_submitted import WHOLE
 from tests.submission.offline_client import credential
 from tests.submission.offline_client import talk as submission_session
 from tests.web.test_fast_post import FIELDS, LINES, PLAIN
