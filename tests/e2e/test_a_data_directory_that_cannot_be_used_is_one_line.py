@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,7 +16,7 @@ from appliance.cli import leaves, main
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.instance_lock import LOCK_FILE
-from tests.fork_client import fork
+from tests import running_appliance
 from tests.running_appliance import add_account
 
 pytestmark = [
@@ -145,21 +145,8 @@ def settle_on(directory: Path, data_dir: str) -> None:
 
 def ran(directory: Path, user: int, *words: str) -> tuple[int, str]:
     """The exit code of a command as this user, and what it wrote to stderr."""
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = fork(
-            *(*words, "--config", str(directory / "config.toml")),
-            directory=directory,
-            environment=os.environ,
-            stdout=stdout,
-            stderr=stderr,
-            user=user,
-        )
-        try:
-            code = process.wait(30)
-        finally:
-            process.kill()
-        stderr.seek(0)
-        return code, stderr.read().decode()
+    code, _, errors = running_appliance.ran(directory / "config.toml", *words, directory=directory, user=user)
+    return code, errors
 
 
 def chmod(name: str, mode: int) -> Callable[[Path], None]:

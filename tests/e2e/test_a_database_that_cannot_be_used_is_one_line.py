@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from urllib.parse import quote
 
 import psycopg
@@ -27,11 +26,11 @@ from appliance.keys.keyfile import KEY_FILE, fingerprint, load_or_create
 from appliance.store import open_store
 from appliance.store.postgresql.migrate import newest_known
 from appliance.system.instance_lock import LOCK_FILE
-from tests.fork_client import fork
 from tests.pgbouncer import pgbouncer
 from tests.ports import free_port
 from tests.postgresql_server import USER, PostgresServer, postgresql
 from tests.programs import needs
+from tests.running_appliance import ran
 
 pytestmark = needs("postgresql")
 
@@ -117,30 +116,12 @@ def make_ours(url: str, data_dir: Path) -> None:
     trio.run(fill)
 
 
-def ran(directory: Path, *words: str) -> tuple[int, str]:
-    """The exit code of a command, and what it wrote to stderr."""
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = fork(
-            *(*words, "--config", str(directory / "config.toml")),
-            directory=directory,
-            environment=os.environ,
-            stdout=stdout,
-            stderr=stderr,
-        )
-        try:
-            code = process.wait(30)
-        finally:
-            process.kill()
-        stderr.seek(0)
-        return code, stderr.read().decode()
-
-
 def check_refused(directory: Path, url: str, expected: str, commands: tuple[tuple[str, ...], ...] = COMMANDS) -> None:
     """Server and commands end with 1 and this one line; no password is in it, and no key file is made."""
     (directory / "config.toml").write_text(SETTINGS.format(url=url))
     before = sorted((directory / "data").glob("*"))
     for words in commands:
-        code, errors = ran(directory, *words)
+        code, _, errors = ran(directory / "config.toml", *words, directory=directory)
         assert (code, errors.count("\n")) == (1, 1), (words, errors)
         if words == ("serve",):  # its stderr is a log
             errors = f"Error: {json.loads(errors)['reason']}\n"
@@ -276,7 +257,7 @@ def test_a_database_where_no_table_may_be_made(server: Server, tmp_path: Path) -
     sql(server, "closed", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     told = "permission denied .* let the user of the URL own the database"
     check_refused(tmp_path, server.tcp("closed"), told, (("serve",), ("pause",)))
-    assert ran(tmp_path, "account", "list") == (0, "")  # makes none, so it needs none
+    assert ran(tmp_path / "config.toml", "account", "list", directory=tmp_path)[0] == 0  # it makes none
 
 
 def test_a_newer_schema(server: Server, tmp_path: Path) -> None:
@@ -309,7 +290,7 @@ def test_a_missing_or_wrong_key_file(server: Server, tmp_path: Path) -> None:
     check_refused(node, url, r"data/appliance.key: expected 32 bytes, found 10")
     assert contents(server, "keyed") == before
     shutil.copy(tmp_path / "first" / KEY_FILE, node / "data" / KEY_FILE)
-    assert ran(node, "account", "list") == (0, "")
+    assert ran(node / "config.toml", "account", "list", directory=node)[0] == 0
 
 
 # ---- the driver

@@ -24,7 +24,6 @@ F_SETPIPE_SZ = 1031  # fcntl(2)
 PIPE = 4096  # bytes, the smallest there is
 EXIT_WITHIN = 15  # seconds; the log's own part of it is 1.5
 READY_WITHIN = 40
-DROPPED = "appliance_log_lines_dropped_total"
 MANY = 50  # recipients of a message, each with a line of its own
 NOISE = 300  # requests, each of which writes lines about its message; the pipe holds ten of them
 CONFIG = """

@@ -18,13 +18,13 @@ from tests import engines
 from tests.e2e.raw import Client, request, sending
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
+from tests.waiting import wait_until
 
 ROUNDS = {engines.Kind.SQLITE: 30, engines.Kind.POSTGRESQL: 10}  # the file is ours to keep whole
 SENDERS = 8
 SEED = 9
 CREDITS = 1_000_000
 LONGEST = 0.6  # seconds of load before a kill
-FINAL_WITHIN = 15  # seconds after the last restart
 
 LOCAL_PARTS = ("user", "user", "user", "bounce", "defer", "fail")
 
@@ -173,14 +173,6 @@ def check_statuses(running: Running) -> None:
         assert (status, billing) == message_result(counts[message_id])
 
 
-def wait_until_all_are_final(running: Running) -> None:
-    """Wait for the last deferral."""
-    deadline = time.monotonic() + FINAL_WITHIN
-    while rows(running, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def one_round(running: Running, clients: Clients, seconds: float) -> None:
     """A start, some load, a kill, and a look at what is there."""
     running.start()
@@ -210,7 +202,7 @@ def test_kill_9_loses_nothing(tmp_path: Path, engine: engines.Kind) -> None:
                 one_round(again, clients, choose.uniform(0.0, LONGEST))
         running.start()
         clients.retry(running)
-        wait_until_all_are_final(running)
+        wait_until(lambda: not rows(running, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"))
         assert running.terminate() == 0
         assert running.complaints() == []
         assert clients.wrong == []

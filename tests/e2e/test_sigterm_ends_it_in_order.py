@@ -15,7 +15,7 @@ import trio
 
 from tests import engines
 from tests.e2e.raw import MESSAGE, Client, certified, request, sending
-from tests.running_appliance import STOP_TIMEOUT, Running, appliance
+from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 
 SHUTDOWN = 3.0  # seconds, of the setting below
@@ -35,10 +35,7 @@ def stop(running: Running) -> None:
     """Send the signal, and wait until it has been taken."""
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT
-    while '"event": "stopping"' not in running.log_file.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    running.await_event("stopping")
 
 
 def seconds_until_ended(running: Running) -> float:

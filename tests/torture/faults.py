@@ -29,13 +29,14 @@ from appliance.store import FILE_NAME
 from tests import engines
 from tests.e2e.delivery.world import delays, world
 from tests.e2e.storms.failing_disk import SYNCS, WRITES, failing
-from tests.e2e.storms.senders import LINE, Senders, assert_soon, waiting
+from tests.e2e.storms.senders import LINE, Senders, waiting
 from tests.e2e.storms.small_disk import MIB, mounted
 from tests.e2e.submission.client import Raw
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import Running, appliance
 from tests.set_clock import CLOCK_FILE, set_clock
+from tests.waiting import wait_until
 
 Told = Callable[[str], None]
 
@@ -107,7 +108,7 @@ def _check_afterwards(running: Running, load: Load) -> None:
         running.start()
     with suppress(OSError):
         load.accepted_again_within(running)
-    assert_soon(lambda: not waiting(running))
+    wait_until(lambda: not waiting(running))
     engines.check(running.data_dir)
     stored: dict[str, str] = dict(engines.rows(running.data_dir, "SELECT id, status FROM messages"))
     if lost := [message for message in load.acknowledged if stored.get(message) != "delivered"]:

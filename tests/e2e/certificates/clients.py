@@ -3,13 +3,13 @@
 import json
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests import waiting
 from tests.fakes.pebble import Pebble
 from tests.running_appliance import Running, appliance
 
@@ -78,12 +78,9 @@ def trusted(running: Running, listener: str, trust: ssl.SSLContext, name: str = 
     return True
 
 
-def wait_until(condition: Callable[[], object], running: Running, within: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], running: Running, within: float = waiting.PATIENCE) -> None:
     """Look often; the log tells why it did not come to that."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, running.log_file.read_text()
-        time.sleep(0.05)
+    waiting.wait_until(condition, within, running.log_file.read_text)
 
 
 def events(running: Running, logger: str = "appliance.acme") -> list[dict[str, Any]]:

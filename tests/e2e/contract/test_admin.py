@@ -1,14 +1,11 @@
 """What administrators do: accounts, their credits, and the queue; and that no other user may."""
 
-import time
 import uuid
 from typing import Any
 
 import pytest
 
-from appliance.config.settings import WarmupSettings
 from appliance.model.accounts import Role
-from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
 from appliance.web.api.admin_accounts import mark
 from tests.e2e.contract.conftest import NewAccount
@@ -36,44 +33,6 @@ def described(**changes: Any) -> dict[str, Any]:
     """A new account that does not exist yet, with changes."""
     name = f"made-{uuid.uuid4().hex[:10]}"
     return {"name": name, "email": f"{name}@example.org", "password": "a long password", **changes}
-
-
-ROUTES = [
-    ("GET", "/v1/admin/accounts", None),
-    ("POST", "/v1/admin/accounts", {"name": "x", "email": "x@example.org", "password": "a long password"}),
-    ("GET", "/v1/admin/accounts/{id}", None),
-    ("POST", "/v1/admin/accounts/{id}/suspend", None),
-    ("POST", "/v1/admin/accounts/{id}/resume", None),
-    ("POST", "/v1/admin/accounts/{id}/credits", {"change": 1_000}),
-    ("POST", "/v1/admin/accounts/{id}/daily-cap", {"recipients": 5}),
-    ("GET", "/v1/admin/accounts/{id}/usage", None),
-    ("GET", "/v1/admin/accounts/{id}/emails", None),
-    ("GET", "/v1/admin/accounts/{id}/emails/msg_1", None),
-    ("GET", "/v1/admin/accounts/{id}/emails/msg_1/body", None),
-    ("GET", "/v1/admin/accounts/{id}/emails/msg_1/raw", None),
-    ("GET", "/v1/admin/accounts/{id}/emails/msg_1/attachments/0", None),
-    ("GET", "/v1/admin/accounts/{id}/users", None),
-    ("POST", "/v1/admin/users/{id}/role", {"role": "owner"}),
-    ("POST", "/v1/admin/users/{id}/password-reset", None),
-    ("DELETE", "/v1/admin/users/{id}/totp", None),
-    ("GET", "/v1/admin/queue", None),
-    ("POST", "/v1/admin/queue/pause", {}),
-    ("POST", "/v1/admin/queue/resume", None),
-    ("POST", "/v1/admin/queue/google/pause", {}),
-    ("POST", "/v1/admin/queue/google/resume", None),
-    ("GET", "/v1/admin/nodes", None),
-    ("POST", "/v1/admin/nodes/mail2/drain", None),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body"), ROUTES)
-def test_a_customer_may_do_nothing_of_it(customer: Caller, method: str, path: str, body: Any) -> None:
-    """It is 403 whatever it names, also the customer's own account; without a token it is 401."""
-    options = {} if body is None else {"json": body}
-    for account_id in (customer.account.account_id, UNKNOWN_ACCOUNT):
-        error(customer.request(method, path.format(id=account_id), **options), 403, "forbidden")
-    unknown = customer.using({}).request(method, path.format(id=UNKNOWN_ACCOUNT), **options)
-    error(unknown, 401, "unauthorized")
 
 
 def test_an_account_is_created_and_works(admin: Caller) -> None:
@@ -171,20 +130,13 @@ def test_credits_are_changed(admin: Caller, new_account: NewAccount) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"change": 1, "balance": 1}, {"change": None}, {"change": "1"}, {"balance": -1}, {"change": 10**20}]
+    "body", [{}, {"change": 1, "balance": 1}, {"change": None}, {"change": "1"}, {"change": 1.5}, {"balance": -1}]
 )
 def test_a_strange_change_of_credits_is_400(admin: Caller, new_account: NewAccount, body: dict[str, Any]) -> None:
     """Nothing is changed by it."""
     caller = new_account(credit=10)
     error(post(admin, f"/v1/admin/accounts/{caller.account.account_id}/credits", body), 400, "invalid_request")
     assert caller.credits() == 10
-
-
-def test_half_a_credit_is_refused_in_plain_words(admin: Caller, new_account: NewAccount) -> None:
-    """The text says what kind of number is wanted."""
-    path = f"/v1/admin/accounts/{new_account().account.account_id}/credits"
-    text = error(post(admin, path, {"change": 1.5}), 400, "invalid_request")
-    assert text == "change: expected a whole number, got a number"
 
 
 @pytest.mark.parametrize("method", ["GET", "suspend", "resume", "credits"])
@@ -218,14 +170,6 @@ def test_the_queue_is_told_and_steered(admin: Caller, new_account: NewAccount) -
     assert post(admin, f"/v1/admin/queue/{pool}/resume").json()["held"] is False
     error(post(admin, f"/v1/admin/queue/{pool}/resume"), 404, "not_found")
     assert seen()["held_because"] is None
-
-
-def test_no_warm_up_is_told_unless_it_is_on(admin: Caller) -> None:
-    """What is left of one that was turned off holds nothing back, and is not told."""
-    now = time.time_ns() // 1000
-    pace = begin("google", "192.0.2.1", now).take(WarmupSettings(), now, 1)
-    change(admin.running.data_dir, lambda store: store.warmups.keep([pace]))
-    assert admin.get("/v1/admin/queue").json()["warmups"] == []
 
 
 def test_all_mail_is_paused_and_resumed(admin: Caller) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.errors import Code
 from tests.e2e import raw
-from tests.e2e.contract.service import Caller, any_error, at_once, bearer, error, eventually, message
+from tests.e2e.contract.service import Caller, any_error, at_once, bearer, error, message
 from tests.running_appliance import PASSWORD, Running, add_account, appliance
 
 # The interface's list, word for word.
@@ -280,34 +280,6 @@ def test_an_address_that_goes_on_guessing_is_asked_to_wait(narrow: Running) -> N
         error(refused, 429, "rate_limited")
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert client.post("/v1/auth/login", json=login).status_code == 200
-
-
-def test_a_full_disk_refuses_mail_for_now(narrow: Running) -> None:
-    """Below the watermark sends get 503, temporary_failure and Retry-After, nothing is kept, and reading goes on."""
-    with narrow.client(headers=narrow.account.basic) as client:
-        message_id = client.post("/emails", json=message(), headers={"Idempotency-Key": "before"}).json()["id"]
-    narrow.terminate()
-    settings = narrow.config_file.read_text()
-    narrow.config_file.write_text(settings.replace('min_free_disk = "0"', 'min_free_disk = "9000000GiB"'))
-    narrow.start()
-    with narrow.client(headers=narrow.login()) as client:
-        error(client.post("/v1/webhook/rotate-secret"), 503, "temporary_failure")
-        error(client.put("/v1/templates/full", json={"text": "x"}), 503, "temporary_failure")
-        error(client.delete("/v1/templates/none"), 404, "not_found")  # room can be made
-        error(client.post("/v1/admin/queue/pause"), 403, "forbidden")
-        assert client.post("/v1/auth/logout").status_code == 200
-    with narrow.client() as client:
-        response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
-        error(response, 503, "temporary_failure")
-        assert int(response.headers["retry-after"]) >= 1
-        eventually(lambda: client.get(f"/emails/{message_id}").json()["status"], lambda status: status == "delivered")
-    narrow.terminate()
-    narrow.config_file.write_text(settings)
-    narrow.start()
-    with narrow.client() as client:
-        response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
-        assert response.status_code == 202
-        assert "idempotent-replayed" not in response.headers
 
 
 @pytest.mark.parametrize(("size", "status"), [(15_000, 200), (17_000, 400), (40_000, 400)])

@@ -209,23 +209,6 @@ def test_a_managing_key_is_no_person_and_no_administrator(new_account: NewAccoun
     error(key_of(admin, scope="manage").request(method, path), 403, "forbidden")
 
 
-def test_a_key_opens_its_own_account_only(new_account: NewAccount) -> None:
-    """What belongs to another account is 404 for it, and is not in its lists."""
-    mine, theirs = owner(new_account()), owner(new_account())
-    manager = key_of(mine, scope="manage")
-    foreign = create(theirs, "/v1/api-keys")
-    sent = theirs.send()["id"]
-    for method, path in (
-        ("DELETE", f"/v1/api-keys/{foreign['id']}"),
-        ("POST", f"/v1/api-keys/{foreign['id']}/roll"),
-        ("GET", f"/v1/emails/{sent}"),
-        ("GET", f"/emails/{sent}"),
-    ):
-        error(manager.request(method, path), 404, "not_found")
-    assert foreign["id"] not in manager.get("/v1/api-keys").text
-    assert sends(theirs, bearer(foreign["key"]))
-
-
 # ---- limits
 
 

@@ -180,15 +180,20 @@ def test_a_limited_key_manages_its_domain(things: Things) -> None:
     assert limited.request("DELETE", f"/v1/api-keys/{key['id']}").status_code == 200
 
 
-@pytest.mark.parametrize("scope", ["send", "read", "full"])
-@pytest.mark.parametrize("test", [False, True])
-def test_no_other_scope_opens_v1(things: Things, scope: str, test: bool) -> None:
-    """Whatever the operation, and whether or not it is a test key."""
-    key = things.customer.using(bearer(made_key(things.customer, scope=scope, test=test)["key"]))
-    for operation in FOR_KEYS:
-        _, options = LIMITED[operation.name]
-        error(key.request(operation.method, path_of(operation, things), **options), 401, "unauthorized")
-    error(key.get("/dashboard/live"), 401, "unauthorized")
+@pytest.mark.parametrize("scope", ["send", "read", "full", "SMTP credential", ""])
+def test_no_other_credential_opens_v1(things: Things, scope: str) -> None:
+    """Whatever the operation: no other scope, no test key, no SMTP credential, and nothing at all."""
+    headers = [things.customer.account.basic] if scope == "SMTP credential" else [{}]
+    if scope in ("send", "read", "full"):
+        keys = (made_key(things.customer, scope=scope, test=test)["key"] for test in (False, True))
+        headers = [bearer(key) for key in keys]
+    for caller in map(things.customer.using, headers):
+        for operation in FOR_KEYS:
+            _, options = LIMITED[operation.name]
+            response = caller.request(operation.method, path_of(operation, things), **options)
+            error(response, 401, "unauthorized")
+            assert "www-authenticate" in response.headers
+        error(caller.get("/dashboard/live"), 401, "unauthorized")
 
 
 @pytest.mark.parametrize("scope", ["read", "full"])

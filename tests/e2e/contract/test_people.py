@@ -252,14 +252,6 @@ def test_the_last_owner_stays(boss: Caller) -> None:
     assert sum(answer.status_code == 200 for answer in answers) == 1
 
 
-def test_other_accounts_people_are_not_found(boss: Caller, customer: Caller) -> None:
-    """Their ids are 404, and nothing of them is listed."""
-    theirs = user_id(boss)
-    error(customer.request("POST", f"/v1/users/{theirs}/role", json={"role": "viewer"}), 404, "not_found")
-    error(customer.request("DELETE", f"/v1/users/{theirs}"), 404, "not_found")
-    assert boss.account.email not in people(customer)
-
-
 # ---- administration
 
 

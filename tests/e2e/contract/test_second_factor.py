@@ -15,7 +15,6 @@ from tests.e2e.contract.service import Caller, at_once, bearer, error, message, 
 from tests.running_appliance import PASSWORD, add_account, appliance
 
 OFF = {"enabled": False, "required": False, "enabled_at": None, "recovery_codes_left": 0}
-FORGET = "UPDATE second_factors SET last_step = 0"
 
 
 @pytest.fixture

@@ -208,16 +208,6 @@ def _login(caller: Caller) -> dict[str, str]:
     return {"email": caller.account.email, "password": PASSWORD}
 
 
-def test_no_user_ends_another_users_session(new_account: NewAccount) -> None:
-    """Another user's session is not found, and goes on."""
-    caller, stranger = new_account(), new_account()
-    token = caller.token()
-    (session,) = caller.using(bearer(token)).get("/v1/auth/sessions").json()["sessions"]
-    theirs = owner(stranger)
-    error(theirs.request("DELETE", f"/v1/auth/sessions/{session['id']}"), 404, "not_found")
-    assert works(caller, token)
-
-
 def test_what_a_browser_calls_itself_is_cut(new_account: NewAccount) -> None:
     """A long name of a program does not fill the list, and markup in it is text."""
     caller = new_account()

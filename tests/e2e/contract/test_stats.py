@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, error, owner, waiting
 
@@ -65,12 +63,6 @@ def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
     ]
 
 
-@pytest.mark.parametrize("days", ["0", "91", "-1", "x", "", "1.5", "٣"])
-def test_a_wrong_number_of_days_is_400(customer: Caller, days: str) -> None:
-    """There are 1 to 90."""
-    assert error(customer.get("/v1/stats", params={"days": days}), 400, "invalid_request").startswith("days:")
-
-
 # ---- problems
 
 
@@ -97,12 +89,6 @@ def test_the_latest_problems_are_told(new_account: NewAccount) -> None:
     assert (found[1]["bounce_class"], found[1]["next_attempt_at"]) == ("invalid_recipient", None)
     assert problems(caller, limit=1) == found[:1]
     assert problems(new_account()) == []
-
-
-@pytest.mark.parametrize("limit", ["0", "51", "x"])
-def test_a_wrong_number_of_problems_is_400(customer: Caller, limit: str) -> None:
-    """There are 1 to 50."""
-    assert error(customer.get("/v1/problems", params={"limit": limit}), 400, "invalid_request").startswith("limit:")
 
 
 # ---- by domain, tag, template and provider

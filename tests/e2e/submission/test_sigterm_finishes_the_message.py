@@ -12,7 +12,7 @@ import pytest
 from tests import engines
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint
 from tests.e2e.test_sigterm_ends_it_in_order import are_stored
-from tests.running_appliance import STOP_TIMEOUT, Running, appliance
+from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 
 AT_ONCE = 2.0  # seconds that a stop with nothing to wait for may take on a busy machine
@@ -29,10 +29,7 @@ def stop(running: Running) -> None:
     """Send the signal, and wait until it has been taken."""
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT
-    while '"event": "stopping"' not in running.log_file.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    running.await_event("stopping")
 
 
 def seconds_until_ended(running: Running) -> float:

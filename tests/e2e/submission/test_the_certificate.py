@@ -2,8 +2,6 @@
 
 import socket
 import ssl
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import trustme
@@ -11,6 +9,7 @@ import trustme
 from appliance.tls.certificate_files import CERTIFICATE, KEY
 from tests.e2e.submission.client import Raw, endpoint, smtp
 from tests.running_appliance import Running, appliance
+from tests.waiting import wait_until
 
 
 def shown(running: Running, authority: trustme.CA | None = None) -> bytes:
@@ -25,14 +24,6 @@ def shown(running: Running, authority: trustme.CA | None = None) -> bytes:
         found = tls.getpeercert(binary_form=True)
     assert found is not None
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look often, for a few seconds."""
-    deadline = time.monotonic() + 8
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_generated_one_stays(tmp_path: Path) -> None:
