@@ -23,9 +23,7 @@ async def polled(made: World, message: str) -> dict[str, Any]:
 
 async def customer_reads(made: World, message: str) -> str:
     """All that a customer reads of a message: by polling, in the dashboard, and what events tell of it."""
-    login = await trio.to_thread.run_sync(made.running.login)
-    async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
-        shown = await client.get(f"/v1/emails/{message}", headers=login)
+    shown = await made.ask("GET", f"/v1/emails/{message}")
     assert shown.status_code == 200, shown.text
     events = made.rows("SELECT * FROM events WHERE message_id = ?", message)
     return "\n".join((json.dumps(await polled(made, message)), shown.text, str(events)))

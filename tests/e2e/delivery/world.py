@@ -6,7 +6,7 @@ Every mail server has an address of its own in 127.0.0.0/8 and all of them one p
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ import httpx
 import trio
 
 from tests import engines
+from tests.e2e.submission.client import smtp
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
 from tests.ports import free_port
-from tests.running_appliance import NO_TLS, PROGRAM, Running, add_account
+from tests.running_appliance import NO_TLS, PROGRAM, Provisioned, Running, add_account
 
 WITHIN = 60.0  # seconds that anything waited for here may take
 CREDITS = 1_000_000
@@ -124,6 +125,24 @@ class World:
         headers = {**self.running.account.bearer, "Idempotency-Key": f"key {next(self._keys)}"}
         async with httpx.AsyncClient(base_url=self.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
             return await client.post("/emails", json=body, headers=headers)
+
+    async def submit(
+        self, to: str | Sequence[str], message: bytes, sender: str = "shop@example.com", **options: Sequence[str]
+    ) -> None:
+        """Hand a message to the program over SMTP, as a mail library does; it must be taken for each recipient."""
+
+        def send() -> None:
+            with smtp(self.running) as client:
+                assert client.sendmail(sender, to, message, **options) == {}
+
+        await trio.to_thread.run_sync(send)
+
+    async def ask(self, method: str, path: str, body: Any = None, account: Provisioned | None = None) -> httpx.Response:
+        """One request of an account's owner."""
+        running = replace(self.running, account=account) if account else self.running
+        token = await trio.to_thread.run_sync(running.login)
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
+            return await client.request(method, path, json=body, headers=token)
 
     # ---- what came of it
 

@@ -26,12 +26,7 @@ ONLY_LINK = re.compile(rb"\nList-Unsubscribe: <https://[^>]+>\r\n\S")
 
 async def choose_tag(made: World) -> None:
     """Have messages with the tag `news` get links."""
-
-    def put() -> None:
-        with made.running.client(headers=made.running.login()) as client:
-            client.put("/v1/unsubscribe-tags", json={"tags": ["news"]}).raise_for_status()
-
-    await trio.to_thread.run_sync(put)
+    (await made.ask("PUT", "/v1/unsubscribe-tags", {"tags": ["news"]})).raise_for_status()
 
 
 async def use_return_path(made: World) -> None:

@@ -81,6 +81,8 @@ class Balancer:
             for _ in self.nodes:
                 self._turn += 1
                 node = list(self.nodes.values())[self._turn % len(self.nodes)]
+                if not node.url:  # it is being replaced
+                    continue
                 try:
                     server = await trio.open_tcp_stream("127.0.0.1", httpx.URL(node.url).port or 0)
                 except OSError:
