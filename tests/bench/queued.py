@@ -86,6 +86,5 @@ def _file(data_dir: Path) -> apsw.Connection:
 
 
 def _on_a_server(text: str) -> str:
-    """A statement of those above in PostgreSQL's words."""
     number = f"lpad(to_hex({_TIME} >> 2), 13, '0') || lpad(to_hex(i), 19, '0')"
     return re.sub(r":(\w+)", r"%(\1)s", text.replace(_NUMBER, number).replace("i % :domains", "i %% :domains"))

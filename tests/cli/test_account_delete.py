@@ -24,14 +24,12 @@ def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:
 
 
 def test_another_name_deletes_nothing(acme: Shell) -> None:
-    """Nor does a script that gives none."""
     assert "nothing was deleted" in acme.refused("account", "delete", "acme", "--yes", "zoo")
     assert "--yes acme" in acme.misused("account", "delete", "acme")
     assert [each["name"] for each in acme.json("account", "list")["accounts"]] == ["acme"]
 
 
 def test_a_terminal_is_asked(acme: Shell) -> None:
-    """For the name, which has to be typed."""
     words = [sys.executable, "-m", "appliance", "account", "delete", "acme", "--config", str(acme.config)]
     for typed, code in (("yes", 1), ("acme", 0)):
         ours, theirs = pty.openpty()

@@ -57,7 +57,6 @@ class Shell:
         self.config.write_text(f'[server]\ndata_dir = "{self.data_dir}"\n')
 
     def run(self, *words: str, stdin: str | bytes = "") -> Result:
-        """One command, whatever comes of it."""
         return CliRunner().invoke(main, [*words, "--config", str(self.config)], input=stdin)
 
     def text(self, *words: str, stdin: str | bytes = "") -> str:
@@ -92,13 +91,10 @@ class Shell:
         return result.stderr
 
     def create(self, name: str, *options: str, password: str | bytes = "a long password\n") -> Any:
-        """A new account."""
         words = ("account", "create", name, "--email", f"{name}@example.org", "--password-stdin")
         return self.json(*words, *options, stdin=password)
 
     def stored(self, read: Callable[[Store], Awaitable[Any]]) -> Any:
-        """Something out of the database."""
-
         async def opened() -> Any:
             async with open_store(self.data_dir, Environment(), inline=True) as store:
                 return await read(store)
@@ -108,7 +104,6 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands without any account yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
     return Shell(tmp_path)
@@ -122,7 +117,6 @@ def acme(shell: Shell) -> Shell:
 
 
 def user_of(shell: Shell, name: str) -> User:
-    """The user of an account that `Shell.create` made."""
     user = shell.stored(lambda store: store.accounts.user_by_email(f"{name}@example.org"))
     assert isinstance(user, User)
     return user
@@ -215,14 +209,12 @@ def test_a_sane_name_is_taken(shell: Shell, name: str) -> None:
 
 @pytest.mark.parametrize("name", [".a", "_a", "a b", "a/b", "ä", "x" * 65, "a@b", "a%"])
 def test_an_odd_name_is_refused(shell: Shell, name: str) -> None:
-    """Any other name is refused in one line."""
     words = ("account", "create", name, "--email", "a@example.org", "--password-stdin")
     assert "letters, digits" in shell.refused(*words, stdin="long enough")
 
 
 @pytest.mark.parametrize("email", ["", "user", "a@b", "A <a@example.org>", "a@example.org,b@example.org", "a@x\ny.org"])
 def test_an_odd_email_is_refused(shell: Shell, email: str) -> None:
-    """The login is one bare address."""
     words = ("account", "create", "acme", "--email", email, "--password-stdin")
     assert "email: " in shell.refused(*words, stdin="long enough")
 
@@ -634,7 +626,6 @@ def test_the_json_is_as_documented(acme: Shell) -> None:
 
 
 def fields(answer: Any) -> Any:
-    """The names in an answer, those of a list's first row included."""
     if not isinstance(answer, dict):
         return None
     return {key: fields(value[0]) if value and isinstance(value, list) else None for key, value in answer.items()}
@@ -662,7 +653,6 @@ def test_every_command_explains_itself_by_an_example(name: str) -> None:
 
 
 def test_the_version_is_told() -> None:
-    """`appliance --version` is one line."""
     assert CliRunner().invoke(main, ["--version"]).stdout == f"appliance {__version__}\n"
 
 

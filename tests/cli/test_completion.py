@@ -61,5 +61,4 @@ def test_each_shell_has_its_script(shell: Shell, name: str) -> None:
 
 
 def test_another_shell_is_wrong_usage(shell: Shell) -> None:
-    """Those that there are are named."""
     assert "'bash', 'zsh', 'fish'" in shell.misused("completion", "csh")

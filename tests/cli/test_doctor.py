@@ -25,7 +25,6 @@ BAD = fault(
 
 @pytest.fixture
 def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command, with findings in the place of an examination."""
     config = tmp_path / "config.toml"
     config.write_text('[dns]\nresolvers = ["127.0.0.1:1"]\nblocklists = ["bl.test"]\n')
     asked: list[object] = []

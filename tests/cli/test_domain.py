@@ -37,14 +37,12 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def records(shell: Shell, command: str = "records") -> list[dict[str, str]]:
-    """What is to be published."""
     answer: dict[str, list[dict[str, str]]] = shell.json("domain", command, "acme", "acme.example")
     assert set(answer) == {"records"}
     return answer["records"]
 
 
 def names(found: list[dict[str, str]]) -> list[str]:
-    """The DKIM selectors among records."""
     return [record["name"].partition(".")[0] for record in found if "._domainkey." in record["name"]]
 
 
@@ -68,7 +66,6 @@ def test_a_domain_has_its_keys_at_once(acme: Shell) -> None:
 
 
 def test_adding_a_domain_again_keeps_its_keys(acme: Shell) -> None:
-    """What is published stays right."""
     before = records(acme)
     acme.json("domain", "add", "acme", "acme.example")
     assert records(acme) == before
@@ -113,14 +110,12 @@ def test_behind_a_relay_it_is_the_relay_that_sends(acme: Shell) -> None:
 
 
 def stored_keys(acme: Shell) -> list[StoredDkimKey]:
-    """All keys of the domain."""
     account = acme.json("account", "show", "acme")["id"]
     found: list[StoredDkimKey] = acme.stored(lambda store: store.dkim_keys.of(account, "acme.example"))
     return found
 
 
 def signing(acme: Shell) -> set[str]:
-    """The selectors of the keys that sign."""
     return {key.selector for key in stored_keys(acme) if key.signs}
 
 
@@ -220,14 +215,12 @@ def dns_server() -> Iterator[Dns]:
 
 @pytest.fixture
 def dns(acme: Shell) -> Iterator[Dns]:
-    """The resolver that acme's commands ask."""
     with dns_server() as made:
         acme.config.write_text(f'{acme.config.read_text()}[dns]\nresolvers = ["{made.endpoint}"]\n')
         yield made
 
 
 def verify(acme: Shell, code: int) -> Any:
-    """The JSON of `domain verify`, which exits with this code."""
     result = acme.run("domain", "verify", "acme", "acme.example", "--json")
     assert result.exit_code == code, result.output
     assert result.stderr.count("\n") == code  # the line that says why
@@ -235,7 +228,6 @@ def verify(acme: Shell, code: int) -> Any:
 
 
 def publish(dns: Dns, found: list[dict[str, str]]) -> None:
-    """Put records into DNS."""
     for record in found:
         value = zone_text(record["value"]) if record["type"] == "TXT" else record["value"]
         there = dns.server.zone.get(record["name"], {})

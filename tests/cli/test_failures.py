@@ -16,8 +16,6 @@ __all__ = ["acme", "shell"]  # fixtures
 
 @pytest.fixture
 def bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every list of accounts fails."""
-
     async def fails(_: Accounts) -> Any:
         raise ZeroDivisionError("two\nlines \x1b[31m")
 
@@ -25,7 +23,6 @@ def bug(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def details(line: str) -> tuple[Path, str]:
-    """The file and the reference that a line names."""
     found = re.fullmatch(
         r"Error: unexpected failure, which is a bug: (.*); details in (.*), reference ([0-9a-f]{8})\n", line
     )
@@ -48,7 +45,6 @@ def test_a_bug_is_one_line(acme: Shell) -> None:
 
 @pytest.mark.usefixtures("bug")
 def test_the_file_does_not_grow_without_end(acme: Shell) -> None:
-    """A long one begins anew."""
     file = acme.data_dir / FAILURES_FILE
     file.write_bytes(b"x" * (FAILURES_KEPT + 1))
     _, reference = details(acme.refused("account", "list"))

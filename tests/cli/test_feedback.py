@@ -53,6 +53,5 @@ def test_the_mail_is_listed_and_shown(acme: Shell) -> None:
 
 
 def test_a_mail_that_is_not_there(acme: Shell) -> None:
-    """One line says so."""
     refused = acme.refused("feedback", "inbox", "fbm_none")
     assert refused.startswith("Error: no mail fbm_none in the feedback inbox")

@@ -31,7 +31,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A bare system."""
     for name, content in {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n"}.items():
         path = tmp_path / "etc" / name
         path.parent.mkdir(exist_ok=True)
@@ -40,12 +39,10 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> Result:
-    """One command."""
     return CliRunner().invoke(main, arguments)
 
 
 def tree(root: Path) -> set[str]:
-    """Every file below, links included."""
     return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
 
 
@@ -114,7 +111,6 @@ def test_uninstalled_below_another_root(root: Path, script: Path) -> None:
 
 
 def refusal(*arguments: str) -> str:
-    """The one line that says why not."""
     ran = run(*arguments)
     assert (ran.exit_code, ran.output.count("\n")) == (1, 1), ran.output
     return ran.output

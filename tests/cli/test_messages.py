@@ -16,12 +16,10 @@ __all__ = ["acme", "shell"]  # fixtures
 
 
 def ids(shell: Shell, *options: str) -> list[str]:
-    """The messages that a search finds."""
     return [each["id"] for each in shell.json("messages", *options)["messages"]]
 
 
 def of_zoo(shell: Shell, address: str) -> str:
-    """A message of a second account; its id."""
     shell.create("zoo")
 
     async def accepted(store: Store) -> str:
@@ -46,7 +44,6 @@ def test_messages_are_found_by_words(acme: Shell) -> None:
 
 
 def test_messages_are_listed_newest_first_of_all_accounts(acme: Shell) -> None:
-    """Or of one; each with its account and its first recipient."""
     first, second = accept(acme, "Ada@Example.NET", "bob@example.net").id, of_zoo(acme, "cy@example.com")
     answer = acme.json("messages")
     assert fields(answer) == fields(documented("messages"))
@@ -87,7 +84,6 @@ def test_a_time_that_is_none_is_wrong_usage(acme: Shell, wrong: str) -> None:
 
 
 def test_without_a_database_there_is_no_message(shell: Shell) -> None:
-    """And none is made."""
     assert shell.text("messages") == "No message matches.\n"
     assert not shell.data_dir.exists()
 
@@ -113,7 +109,6 @@ def test_an_address_is_explained_with_its_messages(acme: Shell) -> None:
 
 
 def test_ten_messages_of_an_address_are_explained(acme: Shell) -> None:
-    """The newest of them."""
     made = [accept(acme, "ada@example.net").id for _ in range(12)]
     assert [each["id"] for each in acme.json("explain", "ada@example.net")["messages"]] == made[:1:-1]
 
@@ -134,7 +129,6 @@ def test_a_suppressed_address_is_explained(acme: Shell, origin: SuppressionOrigi
 
 
 def test_who_unsubscribed_from_a_list_is_explained(acme: Shell) -> None:
-    """With the list; there is nothing to remove."""
     changed(acme, lambda store, account: store.unsubscriptions.add(account, "tag:news", "ada@example.net"))
     (entry,) = acme.json("explain", "ada@example.net")["suppressions"]
     assert (entry["list"], entry["origin"]) == ("tag:news", "unsubscribe")

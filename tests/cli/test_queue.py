@@ -47,7 +47,6 @@ def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any
 
 
 def accept(shell: Shell, *addresses: str, simulated: bool = False) -> NewMessage:
-    """A waiting message."""
     made = changed(
         shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, simulated=simulated)
     )
@@ -56,7 +55,6 @@ def accept(shell: Shell, *addresses: str, simulated: bool = False) -> NewMessage
 
 
 def deferred(shell: Shell, *addresses: str) -> NewMessage:
-    """A message that was tried once."""
     message = accept(shell, *addresses)
     changed(shell, lambda store, _: stored_mail.defer(store, OUTSIDE, message))
     return message
@@ -69,7 +67,6 @@ def say(shell: Shell, *states: PoolState, **destinations: str) -> None:
 
 
 def due(shell: Shell) -> list[str]:
-    """The addresses that are due."""
     found = shell.stored(lambda store: store.queue.due(simulated=False, most=100))
     return sorted(recipient.address for recipient in found)
 
@@ -78,7 +75,6 @@ def due(shell: Shell) -> list[str]:
 
 
 def test_an_empty_queue_says_so(acme: Shell) -> None:
-    """`queue` alone is `queue show`."""
     assert acme.text("queue") == acme.text("queue", "show") == "The queue is empty.\n"
     assert acme.json("queue") == {"pools": [], "more": False}
 
@@ -213,7 +209,6 @@ def test_a_long_queue_is_cut(acme: Shell) -> None:
 
 
 def test_simulated_mail_is_not_in_the_queue(acme: Shell) -> None:
-    """Simulated mail waits for no server."""
     accept(acme, "a@gmail.com", simulated=True)
     assert acme.json("queue")["pools"] == []
 
@@ -242,7 +237,6 @@ def test_a_retry_makes_due_what_it_names(acme: Shell, options: list[str], expect
 
 
 def test_a_retry_is_told_in_words(acme: Shell) -> None:
-    """How many there were, or that there was nothing to do."""
     assert acme.text("queue", "retry") == "No deferred mail matches.\n"
     deferred(acme, "a@gmail.com")
     assert acme.text("queue", "retry") == "1 recipient is due now.\n"
@@ -431,5 +425,4 @@ def test_final_recipients_are_explained(acme: Shell) -> None:
 
 
 def test_a_message_that_is_not_there_is_not_explained(acme: Shell) -> None:
-    """One line, exit code 1."""
     assert acme.refused("explain", "msg_0") == "Error: there is no message 'msg_0'\n"

@@ -12,7 +12,6 @@ __all__ = ["acme", "shell"]  # fixtures
 
 @pytest.fixture
 def sender(acme: Shell) -> Shell:
-    """Commands, and acme with a domain that may send."""
     acme.json("domain", "add", "acme", "zoo.example")
     acme.json("domain", "add", "acme", "acme.example")
     return acme
@@ -33,7 +32,6 @@ def test_a_test_is_queued_for_a_later_server(sender: Shell) -> None:
 
 
 def test_nothing_is_waited_for_without_a_server(sender: Shell) -> None:
-    """--wait then ends at once, with 1."""
     result = sender.run("send-test", "--to", "ada@example.net", "--wait", "--json")
     assert (result.exit_code, json.loads(result.stdout)["status"]) == (1, "queued")
 

@@ -22,7 +22,6 @@ HINT = "appliance account create NAME --email ADDRESS --password-stdin"
 
 
 def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path:
-    """A configuration file with its data directory beside it."""
     file = directory / "settings.toml"
     file.write_text(
         f'[server]\ndata_dir = "data"\n{more}[http]\nbind = ["{bind}"]\n'
@@ -32,7 +31,6 @@ def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path
 
 
 def start(config: Path, program: str = "", **options: object) -> subprocess.Popen[str]:
-    """`appliance serve`, or a program that changes something first."""
     code = program + "\nfrom appliance.cli import main\nmain(prog_name='appliance')"
     process: subprocess.Popen[str] = subprocess.Popen(
         [sys.executable, "-c", code, "serve", "--config", str(config)],
@@ -54,14 +52,12 @@ def failure(config: Path, program: str = "") -> str:
 
 
 def reason(config: Path) -> str:
-    """Why the server does not run, as its log says."""
     line = json.loads(failure(config))
     assert (line["level"], line["logger"], line["event"]) == ("error", "appliance.serve", "cannot serve")
     return str(line["reason"])
 
 
 def wait_until_ready(process: subprocess.Popen[str]) -> None:
-    """Read the log up to the line that says it listens."""
     assert process.stderr is not None
     line = process.stderr.readline()
     assert json.loads(line)["event"] == "ready", line + process.stderr.read()
@@ -151,7 +147,6 @@ def test_a_file_here_without_our_settings_stops_the_start(tmp_path: Path, text: 
 
 
 def test_the_sandbox_starts_beside_another_programs_file(tmp_path: Path) -> None:
-    """`--sandbox` reads no file at all."""
     (tmp_path / "config.toml").write_text("[params]\n")
     process = here(tmp_path, "--sandbox", "--port", str(free_port()), "--smtp-port", str(free_port()))
     wait_until_ready(process)
@@ -262,7 +257,6 @@ def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """The line names the path."""
     (tmp_path / "data").write_text("in the way")
     assert reason(settings(tmp_path)).startswith(f"{tmp_path}/data")
 
@@ -278,7 +272,6 @@ def test_a_newer_database_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_damaged_key_file_is_one_line(tmp_path: Path) -> None:
-    """The line says what to do."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.key").write_bytes(b"short")
     assert "appliance.key: expected 32 bytes, found 5. Restore the file from the backup." in reason(settings(tmp_path))

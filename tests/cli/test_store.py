@@ -27,19 +27,16 @@ pytestmark = needs("postgresql")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A cluster."""
     with postgresql() as running:
         yield running
 
 
 @pytest.fixture
 def url(server: PostgresServer) -> str:
-    """An empty database."""
     return server.new_database()
 
 
 def on(shell: Shell, url: str) -> Shell:
-    """The same commands on a PostgreSQL."""
     shell.config.write_text(f'[server]\ndata_dir = "{shell.data_dir}"\n[store]\nurl = "{url}"\n')
     return shell
 
@@ -146,7 +143,6 @@ def test_a_difference_is_one_line(acme: Shell, url: str, monkeypatch: pytest.Mon
 
 
 def interrupted(*_: object) -> int:
-    """Ctrl-C before anything is compared."""
     raise KeyboardInterrupt
 
 
@@ -165,7 +161,6 @@ def test_wrong_usage(acme: Shell, words: tuple[str, ...], told: str) -> None:
 
 
 def test_a_terminal_has_a_bar(acme: Shell, url: str) -> None:
-    """And no lines about tables."""
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "appliance", "store", "copy", "--to", url, "--config", str(acme.config)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}

@@ -14,7 +14,6 @@ __all__ = ["acme", "shell"]  # fixtures
 
 
 def addresses(shell: Shell) -> dict[str, tuple[str, str]]:
-    """The list: origin and reason by address."""
     found = shell.json("suppressions", "list", "acme")["suppressions"]
     return {each["address"]: (each["origin"], each["reason"]) for each in found}
 
@@ -100,7 +99,6 @@ def test_a_domain_is_removed_and_comes_back(acme: Shell) -> None:
 
 
 def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
-    """Once: the same role again leaves the sessions alone."""
     before = user_of(acme, "acme")
     acme.json("account", "role", "acme", "admin")
     changed = user_of(acme, "acme")
@@ -115,7 +113,6 @@ def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
 
 
 async def unsubscribed(account: str, mail_list: str, store: Store) -> bool:
-    """Have an address unsubscribe."""
     return await store.unsubscriptions.add(account, mail_list, "ada@example.net")
 
 

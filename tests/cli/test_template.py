@@ -19,7 +19,6 @@ FILES = {
 
 @pytest.fixture
 def folder(acme: Shell) -> Path:
-    """A folder with two templates."""
     made = acme.config.parent / "templates"
     for name, data in FILES.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
@@ -28,12 +27,10 @@ def folder(acme: Shell) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
 def changes(answer: dict[str, list[dict[str, object]]]) -> dict[object, tuple[object, object]]:
-    """What a push did: the change and the version by alias."""
     return {each["alias"]: (each["change"], each["version"]) for each in answer["templates"]}
 
 
@@ -123,7 +120,6 @@ def test_links_to_unsubscribe_are_kept_in_a_file(acme: Shell, folder: Path, tmp_
 
 
 def test_templates_are_listed_shown_and_removed(acme: Shell, folder: Path) -> None:
-    """By alias."""
     assert "appliance template push DIR" in acme.text("template", "list")
     acme.json("template", "push", str(folder))
     listed = acme.json("template", "list", "acme")
@@ -140,7 +136,6 @@ def test_templates_are_listed_shown_and_removed(acme: Shell, folder: Path) -> No
 
 
 def test_a_folder_that_is_not_there_is_one_line(acme: Shell, tmp_path: Path) -> None:
-    """Also one that cannot be made."""
     assert "no such file" in acme.refused("template", "push", str(tmp_path / "missing"))
     (tmp_path / "file").touch()
     assert "not a directory" in acme.refused("template", "push", str(tmp_path / "file"))

@@ -14,7 +14,6 @@ HEADINGS = {"python": "Python", "node": "Node", "go": "Go", "php": "PHP", "ruby"
 
 
 def first_block(text: str, heading: str) -> str:
-    """The first code block behind a heading, its fences included."""
     found = re.search(rf"^{heading}\n.*?(^```\w+\n.*?^```$)", text, re.DOTALL | re.MULTILINE)
     assert found, heading
     return found[1]

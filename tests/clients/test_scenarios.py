@@ -46,7 +46,6 @@ def test_every_code_and_class_is_expected_somewhere() -> None:
 
 
 def test_the_readme_names_every_field_fault_and_condition() -> None:
-    """And its example is one of the scenarios."""
     for name in (*(f"`{each}`" for each in Scenario.__dataclass_fields__), *(f'`"{each}": ' for each in FAULTS)):
         assert name in README
     for name in CONDITIONS:

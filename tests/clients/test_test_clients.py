@@ -21,7 +21,6 @@ for last; do :; done
 
 @pytest.fixture
 def machine(tree: Tree) -> Tree:
-    """One with every language, and with the libraries' folders."""
     for language in ("python", "node", "go", "php", "ruby"):
         (tree.root / "clients" / language).mkdir(parents=True)
     for program in (*PROGRAMS, "apt-get"):
@@ -32,7 +31,6 @@ def machine(tree: Tree) -> Tree:
 
 
 def put(file: Path, text: str) -> None:
-    """An executable."""
     file.write_text(text.replace("#!/bin/sh", f"#!{shell()}", 1))
     file.chmod(0o755)
 

@@ -10,7 +10,6 @@ from tests.doctor.world import World, healthy, installation
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory to copy."""
     directory = tmp_path_factory.mktemp("original") / "data"
     installation(directory)
     return directory

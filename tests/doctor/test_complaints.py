@@ -40,8 +40,6 @@ def test_others_are_named() -> None:
 
 
 def test_an_examination_reads_them(world: World) -> None:
-    """Those of the last days."""
-
     async def count(store: Store) -> None:
         day = store.feedback.env.now() // DAY
         for kind, ago, recipients in (("delivered", 0, 2_000), ("complained", 1, 8), ("complained", 30, 800)):

@@ -34,7 +34,6 @@ def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
 
 
 def short_name(world: World) -> None:
-    """A machine that calls itself by one label, everywhere."""
     world.settings["hostname"] = "mail"
     world.certify(names=("mail",))
     world.zone |= {"mail": {"A": [ADDRESS]}, REVERSE: {"PTR": ["mail."]}}
@@ -42,7 +41,6 @@ def short_name(world: World) -> None:
 
 
 def stopped(world: World) -> None:
-    """Neither the server nor another program on its ports."""
     world.runs = world.listens = False
 
 
@@ -53,7 +51,6 @@ def another_host(world: World) -> None:
 
 
 def clock_behind(world: World) -> None:
-    """A message from a time that is yet to come."""
     ahead = Environment(now=lambda: OUTSIDE.now() + DAY)
 
     async def accept(store: Store) -> None:
@@ -63,7 +60,6 @@ def clock_behind(world: World) -> None:
 
 
 def retired(world: World) -> None:
-    """New keys, published; the record of an old one is gone already."""
     sql = "UPDATE dkim_keys SET retired_at = created_at WHERE algorithm = 'ed25519'"
     world.stored(lambda store: store.engine.change(sql, {}))
     del world.zone[world.dkim["ed25519"]]

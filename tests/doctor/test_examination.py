@@ -58,7 +58,6 @@ def test_a_database_of_a_later_version(world: World) -> None:
 
 
 def test_before_the_first_account_there_is_no_database(world: World) -> None:
-    """Nothing is created by looking."""
     shutil.rmtree(world.data_dir)
     world.runs, world.listens = False, False
     found = trio.run(world.examine)
@@ -70,7 +69,6 @@ def test_before_the_first_account_there_is_no_database(world: World) -> None:
 
 
 def test_looking_changes_nothing(world: World) -> None:
-    """The files are byte for byte as they were."""
     before = {each.name: each.read_bytes() for each in world.data_dir.iterdir()}
     trio.run(world.examine)
     after = {each.name: each.read_bytes() for each in world.data_dir.iterdir()}
@@ -196,7 +194,6 @@ def test_advice_about_the_clock_fits_in_a_container(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_directory_to_be_is_on_some_disk(world: World, tmp_path: Path) -> None:
-    """The space is that of the nearest directory there is."""
     assert ADDRESS  # the world is whole
     shutil.rmtree(world.data_dir)
     world.runs, world.listens = False, False
@@ -207,7 +204,6 @@ def test_a_directory_to_be_is_on_some_disk(world: World, tmp_path: Path) -> None
 
 
 def spf_finding(world: World, *records: str) -> Finding:
-    """What is said of these SPF records."""
     world.zone[DOMAIN]["TXT"] = [f'"{record}"' for record in records]
     (found,) = (each for each in trio.run(world.examine) if each.check == "spf")
     return found

@@ -37,7 +37,6 @@ def hold(files: AcmeFiles, begun: float, lasts: float, name: str = HOST) -> None
 
 
 def examined(world: World) -> Finding:
-    """The one line about certificates."""
     (found,) = [each for each in trio.run(world.examine) if each.check == "certificate"]
     assert found.subject == "acme"
     return found

@@ -139,7 +139,6 @@ def installation(owner: int) -> Iterator[Path]:
 
 
 def settle_on(directory: Path, data_dir: str) -> None:
-    """Write the settings."""
     (directory / "config.toml").write_text(SETTINGS.format(data_dir=data_dir))
 
 
@@ -150,13 +149,10 @@ def ran(directory: Path, user: int, *words: str) -> tuple[int, str]:
 
 
 def chmod(name: str, mode: int) -> Callable[[Path], None]:
-    """Take rights away."""
     return lambda directory: (directory / "data" / name).chmod(mode)
 
 
 def of_root(name: str, mode: int = 0o600) -> Callable[[Path], None]:
-    """What root leaves behind: a file, or the directory itself."""
-
     def act(directory: Path) -> None:
         path = directory / "data" / name
         if not path.exists():
@@ -168,19 +164,16 @@ def of_root(name: str, mode: int = 0o600) -> Callable[[Path], None]:
 
 
 def replaced_by_a_file(directory: Path) -> None:
-    """A file where the directory should be."""
     shutil.rmtree(directory / "data")
     (directory / "data").touch()
 
 
 def link_to_nowhere(directory: Path) -> None:
-    """A link whose target is not mounted."""
     shutil.rmtree(directory / "data")
     (directory / "data").symlink_to("/nowhere/at/all")
 
 
 def below_a_file(directory: Path) -> None:
-    """No directory can be made there."""
     (directory / "file").touch()
     settle_on(directory, "file/data")
 

@@ -59,13 +59,11 @@ class Server:
     port: int
 
     def tcp(self, name: str, *, user: str = "appliance", password: str = PASSWORD, port: int = 0) -> str:
-        """The URL of a database."""
         return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{port or self.port}/{name}"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """The PostgreSQL, with a user that has a password."""
     port = free_port()
     with postgresql(listen_addresses="127.0.0.1", port=str(port)) as cluster:
         rules = cluster.directory / "data" / "pg_hba.conf"
@@ -77,25 +75,21 @@ def server() -> Iterator[Server]:
 
 
 def by_socket(cluster: PostgresServer, port: int, name: str = USER) -> str:
-    """A URL that needs no password."""
     return f"{cluster.url(name)}&port={port}"
 
 
 def sql(server: Server, name: str, *statements: str) -> None:
-    """Run statements as the superuser."""
     with psycopg.connect(by_socket(server.cluster, server.port, name), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
 
 
 def new_database(server: Server, name: str, more: str = "") -> str:
-    """The TCP URL of a new database, which belongs to the user."""
     sql(server, USER, f"CREATE DATABASE {name} OWNER appliance {more}")
     return server.tcp(name)
 
 
 def contents(server: Server, name: str) -> dict[str, int]:
-    """The tables of a database, and how many rows each has."""
     with psycopg.connect(by_socket(server.cluster, server.port, name)) as connection:
         tables = [table for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname='public'")]
         return {
@@ -227,7 +221,6 @@ def test_a_server_that_is_too_old(server: Server, tmp_path: Path) -> None:
 
 
 def test_another_encoding(server: Server, tmp_path: Path) -> None:
-    """Only UTF-8 holds every message."""
     more = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
     url = new_database(server, "latin", more)
     check_refused(tmp_path, url, "store.url: the database has the encoding LATIN1, and needs UTF8")

@@ -23,7 +23,6 @@ bind = ["127.0.0.1:0"]
 
 
 def metric(running: Running, name: str) -> float:
-    """One metric without labels, as Prometheus reads it."""
     address = running.await_event("ready")["metrics"][0]
     page = httpx.get(f"http://{address}/metrics", timeout=10, trust_env=False, verify=NO_TLS).text
     found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)

@@ -45,7 +45,6 @@ def fill(tmp_path: Path) -> Callable[[], Path]:
 
 
 def posted(running: Running, key: str) -> int:
-    """The status of a send."""
     with running.client() as client:
         answer = client.post("/emails", json=BODY, headers={"Idempotency-Key": key})
         if answer.status_code == 503:
@@ -55,7 +54,6 @@ def posted(running: Running, key: str) -> int:
 
 
 def submitted(running: Running) -> tuple[int, bytes]:
-    """The reply to a message over SMTP."""
     with smtp(running) as client:
         try:
             client.sendmail("shop@example.com", "ada@example.net", MESSAGE)

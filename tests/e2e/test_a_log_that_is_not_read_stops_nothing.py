@@ -56,7 +56,6 @@ class Server:
     metrics: str
 
     def send(self, count: int, recipients: int = 1) -> set[int]:
-        """Send so many messages; the answers' status codes."""
         to = [f"b{number}@example.net" for number in range(recipients)]
         message = {"from": "a@example.com", "to": to, "subject": "s", "text": "t"}
         with httpx.Client(headers=self.account.bearer, verify=NO_TLS, trust_env=False, timeout=10) as client:
@@ -67,7 +66,6 @@ class Server:
         return {answer.status_code for answer in answers}
 
     def dropped(self) -> float:
-        """How many log lines were dropped, by its own count."""
         page = httpx.get(f"{self.metrics}/metrics", verify=NO_TLS, trust_env=False, timeout=10).text
         return next(
             float(line.split()[1])
@@ -76,7 +74,6 @@ class Server:
         )
 
     def end(self) -> int:
-        """SIGTERM, and the exit code."""
         self.process.terminate()
         return self.process.wait(EXIT_WITHIN)
 
@@ -106,7 +103,6 @@ def serving(directory: Path, stderr: int, stdout: int = subprocess.DEVNULL) -> I
 
 
 def wait_until_answering(server: Server) -> None:
-    """It listens."""
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline and server.process.poll() is None:
         with suppress(httpx.TransportError):
@@ -118,7 +114,6 @@ def wait_until_answering(server: Server) -> None:
 
 @pytest.fixture
 def small_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that is full after a few lines."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, F_SETPIPE_SZ, PIPE)
     try:
@@ -130,7 +125,6 @@ def small_pipe() -> Iterator[tuple[int, int]]:
 
 
 def lines(reading: int) -> list[dict[str, object]]:
-    """The whole log, once every writer has closed it."""
     with os.fdopen(os.dup(reading), "rb") as file:
         return [json.loads(line) for line in file.read().splitlines()]
 

@@ -18,12 +18,10 @@ HOUSEKEEPING = {"store/sqlite/file_care.py"}  # runs every second
 
 
 async def by_http(made: World) -> None:
-    """Send one message."""
     await made.send("ada@example.net")
 
 
 async def by_smtp(made: World) -> None:
-    """Send one message."""
     await made.submit("ada@example.net", b"From: a@example.com\r\n\r\nHello.\r\n", "a@example.com")
 
 

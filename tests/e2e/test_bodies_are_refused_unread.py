@@ -16,13 +16,11 @@ JSON = "Content-Type: application/json"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all."""
     with appliance(tmp_path_factory.mktemp("running")) as started:
         yield started
 
 
 def token(running: Running) -> str:
-    """The header line of a logged-in customer."""
     return f"Authorization: {running.login()['Authorization']}"
 
 

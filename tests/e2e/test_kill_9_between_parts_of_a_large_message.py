@@ -24,7 +24,6 @@ LOOSE = "SELECT message_id FROM loose_parts"
 
 
 def look(running: Running, query: str) -> list[tuple[object, ...]]:
-    """What is on disk."""
     return engines.rows(running.data_dir, query)
 
 

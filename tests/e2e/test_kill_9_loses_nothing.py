@@ -50,7 +50,6 @@ class Clients:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def new(self) -> Sent:
-        """A message that was not sent yet."""
         number = next(self._numbers)
         parts = self.choose.choices(LOCAL_PARTS, k=self.choose.choice([1, 1, 1, 2, 5]))
         recipients = [f"{part}{place}@example.net" for place, part in enumerate(parts)]
@@ -93,7 +92,6 @@ class Clients:
 
 
 def rows(running: Running, query: str) -> list[tuple[Any, ...]]:
-    """The answer to a question about the whole database."""
     return engines.rows(running.data_dir, query)
 
 
@@ -163,7 +161,6 @@ def check_the_end(running: Running, clients: Clients) -> None:
 
 
 def check_statuses(running: Running) -> None:
-    """Every message says what its recipients make of it."""
     counts: dict[str, dict[RecipientStatus, int]] = {}
     for message_id, status, number in rows(
         running, "SELECT message_id, status, count(*) FROM recipients GROUP BY message_id, status"
@@ -174,7 +171,6 @@ def check_statuses(running: Running) -> None:
 
 
 def one_round(running: Running, clients: Clients, seconds: float) -> None:
-    """A start, some load, a kill, and a look at what is there."""
     running.start()
     clients.retry(running)
     threads = [threading.Thread(target=clients.send_until_killed, args=(running,)) for _ in range(SENDERS)]

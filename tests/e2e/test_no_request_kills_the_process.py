@@ -22,13 +22,10 @@ SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 @dataclass(frozen=True)
 class Door:
-    """A server and how to connect to it."""
-
     running: Running
     tls: ssl.SSLContext | None
 
     def connect(self, timeout: float = 10) -> Client:
-        """A new connection."""
         return Client(self.running.url, tls=self.tls, timeout=timeout)
 
     def check(self) -> None:
@@ -42,7 +39,6 @@ class Door:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """A server behind plain TCP."""
     with appliance(tmp_path_factory.mktemp("plain")) as running:
         yield Door(running, None)
 
@@ -203,7 +199,6 @@ Mutation = Callable[[random.Random, bytes], bytes]
 
 
 def _between_lines(choose: random.Random, data: bytes, addition: bytes) -> bytes:
-    """The request with something added among its header lines."""
     head, mark, body = data.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     lines.insert(choose.randint(1, len(lines)), addition)
@@ -211,17 +206,14 @@ def _between_lines(choose: random.Random, data: bytes, addition: bytes) -> bytes
 
 
 def adding(*headers: bytes) -> Mutation:
-    """A mutation that adds one of these header lines."""
     return lambda choose, data: _between_lines(choose, data, choose.choice(headers))
 
 
 def first_line(*lines: bytes) -> Mutation:
-    """A mutation that puts one of these in place of the first line."""
     return lambda choose, data: b"\r\n".join([choose.choice(lines), *data.split(b"\r\n")[1:]])
 
 
 def insert(choose: random.Random, data: bytes) -> bytes:
-    """A few bytes that have no place there."""
     at = choose.randrange(len(data))
     return data[:at] + choose.choice([b"\0", b"\r", b"\n", b"\xff", b"\x80", b" ", b":", b"\x7f\x1b["]) + data[at:]
 
@@ -233,23 +225,19 @@ def flip(choose: random.Random, data: bytes) -> bytes:
 
 
 def repeat_a_piece(choose: random.Random, data: bytes) -> bytes:
-    """Some of it twice."""
     begin, end = sorted(choose.choices(range(len(data)), k=2))
     return data[:end] + data[begin:]
 
 
 def truncate(choose: random.Random, data: bytes) -> bytes:
-    """Only its beginning."""
     return data[: choose.randrange(len(data))]
 
 
 def only_line_feeds(choose: random.Random, data: bytes) -> bytes:
-    """Lines ended as on a terminal."""
     return data.replace(b"\r\n", b"\n")
 
 
 def chunks(choose: random.Random, data: bytes) -> bytes:
-    """A body in chunks, good or bad."""
     head, _, body = data.partition(b"\r\n\r\n")
     lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
     good = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)

@@ -65,7 +65,6 @@ async def _live_through(data_dir: Path) -> Past:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Past]:
-    """A directory with that database in it."""
     directory = tmp_path_factory.mktemp("old")
     return directory, trio.run(_live_through, directory / "data")
 

@@ -42,7 +42,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: Kind) -> Iterator[
 
 @pytest.fixture(scope="module")
 def client(running: Running) -> Iterator[httpx.Client]:
-    """Connections without a credential."""
     with running.client(headers={}) as opened:
         yield opened
 
@@ -64,13 +63,11 @@ def link(customer: Caller, **fields: Any) -> str:
 
 
 def forged(running: Running) -> str:
-    """A path that only another installation could have made."""
     token = UnsubscribeLinks(b"x" * 32, BASE).token(Unsubscription(running.account.account_id, "tag:news", "a@b.test"))
     return f"/unsubscribe/{token}"
 
 
 def suppressions(customer: Caller) -> list[dict[str, Any]]:
-    """The account's list."""
     found: list[dict[str, Any]] = customer.get("/v1/suppressions").json()["suppressions"]
     return found
 
@@ -200,7 +197,6 @@ def test_a_forged_link_is_not_found(running: Running, customer: Caller, client: 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_other_methods_are_refused(customer: Caller, client: httpx.Client, method: str) -> None:
-    """405, with those that there are."""
     answer = client.request(method, link(customer))
     error(answer, 405, "invalid_request")
     assert answer.headers["allow"] == "GET, HEAD, POST"
@@ -262,7 +258,6 @@ def test_many_clicks_at_once_are_one(customer: Caller, client: httpx.Client) -> 
     ],
 )
 def test_what_is_no_list_of_tags_is_refused(customer: Caller, body: dict[str, Any]) -> None:
-    """400, and the tags stay as they were."""
     error(customer.request("PUT", "/v1/unsubscribe-tags", json=body), 400, "invalid_request")
     assert customer.get("/v1/unsubscribe-tags").json()["tags"] == ["news"]
 
@@ -292,7 +287,6 @@ def test_the_list_has_both_kinds_in_pages(customer: Caller, client: httpx.Client
 
 
 def test_one_account_does_not_see_anothers(running: Running, customer: Caller, client: httpx.Client) -> None:
-    """Neither its tags nor who has unsubscribed from them."""
     client.post(link(customer)).raise_for_status()
     account = add_account(running.data_dir, f"stranger-{time.monotonic_ns()}")
     stranger = owner(Caller(running, account, client, account.bearer))

@@ -26,13 +26,11 @@ SETTINGS = 'shutdown_timeout = "3s"'
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A server that is stopped in each test."""
     with appliance(tmp_path, server=SETTINGS) as started:
         yield started
 
 
 def stop(running: Running) -> None:
-    """Send the signal, and wait until it has been taken."""
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
     running.await_event("stopping")
@@ -184,7 +182,6 @@ class Senders:
     other: set[int] = field(default_factory=set)
 
     def send(self, name: str) -> None:
-        """One thread's work."""
         with self.running.client() as client:
             for number in range(100_000):
                 try:

@@ -28,7 +28,6 @@ NOTICED = 1.0  # seconds after which another client would call us slow
 
 
 def sockets(running: Running) -> int:
-    """How many sockets the process has open."""
     assert running.process is not None
     found = 0
     for entry in Path(f"/proc/{running.process.pid}/fd").iterdir():
@@ -39,7 +38,6 @@ def sockets(running: Running) -> int:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server without patience."""
     with appliance(tmp_path_factory.mktemp("running"), http=TIMEOUTS) as started:
         yield started
         assert started.complaints() == []
@@ -47,7 +45,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def own_sockets(running: Running) -> int:
-    """How many it has while no client is connected."""
     return sockets(running)
 
 
@@ -84,7 +81,6 @@ def was_cut_within(watch: Stopwatch, least: float, most: float) -> bool:
 
 
 def drip(client: Client, data: bytes, pause: float, most: float) -> None:
-    """Send a byte at a time until the other side closes."""
     began = time.monotonic()
     client.socket.settimeout(pause)
     for at in range(len(data)):
@@ -112,7 +108,6 @@ def test_headers_that_drip_are_cut(running: Running) -> None:
 
 
 def wait_for_sockets(running: Running, most: int, seconds: float) -> None:
-    """Wait until the process has no more sockets than that."""
     wait_until(lambda: sockets(running) <= most, seconds, lambda: f"{sockets(running)} sockets are still open")
 
 

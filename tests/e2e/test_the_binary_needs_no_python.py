@@ -36,7 +36,6 @@ def program() -> tuple[str, ...]:
 def run(
     program: tuple[str, ...], directory: Path, *arguments: str, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """One command of it."""
     return subprocess.run(
         [*program, *arguments], cwd=directory, input=given, capture_output=True, text=True, timeout=60, check=False
     )

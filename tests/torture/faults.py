@@ -56,7 +56,6 @@ class Load(Senders):
 
     @contextmanager
     def going(self, running: Running, *, web: int = 3, smtp: int = 1) -> Iterator[None]:
-        """Meanwhile."""
         ending = threading.Event()
 
         def again(work: Callable[[Running, threading.Event], None]) -> None:
@@ -103,7 +102,6 @@ def _check_end(running: Running, code: int) -> str:
 
 
 def _check_afterwards(running: Running, load: Load) -> None:
-    """After a restart without the fault; the server ends in order."""
     if not running.is_alive():
         running.start()
     with suppress(OSError):
@@ -270,7 +268,6 @@ def _end_without_memory(running: Running) -> str:
 
 
 def clock(directory: Path, chance: Random) -> str:
-    """Set ahead and back by days, again and again."""
     load, file = Load(size=1_000), directory / "clock"
     set_clock(file, 0)
     with appliance(directory, credit=CREDIT, environment={CLOCK_FILE: str(file)}) as running:
@@ -288,7 +285,6 @@ def clock(directory: Path, chance: Random) -> str:
 
 
 def stops(directory: Path, chance: Random) -> str:
-    """Stopped and continued; SIGTERM comes while it is stopped."""
     load = Load(size=1_000)
     with appliance(directory, credit=CREDIT) as running:
         with load.going(running):

@@ -34,7 +34,6 @@ bind = ["127.0.0.1:{bind or authority.http_port}"]
 
 
 def endpoint(running: Running, listener: str) -> tuple[str, int]:
-    """Where https, smtp or smtps listens."""
     url = next(url for url in [running.url, *running.smtp] if url.startswith(f"{listener}:"))
     parts = urlsplit(url)
     assert parts.hostname is not None
@@ -62,7 +61,6 @@ def shown(running: Running, listener: str, trust: ssl.SSLContext, name: str = NA
 
 
 def anything() -> ssl.SSLContext:
-    """Trust in whatever is shown."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -70,7 +68,6 @@ def anything() -> ssl.SSLContext:
 
 
 def trusted(running: Running, listener: str, trust: ssl.SSLContext, name: str = NAME) -> bool:
-    """Whether a client that trusts so would go on."""
     try:
         shown(running, listener, trust, name)
     except ssl.SSLCertVerificationError:
@@ -79,11 +76,9 @@ def trusted(running: Running, listener: str, trust: ssl.SSLContext, name: str = 
 
 
 def wait_until(condition: Callable[[], object], running: Running, within: float = waiting.PATIENCE) -> None:
-    """Look often; the log tells why it did not come to that."""
     waiting.wait_until(condition, within, running.log_file.read_text)
 
 
 def events(running: Running, logger: str = "appliance.acme") -> list[dict[str, Any]]:
-    """What a part of the program has logged."""
     lines = [json.loads(line) for line in running.log_lines()]
     return [line for line in lines if line["logger"] == logger]

@@ -14,7 +14,6 @@ from tests.running_appliance import Running
 
 
 def doctor(running: Running) -> str:
-    """The examination's lines about certificates."""
     done = subprocess.run(
         [sys.executable, "-m", "appliance", "doctor", "--config", str(running.config_file)],
         capture_output=True,
@@ -27,7 +26,6 @@ def doctor(running: Running) -> str:
 
 
 def failure(running: Running) -> dict[str, Any]:
-    """What the log says about the first failure."""
     wait_until(lambda: [line for line in events(running) if line["level"] != "info"], running)
     return next(line for line in events(running) if line["level"] != "info")
 

@@ -27,12 +27,10 @@ FIELDS = {
 
 
 def warnings(customer: Caller) -> list[tuple[str, str | None]]:
-    """What the account is warned of: code and subject."""
     return [(each["code"], each["subject"]) for each in customer.get("/v1/account").json()["warnings"]]
 
 
 def entries(customer: Caller, **query: Any) -> list[dict[str, Any]]:
-    """The ledger."""
     found: list[dict[str, Any]] = customer.get("/v1/credits", params=query).json()["entries"]
     return found
 

@@ -7,13 +7,11 @@ from tests.e2e.contract.service import Caller, bearer, change, error, message, n
 
 
 def set_suspended(caller: Caller, suspended: bool) -> None:
-    """Suspend or resume, as the operator's shell does."""
     account_id = caller.account.account_id
     change(caller.running.data_dir, lambda store: store.accounts.set_suspended(account_id, suspended))
 
 
 def set_cap(caller: Caller, recipients: int | None) -> None:
-    """Set or lift the daily cap."""
     account_id = caller.account.account_id
     change(caller.running.data_dir, lambda store: store.accounts.set_daily_cap(account_id, recipients))
 

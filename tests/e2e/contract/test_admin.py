@@ -18,19 +18,16 @@ UNKNOWN_ACCOUNT = f"acc_{'0' * 32}"
 
 @pytest.fixture(scope="module")
 def admin(running: Any, client: Any) -> Caller:
-    """A user who may manage other accounts."""
     account = add_account(running.data_dir, "admin", role=Role.ADMIN)
     caller = Caller(running, account, client, {})
     return owner(caller)
 
 
 def post(caller: Caller, path: str, body: Any = None) -> Any:
-    """One POST, with a body or without."""
     return caller.request("POST", path, json=body) if body is not None else caller.request("POST", path)
 
 
 def described(**changes: Any) -> dict[str, Any]:
-    """A new account that does not exist yet, with changes."""
     name = f"made-{uuid.uuid4().hex[:10]}"
     return {"name": name, "email": f"{name}@example.org", "password": "a long password", **changes}
 
@@ -81,7 +78,6 @@ def test_names_and_addresses_are_taken_once(admin: Caller) -> None:
     ],
 )
 def test_a_strange_account_is_400(admin: Caller, changes: dict[str, Any]) -> None:
-    """Nothing is made of it."""
     error(post(admin, "/v1/admin/accounts", described(**changes)), 400, "invalid_request")
 
 
@@ -133,7 +129,6 @@ def test_credits_are_changed(admin: Caller, new_account: NewAccount) -> None:
     "body", [{}, {"change": 1, "balance": 1}, {"change": None}, {"change": "1"}, {"change": 1.5}, {"balance": -1}]
 )
 def test_a_strange_change_of_credits_is_400(admin: Caller, new_account: NewAccount, body: dict[str, Any]) -> None:
-    """Nothing is changed by it."""
     caller = new_account(credit=10)
     error(post(admin, f"/v1/admin/accounts/{caller.account.account_id}/credits", body), 400, "invalid_request")
     assert caller.credits() == 10
@@ -297,7 +292,6 @@ def test_a_pause_of_all_mail_is_told_and_is_no_pool(admin: Caller) -> None:
 
 @pytest.mark.parametrize("body", [{"reason": ""}, {"reason": "a\nb"}, {"reason": "x" * 201}, {"why": "x"}])
 def test_a_strange_reason_is_400(admin: Caller, body: dict[str, str]) -> None:
-    """A reason is one line."""
     error(post(admin, "/v1/admin/queue/google/pause", body), 400, "invalid_request")
 
 

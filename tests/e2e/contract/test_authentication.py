@@ -20,7 +20,6 @@ CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti")
 
 
 def basic(username: str, password: str) -> dict[str, str]:
-    """The Authorization header of HTTP Basic."""
     return {"Authorization": "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()}
 
 
@@ -40,7 +39,6 @@ def ask(caller: Caller, method: str, path: str, headers: dict[str, str]) -> http
 
 
 def credentials(account: Provisioned) -> dict[str, dict[str, str]]:
-    """The headers of each credential that is not a token."""
     return {
         "basic": account.basic,
         "send": bearer(account.send_key),
@@ -138,13 +136,11 @@ def test_the_scheme_is_known_in_any_spelling(caller: Caller) -> None:
 
 
 def claims_of(caller: Caller) -> dict[str, Any]:
-    """What a good token of the account says."""
     claims: dict[str, Any] = jwt.decode(caller.token(), options={"verify_signature": False})
     return claims
 
 
 def key_of(running: Running) -> bytes:
-    """The key this installation signs tokens with."""
     return derive(load_or_create(running.data_dir), "dashboard tokens")
 
 
@@ -193,7 +189,6 @@ def test_a_forged_token_is_401(caller: Caller) -> None:
 
 
 def seconds(caller: Caller, email: str) -> float:
-    """How long a failed login takes."""
     began = time.monotonic()
     unauthorized(caller.client.post("/v1/auth/login", json={"email": email, "password": "wrong"}))
     return time.monotonic() - began

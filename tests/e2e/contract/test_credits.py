@@ -14,7 +14,6 @@ PARALLEL = 40
 
 
 def ledger(caller: Caller) -> list[LedgerEntry]:
-    """Every change of the balance, the oldest first."""
     return caller.stored(lambda store: store.accounts.ledger(caller.account.account_id, 1000))[::-1]
 
 

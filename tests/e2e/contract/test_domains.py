@@ -11,7 +11,6 @@ from tests.fakes.dns import DnsServer, Trouble, zone_text
 
 
 def new_domain() -> str:
-    """A domain that no account has."""
     return f"d{uuid.uuid4().hex[:10]}.example"
 
 
@@ -24,13 +23,11 @@ def add(customer: Caller, domain: str) -> dict[str, Any]:
 
 
 def publish(names: DnsServer, *records: dict[str, Any]) -> None:
-    """Put records into DNS as they were told."""
     for record in records:
         names.zone[record["name"]] = {record["type"]: [zone_text(record["value"])]}
 
 
 def send_from(caller: Caller, domain: str) -> int:
-    """The status of a message from that domain."""
     return caller.using(caller.account.bearer).post(message(from_=f"a@{domain}")).status_code
 
 
@@ -171,7 +168,6 @@ def test_other_letters_become_a_labels(new_account: NewAccount) -> None:
 
 
 def test_domains_are_paged_by_name(new_account: NewAccount) -> None:
-    """Every domain is on exactly one page."""
     customer = owner(new_account())
     account_id = customer.account.account_id
 

@@ -87,7 +87,6 @@ def test_a_wrong_method_is_405_and_told_the_right_ones(customer: Caller, path: s
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_unknown_path_is_404(customer: Caller, method: str, path: str) -> None:
-    """Where there is nothing, every method gives 404."""
     error(customer.request(method, path), 404, "not_found")
 
 
@@ -119,7 +118,6 @@ def test_the_description_carries_a_request_id(customer: Caller) -> None:
 
 
 def test_a_head_is_a_get_without_its_body(caller: Caller) -> None:
-    """HEAD has the status and the headers of GET, and no body."""
     message_id = caller.delivered()["id"]
     for path in (f"/emails/{message_id}", "/emails/unknown", "/healthz"):
         got, head = caller.get(path), caller.request("HEAD", path)
@@ -183,7 +181,6 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def send_from(running: Running, authorization: dict[str, str], key: str) -> httpx.Response:
-    """One plain message."""
     with running.client(headers=authorization) as client:
         return client.post("/emails", json=message(), headers={"Idempotency-Key": key})
 

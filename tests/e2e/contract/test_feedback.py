@@ -28,14 +28,12 @@ CLASSES = [
 
 
 def feedback(caller: Caller, **query: Any) -> Any:
-    """What came back."""
     response = owner(caller).get("/v1/feedback", params=query)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def recorded(tx: Tx, now: int, report: DmarcCounts | TlsCounts) -> ReportResult:
-    """What becomes of a report."""
     record = record_dmarc_report if isinstance(report, DmarcCounts) else record_tls_report
     return record(tx, now, NAME, report)  # type: ignore[arg-type]  # by its kind
 

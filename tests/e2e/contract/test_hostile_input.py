@@ -92,7 +92,6 @@ lightly = settings(
 
 @pytest.fixture(scope="module", autouse=True)
 def template(customer: Caller) -> None:
-    """A template with one placeholder everywhere."""
     body = {"subject": "s{{v}}", "text": "t{{v}}", "html": "<p>{{v}}</p>"}
     assert customer.request("PUT", "/v1/templates/hostile", json=body).status_code == 200
 

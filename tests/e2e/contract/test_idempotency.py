@@ -14,7 +14,6 @@ PARALLEL = 50
 
 
 def messages_of(caller: Caller) -> int:
-    """How many messages the account has."""
     query = "SELECT count(*) FROM messages WHERE account_id = :id"
     ((count,),) = caller.rows(query, id=caller.account.account_id)
     return int(count)

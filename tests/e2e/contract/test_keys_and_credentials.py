@@ -21,18 +21,15 @@ def create(customer: Caller, path: str, **body: Any) -> dict[str, Any]:
 
 
 def basic(made: dict[str, Any]) -> dict[str, str]:
-    """The Authorization header of a new credential."""
     pair = f"{made['username']}:{made['password']}".encode()
     return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
 def sends(customer: Caller, headers: dict[str, str]) -> bool:
-    """Whether a credential may send."""
     return customer.using(headers).post(message()).status_code == 202
 
 
 def found(customer: Caller, path: str, plural: str, name: str, value: str) -> dict[str, Any]:
-    """One entry of a list."""
     (entry,) = [each for each in customer.get(path).json()[plural] if each[name] == value]
     assert isinstance(entry, dict)
     return entry
@@ -134,7 +131,6 @@ def test_a_key_is_of_a_known_kind(customer: Caller, body: object) -> None:
 
 
 def test_lists_are_paged_newest_first(new_account: NewAccount) -> None:
-    """Every key is on exactly one page."""
     customer = owner(new_account())
     made = [create(customer, "/v1/api-keys")["id"] for _ in range(2)]
     first = customer.get("/v1/api-keys", params={"limit": 2}).json()
@@ -164,7 +160,6 @@ def test_a_key_itself_does_not_belong_into_a_path(new_account: NewAccount) -> No
 
 
 def key_of(customer: Caller, **body: Any) -> Caller:
-    """The same account with a new key."""
     return customer.using(bearer(create(customer, "/v1/api-keys", **body)["key"]))
 
 
@@ -213,7 +208,6 @@ def test_a_managing_key_is_no_person_and_no_administrator(new_account: NewAccoun
 
 
 async def add_domain(account_id: str, name: str, store: Store) -> None:
-    """Register a domain that may be used."""
     await store.access.add_domain(account_id, name, usable=True)
 
 

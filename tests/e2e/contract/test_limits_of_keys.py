@@ -97,12 +97,10 @@ class Things:
 
 
 async def add_domain(account_id: str, name: str, store: Store) -> None:
-    """Register a domain that may be used."""
     await store.access.add_domain(account_id, name, usable=True)
 
 
 def made_key(customer: Caller, **body: Any) -> dict[str, Any]:
-    """A new API key."""
     answer = customer.request("POST", "/v1/api-keys", json=body)
     assert answer.status_code == 201, answer.text
     key: dict[str, Any] = answer.json()
@@ -125,7 +123,6 @@ def things(running: Running, client: httpx.Client) -> Things:
 
 
 def path_of(operation: Operation, things: Things) -> str:
-    """The path, with the ids of things that are not of example.com."""
     name = {"api-keys": "key"}.get(operation.path.split("/")[2], "id")
     ids = things.ids | {"id": things.foreign_message if name == "id" else things.ids["key"]}
     return re.sub(r"{(\w+)}", lambda found: ids[found[1]], operation.path)

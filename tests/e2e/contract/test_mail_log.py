@@ -14,7 +14,6 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def listed(customer: Caller, **query: Any) -> list[str]:
-    """The ids that a search finds, all pages together."""
     ids: list[str] = []
     while True:
         response = customer.get("/v1/emails", params=query)
@@ -139,7 +138,6 @@ def test_a_list_shows_three_recipients(new_account: NewAccount) -> None:
     ],
 )
 def test_a_wrong_filter_is_400(customer: Caller, query: dict[str, str]) -> None:
-    """The text names the parameter."""
     (name,) = query
     assert error(customer.get("/v1/emails", params=query), 400, "invalid_request").startswith(f"{name}:")
 
@@ -302,7 +300,6 @@ def test_a_test_goes_to_one_address(customer: Caller, body: dict[str, Any]) -> N
 
 
 def test_a_suspended_account_tests_nothing(new_account: NewAccount) -> None:
-    """Suspension holds for tests, too."""
     customer = owner(new_account())
     change(customer.running.data_dir, lambda store: store.accounts.set_suspended(customer.account.account_id, True))
     error(send_test(customer, to="ada@example.net"), 403, "account_suspended")
@@ -337,7 +334,6 @@ def test_what_cannot_be_searched_is_named(mailed: tuple[Caller, dict[str, str]],
 
 
 def test_another_account_finds_nothing_of_it(mailed: tuple[Caller, dict[str, str]], new_account: NewAccount) -> None:
-    """Neither by words nor by ids."""
     _, ids = mailed
     stranger = owner(new_account())
     for query in ("ada", "example.net", ids["plain"], "5.1.1"):

@@ -42,7 +42,6 @@ def just_now(text: str) -> bool:
 
 
 def results(message: Any) -> dict[str, str]:
-    """What became of each recipient."""
     return {each["email"]: each["status"] for each in message["recipients"]}
 
 
@@ -125,7 +124,6 @@ def test_an_unknown_message_is_not_found(caller: Caller, message_id: str) -> Non
 
 
 def test_an_id_is_exact(caller: Caller) -> None:
-    """An id in other letters, or with more behind it, is another id."""
     message_id = caller.send()["id"]
     for other in (message_id.upper(), f"{message_id} ", f"{message_id}%00", message_id[:-1], message_id[4:]):
         error(caller.get(f"/emails/{other}"), 404, "not_found")

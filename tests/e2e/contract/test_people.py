@@ -27,12 +27,10 @@ MOVE_BACK = "UPDATE password_links SET expires_at = expires_at - :by WHERE email
 
 
 def someone() -> str:
-    """An address that no other test uses."""
     return f"{uuid.uuid4().hex[:12]}@example.org"
 
 
 def invited(caller: Caller, email: str, role: str) -> dict[str, Any]:
-    """A new invitation."""
     made = caller.request("POST", "/v1/users", json={"email": email, "role": role})
     assert made.status_code == 201, made.text
     found: dict[str, Any] = made.json()
@@ -40,7 +38,6 @@ def invited(caller: Caller, email: str, role: str) -> dict[str, Any]:
 
 
 def token_of(invitation: dict[str, Any]) -> str:
-    """The token in its link."""
     return str(dict(parse_qsl(urlsplit(invitation["link"]).fragment))["token"])
 
 
@@ -50,25 +47,21 @@ def accept(caller: Caller, token: str, password: str = PASSWORD) -> httpx.Respon
 
 
 def joined(caller: Caller, role: str) -> Caller:
-    """Another user of the account, in this role, logged in."""
     email = someone()
     assert accept(caller, token_of(invited(caller, email, role))).status_code == 200
     return owner(replace(caller, account=replace(caller.account, email=email)))
 
 
 def people(caller: Caller) -> dict[str, dict[str, Any]]:
-    """The users by their addresses."""
     return {user["email"]: user for user in caller.get("/v1/users").json()["users"]}
 
 
 def user_id(caller: Caller) -> str:
-    """Of the caller."""
     return str(people(caller)[caller.account.email]["id"])
 
 
 @pytest.fixture
 def boss(new_account: NewAccount) -> Caller:
-    """The owner of a new account."""
     return owner(new_account())
 
 
@@ -257,7 +250,6 @@ def test_the_last_owner_stays(boss: Caller) -> None:
 
 @pytest.fixture(scope="module")
 def admin(running: Any, client: Any) -> Caller:
-    """A user who may manage other accounts."""
     return owner(
         Caller(running, add_account(running.data_dir, f"admin-{uuid.uuid4().hex[:8]}", role=Role.ADMIN), client, {})
     )

@@ -12,13 +12,11 @@ ATTEMPTS = 12  # in all, by the retry schedule
 
 
 def only(found: Any) -> Any:
-    """The one recipient of a message."""
     (recipient,) = found["recipients"]
     return recipient
 
 
 def events(caller: Caller, message_id: str) -> list[Any]:
-    """The events of a message, the oldest first."""
     query = "SELECT body FROM events WHERE message_id = :id ORDER BY id"
     return [msgspec.json.decode(bytes(body)) for (body,) in caller.rows(query, id=message_id)]
 

@@ -19,17 +19,14 @@ OFF = {"enabled": False, "required": False, "enabled_at": None, "recovery_codes_
 
 @pytest.fixture
 def user(new_account: NewAccount) -> Caller:
-    """The owner of a new account."""
     return owner(new_account())
 
 
 def code(secret: str, away: int = 0) -> str:
-    """The code of now, or so many steps away."""
     return code_of(b32decode(secret), int(time.time()) // 30 + away)
 
 
 def enrolled(user: Caller) -> tuple[str, list[str]]:
-    """Turn it on; the secret and the recovery codes."""
     secret = user.request("POST", "/v1/account/totp").json()["secret"]
     done = user.request("POST", "/v1/account/totp/confirm", json={"password": PASSWORD, "code": code(secret)})
     assert done.status_code == 200, done.text
@@ -37,7 +34,6 @@ def enrolled(user: Caller) -> tuple[str, list[str]]:
 
 
 def login(user: Caller, password: str = PASSWORD, **more: str) -> httpx.Response:
-    """One login, with a code or without."""
     body = {"email": user.account.email, "password": password, **more}
     return user.client.post("/v1/auth/login", json=body)
 

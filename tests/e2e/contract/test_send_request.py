@@ -98,7 +98,6 @@ def test_json_is_the_content_type(caller: Caller, content_type: str) -> None:
     ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonx", "application/json; charset=latin1"],
 )
 def test_any_other_content_type_is_refused(caller: Caller, content_type: str) -> None:
-    """Another Content-Type is refused, whatever the body."""
     text = error(caller.post(message(), headers={"Content-Type": content_type}), 400, "invalid_request")
     assert "Content-Type" in text
 

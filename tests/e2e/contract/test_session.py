@@ -16,7 +16,6 @@ UNKNOWN = {"email": "unknown@example.org", "password": PASSWORD}
 
 
 def works(caller: Caller, token: str) -> bool:
-    """Whether a token opens the dashboard."""
     return caller.using(bearer(token)).get("/v1/templates").status_code == 200
 
 

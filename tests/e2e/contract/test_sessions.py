@@ -18,7 +18,6 @@ OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 
 
 def cookie(response: httpx.Response) -> "Morsel[str]":
-    """The cookie that an answer sets."""
     return SimpleCookie(response.headers["set-cookie"])[NAME]
 
 
@@ -29,7 +28,6 @@ def renew(caller: Caller, value: str, headers: dict[str, str] | None = None) -> 
 
 
 def works(caller: Caller, token: str) -> bool:
-    """Whether a token opens the dashboard."""
     return caller.using(bearer(token)).get("/v1/account").status_code == 200
 
 
@@ -143,7 +141,6 @@ def test_the_cookie_opens_nothing_else(caller: Caller) -> None:
 
 
 def test_a_logout_ends_cookie_and_tokens(new_account: NewAccount) -> None:
-    """After a logout neither the cookie nor any token of that session works."""
     caller = new_account()
     login = caller.login()
     renewed = renew(caller, cookie(login).value)

@@ -7,14 +7,12 @@ from tests.e2e.contract.service import Caller, bearer, error, owner, waiting
 
 
 def stats(caller: Caller, **query: Any) -> Any:
-    """The numbers of the account."""
     response = owner(caller).get("/v1/stats", params=query)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def counts(told: dict[str, Any]) -> tuple[int, ...]:
-    """Sent, delivered, bounced, failed."""
     return tuple(told[kind] for kind in ("sent", "delivered", "bounced", "failed"))
 
 
@@ -67,7 +65,6 @@ def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
 
 
 def problems(caller: Caller, **query: Any) -> Any:
-    """The newest problems of the account."""
     response = owner(caller).get("/v1/problems", params=query)
     assert response.status_code == 200, response.text
     return response.json()["problems"]
@@ -118,5 +115,4 @@ def test_numbers_are_broken_down(new_account: NewAccount) -> None:
 
 
 def test_an_unknown_breakdown_is_400(customer: Caller) -> None:
-    """The four that there are are named."""
     assert error(customer.get("/v1/stats", params={"by": "moon"}), 400, "invalid_request").startswith("by:")

@@ -13,17 +13,14 @@ FIELDS = {"address", "reason", "origin", "created_at", "tag", "template"}
 
 
 def suppress(customer: Caller, address: str, **fields: Any) -> httpx.Response:
-    """One POST of an address."""
     return customer.request("POST", "/v1/suppressions", json={"address": address} | fields)
 
 
 def release(customer: Caller, address: str) -> httpx.Response:
-    """One DELETE of an address."""
     return customer.request("DELETE", f"/v1/suppressions/{quote(address, safe='')}")
 
 
 def pair(caller: Caller) -> tuple[Caller, Caller]:
-    """An account's sender, and the customer who manages its list."""
     return caller, caller.using(bearer(caller.token()))
 
 

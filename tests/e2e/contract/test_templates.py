@@ -25,12 +25,10 @@ FIELDS = {
 
 
 def put(caller: Caller, alias: str, **fields: Any) -> httpx.Response:
-    """One PUT of a template."""
     return caller.request("PUT", f"/v1/templates/{alias}", json=fields)
 
 
 def saved(caller: Caller, **fields: Any) -> str:
-    """The alias of a new template."""
     alias = f"t-{uuid.uuid4().hex[:12]}"
     assert put(caller, alias, **fields).status_code == 200
     return alias

@@ -5,7 +5,6 @@ from tests.e2e.contract.service import Caller, bearer, error, message
 
 
 def on_trial(caller: Caller) -> Caller:
-    """The account with its test key."""
     return caller.using(bearer(caller.account.test_key))
 
 

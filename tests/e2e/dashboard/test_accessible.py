@@ -50,7 +50,6 @@ WIDTHS = (320, 360, 390, 480, 600, 719, 720, 768, 900, 1_023, 1_024, 1_200, 1_44
 
 @pytest.fixture(scope="module")
 def owner(stage: Stage) -> Provisioned:
-    """An administrator with something on every page."""
     account = stage.account(role=Role.ADMIN)
     stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi {{name}}", "text": "Hi", "html": "<p>Hi</p>"})
     stage.ask(account, "POST", "/v1/suppressions", {"address": "a@good.test"})
@@ -62,7 +61,6 @@ def owner(stage: Stage) -> Provisioned:
 
 @pytest.fixture(scope="module")
 def message(stage: Stage, owner: Provisioned) -> str:
-    """A message with every kind of recipient."""
     to = ("a@good.test", "b@bad.test", "c@grey.test", "ok@good.test", "more@good.test")
     sent = stage.send(owner, *to, html="<p>Hello</p>", tags=["order"])
     stage.tried(stage.send(owner, "ada@good.test"), stage.send(owner, LONG_ADDRESS, subject=LONG_SUBJECT))
@@ -70,7 +68,6 @@ def message(stage: Stage, owner: Provisioned) -> str:
 
 
 def broken(browser: Browser) -> list[str]:
-    """Which rules the page breaks."""
     return list(browser.script(RULES))
 
 

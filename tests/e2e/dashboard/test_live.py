@@ -100,7 +100,6 @@ def test_a_server_that_is_gone_is_told(stage: Stage, browser: Browser, path: str
 
 
 def heard(relay: Relay) -> None:
-    """Wait until a line of the stream, or an answer, has come."""
     passed = relay.passed
     deadline = time.monotonic() + 20
     while relay.passed == passed and time.monotonic() < deadline:
@@ -108,7 +107,6 @@ def heard(relay: Relay) -> None:
 
 
 def is_silent(relay: Relay) -> bool:
-    """Whether nothing crosses the wire for some seconds."""
     passed = relay.passed
     time.sleep(4)
     return relay.passed == passed

@@ -22,7 +22,6 @@ SECTIONS = [["Messages", "/dashboard/messages"], ["Domains", "/dashboard/domains
 
 @pytest.fixture(scope="module")
 def call(_chromium: Browser) -> Any:
-    """Calls a function of a module with these arguments."""
     browser = _chromium
     browser.open("/dashboard/login")
     base = browser.script("return document.querySelector('script[type=module]').src.replace('main.js', '')")

@@ -46,7 +46,6 @@ def busy(stage: Stage) -> Provisioned:
 
 
 def numbers(browser: Browser) -> dict[str, str]:
-    """The tiles: each name with its lines."""
     tiles = [each.text.split("\n", 1) for each in browser.driver.find_elements(By.CSS_SELECTOR, ".tile")]
     return {each[0]: each[1] for each in tiles}
 
@@ -185,7 +184,6 @@ def test_the_latest_problems_lead_to_their_messages(stage: Stage, browser: Brows
 
 
 def hourly(stage: Stage, account: Provisioned, *counts: tuple[int, int]) -> None:
-    """Mail that was sent so many hours ago, and how much."""
     now = int(time.time()) // 3600
     for back, count in counts:
         insert = f"{INSERT} (?, ?, 'sent', 0, ?)"

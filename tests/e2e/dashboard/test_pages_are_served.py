@@ -32,7 +32,6 @@ PARTS = {
 
 
 def fetch(stage: Stage, path: str, **headers: str) -> httpx.Response:
-    """One request of a user who is not logged in."""
     return httpx.get(stage.url + path, headers=headers, trust_env=False, timeout=30, verify=NO_TLS)
 
 

@@ -17,20 +17,17 @@ from tests.running_appliance import Running, add_account, appliance
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all of it is."""
     return tmp_path_factory.mktemp("sandbox")
 
 
 @pytest.fixture(scope="module")
 def receiver(directory: Path) -> Iterator[Any]:
-    """The customer's server."""
     with webhook_server.hooks(directory) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path, receiver: Any) -> Iterator[Running]:
-    """A program with a configuration file, in the sandbox."""
     settings: Any = {"webhooks": receiver.settings(directory)}
     with appliance(directory, **settings) as started:
         yield started

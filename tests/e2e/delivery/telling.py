@@ -13,7 +13,6 @@ from tests.running_appliance import NO_TLS
 
 
 async def polled(made: World, message: str) -> dict[str, Any]:
-    """The answer to `GET /emails/{id}`."""
     async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
         answer = await client.get(f"/emails/{message}", headers=made.running.account.bearer)
     assert answer.status_code == 200, answer.text
@@ -30,7 +29,6 @@ async def customer_reads(made: World, message: str) -> str:
 
 
 async def polled_recipient(made: World, message: str) -> dict[str, Any]:
-    """The same, of a message's only recipient."""
     (recipient,) = (await polled(made, message))["recipients"]
     found: dict[str, Any] = recipient
     return found
@@ -45,6 +43,5 @@ async def explained(made: World, message: str, *options: str) -> str:
 
 
 async def explanation(made: World, message: str) -> str:
-    """The one sentence on a message's only recipient."""
     (recipient,) = json.loads(await explained(made, message, "--json"))["recipients"]
     return str(recipient["explanation"])

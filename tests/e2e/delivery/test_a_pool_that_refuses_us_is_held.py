@@ -13,7 +13,6 @@ FAULTS = 10
 
 
 async def release(made: World, pool: str) -> None:
-    """What the shell's `queue resume` does."""
     async with engines.beside(made.running.data_dir) as store:
         assert await store.pools.release(pool)
 

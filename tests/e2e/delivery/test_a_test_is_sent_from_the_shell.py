@@ -21,7 +21,6 @@ LATER = b"451 4.7.1 Greylisted\r\n"
 
 
 def sent(running: Running, to: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON of the real command, which waits."""
     # Less than the minute that the sandbox would sleep.
     words = ("send-test", "demo", "--to", to, "--wait", "--timeout", "45", "--json")
     code, output, _ = ran(running.config_file, *words)

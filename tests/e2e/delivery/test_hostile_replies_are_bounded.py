@@ -9,7 +9,6 @@ GROWTH = 60 * 2**20  # bytes the process may grow by while it talks to them
 
 
 def resident(made: World) -> int:
-    """The bytes of memory the program has now."""
     assert made.running.process is not None
     status = Path(f"/proc/{made.running.process.pid}/status").read_text()
     return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])

@@ -20,7 +20,6 @@ NAME, HOST = "bounces.example.com", "mail.example.com"
 
 
 async def records(made: World) -> list[dict[str, str]]:
-    """What is to be published for the sender's domain, by the shell."""
     account, config = made.running.account, made.running.config_file
     answer = await trio.to_thread.run_sync(command, config, "domain", "records", account.name, account.domain)
     found: list[dict[str, str]] = answer["records"]
@@ -28,14 +27,12 @@ async def records(made: World) -> list[dict[str, str]]:
 
 
 async def verified(made: World) -> dict[str, Any]:
-    """The sender's domain after the check of the dashboard."""
     answer = await made.ask("POST", f"/v1/domains/{made.running.account.domain}/verify")
     found: dict[str, Any] = answer.raise_for_status().json()
     return found
 
 
 def sender(received: Received) -> str:
-    """The address in MAIL FROM."""
     return received.mail.partition(">")[0].removeprefix("<")
 
 

@@ -22,7 +22,6 @@ EVERYTHING = "NOTIFY=SUCCESS,FAILURE,DELAY"
 
 
 async def submit(made: World, to: Sequence[str], rcpt: Sequence[str] = (), mail: Sequence[str] = ()) -> None:
-    """Hand a message to the appliance with these parameters."""
     await made.submit(to, MESSAGE, mail_options=mail, rcpt_options=rcpt)
 
 

@@ -13,7 +13,6 @@ from tests.running_appliance import Running, ran
 
 
 def set_up(running: Running, *more: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON of the real command."""
     code, output, _ = ran(running.config_file, "setup", "--domain", "shop.example", "--json", *more)
     return code, json.loads(output)
 

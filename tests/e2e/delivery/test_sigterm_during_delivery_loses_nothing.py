@@ -15,7 +15,6 @@ LONGEST = 3 + 1  # seconds: the setting, and what a busy machine takes to notice
 
 
 async def stop(made: World) -> float:
-    """How long a SIGTERM takes to end it in order."""
     process, watch = made.running.process, Stopwatch(made.running.pid)
     assert process is not None
     process.terminate()

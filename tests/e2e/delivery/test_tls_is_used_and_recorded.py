@@ -14,14 +14,12 @@ from tests.fakes.mx import FakeMx, hang_up
 def context(
     authority: trustme.CA, name: str, *, not_before: datetime | None = None, not_after: datetime | None = None
 ) -> ssl.SSLContext:
-    """What a server with a certificate for that name has."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name, not_before=not_before, not_after=not_after).configure_cert(made)
     return made
 
 
 def trusted(directory: Path) -> tuple[trustme.CA, str]:
-    """An authority, and the setting that makes the program trust it."""
     authority = trustme.CA()
     file = directory / "authority.pem"
     authority.cert_pem.write_to_path(str(file))

@@ -23,7 +23,6 @@ ABUSE = b"From: Ann <ann@example.org>\r\nSubject: Spam from =?utf-8?q?you=3F?=\r
 
 
 async def asked(made: World, path: str, account: Any = None) -> tuple[int, Any]:
-    """What the API answers to the owner of an account."""
     answer = await made.ask("GET", path, account=account)
     return answer.status_code, answer.json()
 

@@ -26,14 +26,12 @@ DMARC = """<?xml version="1.0"?>
 
 
 def dmarc(day: int, domain: str = "example.com", report_id: str = "1") -> bytes:
-    """A mail with a DMARC report about a day."""
     begin = day * DAY // SECOND
     document = DMARC.format(domain=domain, id=report_id, begin=begin, end=begin + 86_399)
     return alone(zipped(document.encode()), "application/zip")
 
 
 def tls(day: int) -> bytes:
-    """A mail with a TLS report about a day."""
     start = rfc3339(day * DAY)
     failure = {
         "result-type": "certificate-expired",

@@ -17,7 +17,6 @@ from tests.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all who cannot hurt it."""
     with appliance(tmp_path_factory.mktemp("inbound"), retention=LISTENS) as started:
         yield started
         assert started.complaints() == []
@@ -25,12 +24,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def path(running: Running) -> bytes:
-    """A valid return path, of a recipient that there is not."""
     return return_path(running, Environment().identifier("rcp")).encode()
 
 
 def transact(client: Raw, recipient: bytes, message: bytes = MESSAGE) -> bytes:
-    """A mail with the null sender; the last reply."""
     for line in (b"MAIL FROM:<>", b"RCPT TO:<" + recipient + b">", b"DATA"):
         reply = client.say(line)
         if reply[:1] not in b"23":
@@ -74,7 +71,6 @@ def test_it_is_no_relay(running: Running, recipient: bytes, reply: bytes) -> Non
 
 
 def test_a_client_that_hangs_up_early_does_no_harm(running: Running, path: bytes) -> None:
-    """At any point of a transaction."""
     whole = [b"EHLO c\r\n", b"MAIL FROM:<>\r\n", b"RCPT TO:<" + path + b">\r\n", b"DATA\r\n", MESSAGE]
     for count in range(len(whole)):
         with Raw(running, "inbound") as client:

@@ -65,7 +65,6 @@ class Upgrade:
         self.made, self.newer = made, newer
 
     async def stop(self, name: str) -> None:
-        """As an operator does."""
         node = self.made.nodes[name]
         assert await trio.to_thread.run_sync(node.terminate) == 0
         node.url = ""
@@ -79,7 +78,6 @@ class Upgrade:
         assert answer.status_code == 401
 
     async def refused(self, name: str) -> str:
-        """The old version is started, and ends; its only line."""
         node = self._as(name, new=False)
         begin = node.log_file.stat().st_size
         with node.log_file.open("ab") as log:
@@ -94,13 +92,11 @@ class Upgrade:
         return node
 
     def state(self) -> tuple[int, dict[str, str]]:
-        """The schema, and the nodes with their versions."""
         found = self.made.rows(STATE)
         assert all(schema == (OLD if version == __version__ else CONTRACTED) for _, _, version, schema in found)
         return found[0][0], {name: version for _, name, version, _ in found}
 
     def events(self, said: str) -> list[Any]:
-        """Of all logs."""
         lines = [json.loads(line) for node in self.made.nodes.values() for line in node.log_lines() if b"{" in line]
         return [line for line in lines if line["event"] == said]
 

@@ -72,7 +72,6 @@ class Senders:
                     refusals += 1
 
     def accepted_again_within(self, running: Running) -> float:
-        """How many seconds it takes until a message is accepted."""
         began = time.monotonic()
         while self.post(running).status != 202:
             assert time.monotonic() < began + 30
@@ -115,5 +114,4 @@ def _at_once(works: Sequence[Callable[[], None]]) -> None:
 
 
 def waiting(running: Running) -> list[object]:
-    """Who is not final yet."""
     return list(rows(running, "SELECT address FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 5"))

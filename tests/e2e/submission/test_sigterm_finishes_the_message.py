@@ -20,13 +20,11 @@ AT_ONCE = 2.0  # seconds that a stop with nothing to wait for may take on a busy
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A server that is stopped in each test."""
     with appliance(tmp_path, server='shutdown_timeout = "2s"') as started:
         yield started
 
 
 def stop(running: Running) -> None:
-    """Send the signal, and wait until it has been taken."""
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
     running.await_event("stopping")

@@ -21,7 +21,6 @@ SMALL = "max_connections = 5\nallow_plaintext_auth = true\n"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server as it comes."""
     with appliance(tmp_path_factory.mktemp("patient")) as started:
         yield started
         assert started.complaints() == []
@@ -29,7 +28,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One whose timeouts are short."""
     with appliance(tmp_path_factory.mktemp("impatient"), smtp=IMPATIENT) as started:
         yield started
         assert started.complaints() == []
@@ -37,7 +35,6 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One for a few clients, which need no TLS."""
     with appliance(tmp_path_factory.mktemp("small"), smtp=SMALL) as started:
         yield started
         assert started.complaints() == []
@@ -88,7 +85,6 @@ def drip(running: Running) -> Callable[[], tuple[float, float]]:
 @pytest.mark.usefixtures("drip")
 @pytest.mark.parametrize("scheme", ["smtp", "smtps"])
 def test_a_client_that_says_nothing_is_cut(impatient: Running, scheme: str) -> None:
-    """It is told why, and is out."""
     with Raw(impatient, scheme) as client:
         watch = Stopwatch(impatient.pid)
         assert [answer[:9] for answer in client.rest()] == [b"421 4.4.2"]

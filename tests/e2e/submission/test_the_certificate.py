@@ -40,7 +40,6 @@ def test_a_generated_one_stays(tmp_path: Path) -> None:
 
 
 def write(directory: Path, authority: trustme.CA, name: str) -> tuple[Path, Path]:
-    """A certificate and its key, as an ACME client puts them there."""
     made = authority.issue_cert(name)
     chain, key = directory / "chain.pem", directory / "key.pem"
     made.private_key_pem.write_to_path(key)

@@ -20,7 +20,6 @@ PHPMAILER = find("phpmailer")
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all."""
     with appliance(tmp_path_factory.mktemp("settings")) as started:
         yield started
 
@@ -49,7 +48,6 @@ def run(running: Running, *command: str, given: str = "") -> None:
 
 @needs("swaks")
 def test_swaks(running: Running) -> None:
-    """The line as it stands."""
     run(running, "sh", "-c", settings(running, "swaks"))
 
 
@@ -65,7 +63,6 @@ def test_msmtp(running: Running, tmp_path: Path) -> None:
 
 @needs("django")
 def test_django(running: Running) -> None:
-    """The settings, and send_mail."""
     script = (
         "import types, sys\nfrom django.conf import settings\nfrom django.core.mail import send_mail\n"
         f"module = types.ModuleType('site_settings')\nexec({settings(running, 'Django')!r}, module.__dict__)\n"
@@ -118,7 +115,6 @@ $mailer->send();
 @needs("node")
 @needs("nodemailer")
 def test_nodemailer(running: Running) -> None:
-    """The transport, and a message."""
     script = (
         'const nodemailer = require("nodemailer");\n'
         + settings(running, "nodemailer")

@@ -263,7 +263,6 @@ def test_pings_have_a_cooldown(customer: Customer) -> None:
 
 
 def test_a_disabled_webhook_is_not_pinged(customer: Customer) -> None:
-    """409, and nothing is posted."""
     customer.saved(enabled=False)
     error(customer.request("POST", "/ping"), 409, "conflict")
     assert customer.deliveries() == []
