@@ -218,21 +218,18 @@ def _give_ids(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests have the id {twice[0]}: all but one would be left out")
 
 
-NOT_WHOLE, TOO_MANY_FAILED = 20, 21  # exit statuses of a run
-RETRIED = 300  # failed tests at most; beyond, the program is broken, and a retry would take longer than the run
+NOT_WHOLE = 20  # an exit status
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Choose the exit status: packaging/test retries the failed tests of a run that ends with 1.
+    """Fail a run that had to be whole and was not. Workers of xdist leave this to the process that has all reports.
 
-    A run that had to be whole and was not fails. Workers of xdist leave this to the process that has all reports.
+    packaging/test retries every failed test of a run that ends with 1.
     """
-    if hasattr(session.config, "workerinput"):
+    if hasattr(session.config, "workerinput") or not _must_be_whole():
         return
-    if _must_be_whole() and any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
+    if any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
         session.exitstatus = NOT_WHOLE
-    elif session.testsfailed > RETRIED:
-        session.exitstatus = TOO_MANY_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
