@@ -43,13 +43,7 @@ _STATEMENTS = (
 
 
 def fill_queue(
-    data_dir: Path,
-    account_id: str,
-    count: int,
-    domain: str = "example.net",
-    *,
-    domains: int = 1,
-    told: bool = True,
+    data_dir: Path, account_id: str, count: int, domain: str = "example.net", *, domains: int = 1, told: bool = True
 ) -> None:
     """Store `count` messages of 2 KB that are due now, for the domain or for so many below it in turn."""
     shared = {

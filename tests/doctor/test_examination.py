@@ -61,10 +61,7 @@ def test_before_the_first_account_there_is_no_database(world: World) -> None:
     shutil.rmtree(world.data_dir)
     world.runs, world.listens = False, False
     found = trio.run(world.examine)
-    assert wrong(found) == {
-        (WARNING, "server", "appliance"),
-        (WARNING, "database", str(world.data_dir / FILE_NAME)),
-    }
+    assert wrong(found) == {(WARNING, "server", "appliance"), (WARNING, "database", str(world.data_dir / FILE_NAME))}
     assert not world.data_dir.exists()
 
 

@@ -97,10 +97,7 @@ def rows(running: Running, query: str) -> list[tuple[Any, ...]]:
 
 # What must be the same for each message or recipient: (id, number) told by one table, and by another.
 THE_SAME = {
-    "bytes": (
-        "SELECT id, 1 FROM messages",
-        "SELECT message_id, 1 FROM message_bodies",
-    ),
+    "bytes": ("SELECT id, 1 FROM messages", "SELECT message_id, 1 FROM message_bodies"),
     "recipients": (
         "SELECT id, recipient_count FROM messages",
         "SELECT message_id, count(*) FROM recipients GROUP BY message_id",

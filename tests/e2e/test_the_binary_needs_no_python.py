@@ -70,10 +70,7 @@ def test_it_sends_over_http_and_smtp(program: tuple[str, ...], tmp_path: Path) -
 
 def test_it_serves_the_dashboard(program: tuple[str, ...], tmp_path: Path) -> None:
     """Pages, and every file of the tree that browsers are given: none was left out of the binary."""
-    with (
-        appliance(tmp_path, program=program) as running,
-        httpx.Client(base_url=running.url, trust_env=False) as client,
-    ):
+    with appliance(tmp_path, program=program) as running, httpx.Client(base_url=running.url, trust_env=False) as client:
         page = client.get("/dashboard/login")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         (base,) = set(re.findall(r"/static/[^/\"]+", page.text))

@@ -108,13 +108,7 @@ class DnsServer:
     """
 
     def __init__(
-        self,
-        zone: Zone,
-        *,
-        ttl: int = TTL,
-        negative_ttl: int = 60,
-        authentic: bool = False,
-        follows: bool = True,
+        self, zone: Zone, *, ttl: int = TTL, negative_ttl: int = 60, authentic: bool = False, follows: bool = True
     ) -> None:
         self.zone = dict(zone)
         self.ttl = ttl

@@ -73,17 +73,7 @@ def test_a_wrong_method_is_405_and_told_the_right_ones(customer: Caller, path: s
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/email",
-        "/Emails",
-        "/emails/a/b",
-        "/v1",
-        "/v1/",
-        "/v1/nothing",
-        "/v1/templates/a/b",
-        "/v2/emails",
-        "/%00",
-    ],
+    ["/email", "/Emails", "/emails/a/b", "/v1", "/v1/", "/v1/nothing", "/v1/templates/a/b", "/v2/emails", "/%00"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_unknown_path_is_404(customer: Caller, method: str, path: str) -> None:

@@ -12,19 +12,7 @@ from tests.e2e.contract.service import Caller, any_error, error, message
 
 EXAMPLES = 40
 FILE = {"filename": "a.txt", "content": "aGk="}
-CONTROLS = [
-    "\0",
-    "\x01",
-    "\x08",
-    "\x0b",
-    "\x0c",
-    "\x1b",
-    "\x1f",
-    "\x7f",
-    "\x80",
-    "\x85",
-    "\x9f",
-]
+CONTROLS = ["\0", "\x01", "\x08", "\x0b", "\x0c", "\x1b", "\x1f", "\x7f", "\x80", "\x85", "\x9f"]
 
 # Every place of a send request that holds text, and how it gets there.
 PLACES: dict[str, Callable[[str], dict[str, Any]]] = {

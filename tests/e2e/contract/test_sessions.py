@@ -124,11 +124,7 @@ def test_a_forged_cookie_is_401_and_harms_no_session(caller: Caller, value: str)
     good = cookie(login).value
     session_id, _, mac = good.split(".")
     other = cookie(caller.login()).value.partition(".")[0]
-    error(
-        renew(caller, value.format(id=session_id, mac=mac, other=other, zeros="0" * 64)),
-        401,
-        "unauthorized",
-    )
+    error(renew(caller, value.format(id=session_id, mac=mac, other=other, zeros="0" * 64)), 401, "unauthorized")
     assert works(caller, login.json()["token"])
     assert renew(caller, good).status_code == 200
 

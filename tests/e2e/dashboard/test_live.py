@@ -118,8 +118,7 @@ def test_a_page_that_is_only_open_takes_little(stage: Stage, browser: Browser) -
     hook = WebhookOptions("https://hooks.example.net/", (EventType.COMPLAINED,), True)
     secret = SealedSecret(b"sealed", "hint")
     change(
-        stage.world.running.data_dir,
-        lambda store: store.webhooks.save(account.account_id, hook, "whk_idle", secret),
+        stage.world.running.data_dir, lambda store: store.webhooks.save(account.account_id, hook, "whk_idle", secret)
     )
     message = stage.send(account, "ada@grey.test")
     stage.tried(message)

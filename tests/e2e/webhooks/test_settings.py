@@ -9,16 +9,7 @@ import pytest
 from tests.e2e.contract.service import error
 from tests.e2e.webhooks.customer import Customer
 
-FIELDS = {
-    "url",
-    "events",
-    "enabled",
-    "secret_hint",
-    "created_at",
-    "updated_at",
-    "last_success_at",
-    "last_failure_at",
-}
+FIELDS = {"url", "events", "enabled", "secret_hint", "created_at", "updated_at", "last_success_at", "last_failure_at"}
 EVENTS = ["email.delivered", "email.bounced", "email.failed"]
 
 
