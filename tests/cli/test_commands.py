@@ -142,7 +142,6 @@ def test_an_account_is_created_unlimited_unless_told_otherwise(shell: Shell) -> 
 
 
 def test_a_created_account_is_told_in_words_with_the_next_step(shell: Shell) -> None:
-    """The readable answer to `account create` says what to do next."""
     words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
     assert shell.text(*words, stdin="long enough") == "Created account acme. Next: appliance domain add acme DOMAIN\n"
 
@@ -161,7 +160,6 @@ def test_a_created_account_is_told_in_words_with_the_next_step(shell: Shell) -> 
     ],
 )
 def test_the_password_is_stdin_without_one_line_end(shell: Shell, given: str, password: str) -> None:
-    """Exactly one trailing newline is not part of the password."""
     shell.create("acme", password=given)
     assert password_matches(password, user_of(shell, "acme").password_hash)
 
@@ -220,7 +218,6 @@ def test_an_odd_email_is_refused(shell: Shell, email: str) -> None:
 
 
 def test_a_name_or_email_in_use_is_refused(acme: Shell) -> None:
-    """Two accounts cannot share a name or a login."""
     words = ("account", "create", "acme", "--email", "new@example.org", "--password-stdin")
     assert "already exists" in acme.refused(*words, stdin="long enough")
     words = ("account", "create", "new", "--email", "ACME@example.org", "--password-stdin")
@@ -229,7 +226,6 @@ def test_a_name_or_email_in_use_is_refused(acme: Shell) -> None:
 
 @pytest.mark.parametrize("balance", ["-1", "1.5", "many", "", "10000000000000000", "٣"])
 def test_an_odd_number_of_credits_is_wrong_usage(shell: Shell, balance: str) -> None:
-    """--credits is a whole number or the word unlimited."""
     words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin", "--credits", balance)
     assert "unlimited" in shell.misused(*words, stdin="long enough")
 
@@ -251,7 +247,6 @@ def test_accounts_are_listed_and_shown(acme: Shell) -> None:
 
 
 def test_an_account_is_suspended_and_resumed(acme: Shell) -> None:
-    """`suspend` and `resume` change the flag, and doing it twice is no error."""
     for _ in range(2):
         assert acme.json("account", "suspend", "acme")["suspended"] is True
     assert acme.json("account", "show", "acme")["suspended"] is True
@@ -270,7 +265,6 @@ def test_credits_are_added_and_taken(acme: Shell) -> None:
 
 
 def test_a_balance_never_falls_below_zero(acme: Shell) -> None:
-    """Taking more than there is, is refused and changes nothing."""
     assert "-101 is not possible with a balance of 100" in acme.refused("account", "credit", "acme", "-101")
     assert "is not possible" in acme.refused("account", "credit", "acme", "1000000000000000")
     assert acme.json("account", "show", "acme")["credits"] == 100
@@ -294,12 +288,10 @@ def test_unlimited_is_left_only_by_setting_a_balance(acme: Shell) -> None:
 
 @pytest.mark.parametrize("amount", ["--", "-", "five", "1e3", "+-5", "--jsno", "99999999999999999999", "-x"])
 def test_an_odd_amount_is_wrong_usage(acme: Shell, amount: str) -> None:
-    """What is neither a number nor an option of the command is wrong usage."""
     acme.misused("account", "credit", "acme", amount)
 
 
 def test_the_warm_up_cap_is_set_and_lifted(acme: Shell) -> None:
-    """`account cap` takes a number or off."""
     assert acme.json("account", "cap", "acme", "200")["daily_cap"] == 200
     assert acme.text("account", "cap", "acme", "5") == "Account acme now has a cap of 5 recipients a day.\n"
     assert acme.json("account", "cap", "acme", "off")["daily_cap"] is None
@@ -327,7 +319,6 @@ def test_a_new_password_replaces_the_old_and_its_tokens(acme: Shell) -> None:
 
 
 def test_a_domain_is_added_usable_and_listed(acme: Shell) -> None:
-    """A domain added here may send at once; adding it again changes nothing."""
     added = acme.json("domain", "add", "acme", "Acme.Example.")
     assert (added["name"], added["usable"]) == ("acme.example", True)
     assert acme.json("domain", "add", "acme", "acme.example") == added
@@ -341,7 +332,6 @@ def test_a_domain_is_added_usable_and_listed(acme: Shell) -> None:
 
 
 def test_an_international_domain_becomes_a_labels(acme: Shell) -> None:
-    """A From domain is kept as it is compared: lower case, A-labels."""
     assert acme.json("domain", "add", "acme", "Bücher.Example")["name"] == "xn--bcher-kva.example"
 
 
@@ -349,7 +339,6 @@ def test_an_international_domain_becomes_a_labels(acme: Shell) -> None:
     "domain", ["localhost", "a@b.example", "<a@b.example>", "x <a@b.example>", "1.2.3.4", "a-.example", "a..example"]
 )
 def test_an_odd_domain_is_refused(acme: Shell, domain: str) -> None:
-    """What cannot stand after the @ of a sender cannot be registered."""
     assert "not a domain name" in acme.refused("domain", "add", "acme", domain)
     assert acme.json("domain", "list", "acme") == {"domains": []}
 
@@ -373,7 +362,6 @@ def test_a_credential_is_created_listed_and_revoked(acme: Shell) -> None:
 
 
 def test_a_credential_of_another_account_is_not_revoked(acme: Shell) -> None:
-    """`credential revoke` works within the account that was named."""
     acme.create("zoo")
     username = acme.json("credential", "create", "acme")["username"]
     assert "no SMTP credential" in acme.refused("credential", "revoke", "zoo", username)
@@ -504,14 +492,12 @@ ON_AN_ACCOUNT = [
 
 @pytest.mark.parametrize("words", ON_AN_ACCOUNT, ids=" ".join)
 def test_an_unknown_account_is_refused(acme: Shell, words: tuple[str, ...]) -> None:
-    """A command on an account that is not there says so, in one line."""
     named = ["missing" if word == "NAME" else word for word in words]
     assert acme.refused(*named) == "Error: there is no account named 'missing'\n"
 
 
 @pytest.mark.parametrize("words", ON_AN_ACCOUNT, ids=" ".join)
 def test_no_database_is_made_in_passing(shell: Shell, words: tuple[str, ...]) -> None:
-    """Where there is no database, only `account create` makes one."""
     assert "there is no database" in shell.refused(*words)
     assert not shell.data_dir.exists()
 
@@ -526,7 +512,6 @@ def test_lists_are_empty_before_anything_exists(shell: Shell) -> None:
 
 
 def test_an_empty_list_says_how_to_fill_it(acme: Shell) -> None:
-    """A list without rows tells the next command."""
     assert "appliance domain add acme DOMAIN" in acme.text("domain", "list", "acme")
     assert "appliance credential create acme" in acme.text("credential", "list", "acme")
     assert "appliance key create acme" in acme.text("key", "list", "acme")
@@ -561,7 +546,6 @@ def test_a_wrong_config_is_one_line(shell: Shell) -> None:
 
 
 def test_a_file_that_is_no_database_is_one_line(shell: Shell) -> None:
-    """Rubbish in the place of the database is refused, not overwritten."""
     shell.data_dir.mkdir()
     database = shell.data_dir / "appliance.db"
     database.write_bytes(b"rubbish " * 1000)
@@ -571,7 +555,6 @@ def test_a_file_that_is_no_database_is_one_line(shell: Shell) -> None:
 
 
 def test_a_newer_database_is_one_line(acme: Shell) -> None:
-    """A database of a later version is left alone."""
     with sqlite3.connect(acme.data_dir / "appliance.db") as connection:
         connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
     connection.close()
@@ -645,7 +628,6 @@ def test_the_help_names_every_command() -> None:
 
 @pytest.mark.parametrize("name", [name for name, _ in leaves(main)])
 def test_every_command_explains_itself_by_an_example(name: str) -> None:
-    """The help of each command holds a line to copy."""
     result = CliRunner().invoke(main, [*name.split(), "--help"])
     assert result.exit_code == 0
     assert "Example" in result.stdout
@@ -657,7 +639,6 @@ def test_the_version_is_told() -> None:
 
 
 def test_unknown_words_are_wrong_usage() -> None:
-    """A command or option that is not there exits 2."""
     for words in (["acount"], ["account", "erase"], ["account", "list", "--jsn"], ["serve", "now"]):
         assert CliRunner().invoke(main, words).exit_code == 2
 

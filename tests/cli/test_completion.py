@@ -42,7 +42,6 @@ def installed(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_bash_completes(installed: dict[str, str], words: list[str], expected: set[str]) -> None:
-    """Commands, options and their values."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = PRESS_TAB.format(words=quoted, last=len(words) - 1)
     ran = subprocess.run(["bash", "-c", script], env=installed, capture_output=True, text=True, timeout=120, check=True)

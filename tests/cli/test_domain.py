@@ -103,7 +103,6 @@ def test_a_domain_without_keys_gets_them_with_its_records(acme: Shell) -> None:
 
 
 def test_behind_a_relay_it_is_the_relay_that_sends(acme: Shell) -> None:
-    """In mode relay SPF lets the relay in."""
     text = acme.config.read_text()
     acme.config.write_text(f'{text}[delivery]\nmode = "relay"\nrelay_host = "192.0.2.25"\n')
     assert "v=spf1 ip4:192.0.2.25 -all" in [record["value"] for record in records(acme)]
@@ -172,7 +171,6 @@ def test_a_resolver_that_cannot_be_reached_is_told_in_words(acme: Shell) -> None
 
 @pytest.mark.parametrize("command", ["records", "rotate", "verify"])
 def test_an_unknown_domain_is_refused(acme: Shell, command: str) -> None:
-    """A domain of no account, or of another one, gets no keys."""
     acme.create("other")
     for account, domain in (("acme", "else.example"), ("other", "acme.example")):
         assert f"the account {account} has no domain {domain}" in acme.refused("domain", command, account, domain)
@@ -301,7 +299,6 @@ def test_verify_switches_to_new_keys_that_dns_shows(acme: Shell, dns: Dns) -> No
 
 
 def test_a_retired_record_that_is_gone_is_no_fault(acme: Shell, dns: Dns) -> None:
-    """It is told, and the exit code is that of the records that are needed."""
     publish(dns, [record for record in records(acme, "rotate") if "keep until" not in record["purpose"]])
     answer = verify(acme, 0)
     assert [(record["needed"], record["status"]) for record in answer["records"]][4:] == [(False, "missing")] * 2

@@ -41,7 +41,6 @@ def test_the_verdict_on_a_reply() -> None:
 
 
 def test_a_provider_narrows_the_rules() -> None:
-    """Rules of other providers are left out; general ones stay."""
     text = "554 delivery error: dd This user doesn't have a yahoo.com account (ada@yahoo.com)"
     assert explained("--reply", text, "--provider", "yahoo")["rule"] == "yahoo-unknown-user"
     assert explained("--reply", text, "--provider", "google")["rule"] == "unknown-user"
@@ -68,14 +67,12 @@ def test_the_text_names_the_rule_and_its_source() -> None:
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], reason: str) -> None:
-    """One of the three, and a provider that the table knows."""
     result = CliRunner().invoke(main, ["explain", *words])
     assert result.exit_code == 2
     assert reason in " ".join(result.stderr.split())
 
 
 def test_a_reply_that_accepts_is_not_judged() -> None:
-    """Only refusals have a class and a rule."""
     result = CliRunner().invoke(main, ["explain", "--reply", "250 2.0.0 OK"])
     assert result.exit_code == 2
     assert "250 is not a refusal" in result.stderr

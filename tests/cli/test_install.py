@@ -47,7 +47,6 @@ def tree(root: Path) -> set[str]:
 
 
 def test_a_dry_run_shows_everything_and_changes_nothing(root: Path, script: Path) -> None:
-    """Each step is there, and the whole content of each file."""
     before = tree(root)
     ran = run("install", "--dry-run", "--root", str(root), "--hostname", "mail.example.com")
     assert ran.exit_code == 0, ran.output
@@ -124,7 +123,6 @@ def test_only_root_installs(script: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd runs here: it would really be installed")
 def test_without_systemd_it_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container there is another way to run it, which is named."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "systemd is not running; `appliance serve`" in refusal("install")
 
@@ -156,7 +154,6 @@ def test_nothing_is_done_beside_the_debian_package(command: tuple[str, ...], roo
 
 
 def test_a_host_name_must_be_one(root: Path, script: Path) -> None:
-    """It goes into a file that must be readable."""
     ran = run("install", "--root", str(root), "--hostname", 'x"y')
     assert ran.exit_code == 2
     assert "is not a host name" in ran.output

@@ -96,7 +96,6 @@ def test_it_says_what_it_is(start: Start) -> None:
 
 
 def test_its_tools_answer_as_the_commands_do(start: Start, acme: Shell) -> None:
-    """The same JSON; the account need not be named where there is only one."""
     session = start(key=acme.json("key", "create", "acme", "--test")["key"])
     tools = {each["name"]: each for each in session.ask("tools/list")["result"]["tools"]}
     sent = session.found("send_email", **MAIL)

@@ -79,7 +79,6 @@ def test_messages_are_found_by_time(acme: Shell) -> None:
 
 @pytest.mark.parametrize("wrong", ["yesterday", "2x", "-1d", "2026-13-01", "1" * 50 + "d"])
 def test_a_time_that_is_none_is_wrong_usage(acme: Shell, wrong: str) -> None:
-    """The line says which forms there are."""
     assert "2026-11-15" in acme.misused("messages", f"--since={wrong}")
 
 
@@ -115,7 +114,6 @@ def test_ten_messages_of_an_address_are_explained(acme: Shell) -> None:
 
 @pytest.mark.parametrize("origin", SuppressionOrigin)
 def test_a_suppressed_address_is_explained(acme: Shell, origin: SuppressionOrigin) -> None:
-    """What put it on the list, since when, and what to do."""
     changed(acme, lambda store, account: store.suppressions.add(account, "ada@example.net", "a reason", origin=origin))
     answer = acme.json("explain", "Ada@Example.net")
     (entry,) = answer["suppressions"]

@@ -38,7 +38,6 @@ def test_the_only_account_is_meant(acme: Shell) -> None:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_one_of_several_has_to_be_named(acme: Shell, words: tuple[str, ...]) -> None:
-    """And without any account there is none to name."""
     acme.create("zoo")
     assert "there are several accounts" in acme.refused(*words)
 

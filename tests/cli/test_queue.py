@@ -108,7 +108,6 @@ def test_the_queue_is_shown_by_pool_and_destination(acme: Shell) -> None:
 
 
 def test_a_slowed_pool_tells_until_when_and_why(acme: Shell) -> None:
-    """While it lasts; a pause that is over is not told in the table."""
     soon, past = OUTSIDE.now() + 60_000_000, OUTSIDE.now() - 60_000_000
     states = (PoolState("slow", 0, 2, soon, "421 too fast", 0), PoolState("was-slow", 0, 2, past, "421 too fast", 0))
     say(acme, *states, a_example="slow", b_example="was-slow")
@@ -140,7 +139,6 @@ def test_mail_that_waits_for_a_warm_up_says_so(acme: Shell) -> None:
 
 
 def test_a_held_pool_is_shown_without_any_mail(acme: Shell) -> None:
-    """A hold that was forgotten is not hidden."""
     acme.json("queue", "pause", "google")
     (pool,) = acme.json("queue")["pools"]
     assert (pool["pool"], pool["waiting"], pool["held_because"]) == ("google", 0, "paused by the operator")
@@ -303,7 +301,6 @@ def test_resume_names_the_slow_downs_that_it_lifts(acme: Shell) -> None:
 
 
 def test_resume_lifts_no_wait_for_a_session(acme: Shell) -> None:
-    """No server asked for that, and resuming changes nothing of it."""
     waits = SlowedAccount("acc_1", 0, "this account has 16 of 20 sessions", slots=0)
     say(acme, PoolState("google", 0, 1, None, None, 0, slowed_accounts=(waits,)))
     assert acme.text("queue", "resume", "google") == "Pool google was not held.\n"
@@ -313,14 +310,12 @@ def test_resume_lifts_no_wait_for_a_session(acme: Shell) -> None:
 
 
 def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:
-    """`queue --json` is for `queue` alone; it would otherwise be lost."""
     result = CliRunner().invoke(main, ["queue", "--json", "retry", "--config", str(acme.config)])
     assert result.exit_code == 2
     assert "appliance queue retry --json" in result.stderr
 
 
 def test_the_queue_needs_a_database_to_act_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is none, nothing is made in passing."""
     monkeypatch.chdir(tmp_path)
     shell = Shell(tmp_path)
     for words in (["retry"], ["cancel", "msg_0"], ["pause", "google"], ["resume", "google"]):
@@ -373,7 +368,6 @@ def test_an_explanation_is_readable(acme: Shell) -> None:
 
 
 def test_a_late_bounce_is_explained(acme: Shell) -> None:
-    """It stands beside the delivery, which it does not undo."""
     late = LateBounce(1_750_000_000_000_000, 550, "550 5.1.1 no such user", BounceClass.INVALID_RECIPIENT)
 
     async def deliver(store: Store, _: str) -> None:

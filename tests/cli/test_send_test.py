@@ -37,7 +37,6 @@ def test_nothing_is_waited_for_without_a_server(sender: Shell) -> None:
 
 
 def test_a_suppressed_address_is_told(sender: Shell) -> None:
-    """It bounces at once, without a server."""
     sender.json("suppressions", "add", "acme", "ada@example.net")
     result = sender.run("send-test", "--to", "ada@example.net", "--wait")
     assert result.exit_code == 1

@@ -174,7 +174,6 @@ def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "warned"), [("mx", True), ("mx.example.com", False)])
 def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str, warned: bool) -> None:
-    """Where mail leaves directly, once it serves."""
     config = settings(tmp_path, more=f'hostname = "{name}"\n')
     config.write_text(config.read_text().replace("sandbox", "direct") + '[dns]\nresolvers = ["127.0.0.1:9"]\n')
     process = start(config)
@@ -211,7 +210,6 @@ def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
 
 
 def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
-    """The server serves on, and ends cleanly, when stdout is a broken pipe."""
     reading, writing = os.pipe()
     os.close(reading)
     process = start(settings(tmp_path), "import sys\nsys.stdout.isatty = lambda: True", stdout=writing)
@@ -228,14 +226,12 @@ def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    """The line names file, key and reason."""
     config = settings(tmp_path, more="hostnam = 1\n")
     assert reason(config) == f'{config}: server.hostnam: unknown key; did you mean "hostname"?'
     assert "cannot be read" in reason(tmp_path / "missing.toml")
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
-    """The line names the address and the key to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = reason(settings(tmp_path, address))
@@ -262,7 +258,6 @@ def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> 
 
 
 def test_a_newer_database_is_one_line(tmp_path: Path) -> None:
-    """An older program does not touch a newer database."""
     add_account(tmp_path / "data", "demo")
     connection = sqlite3.connect(tmp_path / "data" / "appliance.db")
     connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
@@ -278,7 +273,6 @@ def test_a_damaged_key_file_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
-    """Rubbish in the place of the database stops the start."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.db").write_bytes(b"rubbish " * 1000)
     assert "appliance.db: the database is damaged (file is not a database). Keep a copy" in reason(settings(tmp_path))

@@ -159,7 +159,6 @@ def test_without_any_file_one_is_written(tmp_path: Path, resolvers: str) -> None
 
 
 def test_refusals(tmp_path: Path, resolvers: str) -> None:
-    """Each is one line, and nothing is changed."""
     file = tmp_path / "config.toml"
     file.write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}')
     result = ran("--hostname", "mx.example.com")

@@ -70,7 +70,6 @@ def test_there_and_back(acme: Shell, url: str, tmp_path: Path) -> None:
 
 
 def test_back_into_the_old_data_directory(acme: Shell, url: str) -> None:
-    """Refused while the old file is there; its name may be given, too."""
     acme.json("store", "copy", "--to", url)
     on(acme, url)
     file = acme.data_dir / FILE_NAME
@@ -85,7 +84,6 @@ def test_back_into_the_old_data_directory(acme: Shell, url: str) -> None:
 
 
 def test_what_was_replaced_is_told(acme: Shell, url: str) -> None:
-    """A NUL in a name that a client sent."""
     accept(acme, "a@example.net")
     acme.stored(lambda store: store.engine.change("UPDATE messages SET subject = 'a' || char(0)", {}))
     told = acme.run("store", "copy", "--to", url).stdout
@@ -156,7 +154,6 @@ def interrupted(*_: object) -> int:
     ],
 )
 def test_wrong_usage(acme: Shell, words: tuple[str, ...], told: str) -> None:
-    """Exactly one target, of a kind that there is."""
     assert told in acme.misused("store", "copy", *words)
 
 

@@ -53,7 +53,6 @@ def test_a_file_is_imported(acme: Shell, content: str, expected: dict[str, str])
 
 @pytest.mark.parametrize("line", ["no address at all", "a@b@c", "x" * 40_000])
 def test_a_line_that_cannot_be_read_is_skipped(acme: Shell, line: str) -> None:
-    """It is named by its number; the others are imported."""
     content = f"ada@x.example\n{line}\nbob@x.example\n"
     said = acme.text("suppressions", "import", "acme", "-", stdin=content)
     assert "1 lines were skipped" in said
@@ -64,7 +63,6 @@ def test_a_line_that_cannot_be_read_is_skipped(acme: Shell, line: str) -> None:
 
 
 def test_many_are_imported_and_exported(acme: Shell, tmp_path: Path) -> None:
-    """More than one transaction holds; what is exported can be imported elsewhere."""
     acme.json("suppressions", "import", "acme", "-", stdin="".join(f"user{n}@x.example\n" for n in range(2_500)))
     exported = acme.text("suppressions", "export", "acme")
     assert exported.splitlines()[0] == "address,reason,origin,created_at"
@@ -73,7 +71,6 @@ def test_many_are_imported_and_exported(acme: Shell, tmp_path: Path) -> None:
 
 
 def test_no_exported_cell_is_a_formula(acme: Shell) -> None:
-    """Neither an address nor a reason; what is imported from the file is what was exported."""
     listed = {"=1+1@x.example": "+call", "-a@x.example": "@sum", "+b@x.example": "=2", "ada@x.example": "550 =no"}
     lines = "".join(f"{address},{reason}\n" for address, reason in listed.items())
     acme.json("suppressions", "import", "acme", "-", stdin=lines)
@@ -88,7 +85,6 @@ def test_no_exported_cell_is_a_formula(acme: Shell) -> None:
 
 
 def test_a_domain_is_removed_and_comes_back(acme: Shell) -> None:
-    """It is no longer listed; an unknown one is refused."""
     acme.json("domain", "add", "acme", "acme.example")
     before = acme.json("domain", "records", "acme", "acme.example")
     assert acme.json("domain", "remove", "acme", "ACME.example") == {"name": "acme.example", "removed": True}

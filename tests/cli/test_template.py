@@ -71,7 +71,6 @@ def test_pull_and_push_change_nothing(acme: Shell, folder: Path, tmp_path: Path)
 
 
 def test_files_of_other_names_are_named(acme: Shell, folder: Path) -> None:
-    """And passed over; hidden ones silently."""
     (folder / "README.md").touch()
     (folder / "welcome/body.htm").touch()
     (folder / "welcome/.swp").touch()
@@ -97,7 +96,6 @@ def test_files_of_other_names_are_named(acme: Shell, folder: Path) -> None:
 def test_a_folder_that_cannot_be_stored_stores_nothing(
     acme: Shell, folder: Path, name: str, data: bytes, reason: str
 ) -> None:
-    """The line names the template and the reason."""
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     said = acme.refused("template", "push", str(folder))
@@ -108,7 +106,6 @@ def test_a_folder_that_cannot_be_stored_stores_nothing(
 
 
 def test_links_to_unsubscribe_are_kept_in_a_file(acme: Shell, folder: Path, tmp_path: Path) -> None:
-    """template.toml, also with a comment; both ways."""
     acme.config.write_text(acme.config.read_text() + '[http]\nbase_url = "https://mail.example.com"\n')
     (folder / "welcome/template.toml").write_text("# news\nunsubscribe = true\n")
     acme.json("template", "push", str(folder))

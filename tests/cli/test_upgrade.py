@@ -112,7 +112,6 @@ def test_an_empty_file_is_left_without_a_schema(older: Installation) -> None:
 
 @pytest.mark.both_engines
 def test_an_assistant_leaves_an_older_database_alone(older: Installation) -> None:
-    """A tool of `mcp` fails with the same line."""
     before = older.state()
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "queue"}}
     ran = older.run("mcp", given=json.dumps(call) + "\n")

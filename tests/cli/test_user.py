@@ -82,7 +82,6 @@ def test_an_invitation_is_a_link_that_is_good_once(acme: Shell) -> None:
 
 
 def test_an_address_of_another_account_is_named_and_freed(acme: Shell) -> None:
-    """The operator is told which account has it, and can remove that user."""
     acme.create("zoo")
     join(acme, ANN, account="zoo")
     assert "logs in to account zoo" in acme.refused("user", "invite", "acme", ANN, "--role", "viewer")
@@ -127,7 +126,6 @@ def test_a_person_is_removed(acme: Shell) -> None:
 
 
 def test_an_invitation_is_withdrawn(acme: Shell) -> None:
-    """By the address, too; its link is good no more."""
     made = acme.json("user", "invite", ANN, "--role", "viewer")
     assert acme.json("user", "remove", "Ann@acme.example")["id"] == made["id"]
     assert opened(acme, made) is None
@@ -140,7 +138,6 @@ def test_an_invitation_is_withdrawn(acme: Shell) -> None:
     "words", [("role", "acme", "zoo@example.org", "viewer"), ("remove", "acme", "zoo@example.org")]
 )
 def test_people_of_another_account_are_not_changed(acme: Shell, words: tuple[str, ...]) -> None:
-    """The line says how to see who is there."""
     acme.create("zoo")
     told = "Error: zoo@example.org is not a user of account acme: see appliance user list acme\n"
     assert acme.refused("user", *words) == told

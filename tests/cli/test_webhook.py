@@ -70,7 +70,6 @@ def test_a_test_event_waits_for_a_server(acme: Shell) -> None:
 
 
 def test_a_post_is_repeated(acme: Shell) -> None:
-    """The same event, as a delivery of its own; one that is not there is refused."""
     acme.json("webhook", "set", URL)
     first = acme.json("webhook", "ping")
     again = acme.json("webhook", "replay", first["id"])

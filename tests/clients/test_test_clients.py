@@ -53,7 +53,6 @@ def test_all_languages_are_tested_and_tried(machine: Tree) -> None:
 
 
 def test_only_what_is_named(machine: Tree) -> None:
-    """Other languages are neither needed nor run."""
     (machine.tools / "php").unlink()
     ran = machine.sh("packaging/test-clients", "go")
     assert ran.returncode == 0, ran.stderr
@@ -77,7 +76,6 @@ def test_what_is_missing_is_installed(machine: Tree) -> None:
 
 @pytest.mark.parametrize("lacking", ["root", "apt-get"])
 def test_what_is_missing_is_named(machine: Tree, lacking: str) -> None:
-    """Where it cannot be installed, one line says what to install."""
     (machine.tools / "go").unlink()
     if lacking == "apt-get":
         (machine.tools / "apt-get").unlink()
@@ -87,7 +85,6 @@ def test_what_is_missing_is_named(machine: Tree, lacking: str) -> None:
 
 
 def test_a_failure_does_not_hide_others(machine: Tree) -> None:
-    """All run, and the last line names what failed."""
     ran = machine.sh("packaging/test-clients", "php", "ruby", FAKE_FAILING="phpunit")
     assert ran.returncode == 1
     assert ran.stderr.endswith("\nfailed: php\n")

@@ -25,7 +25,6 @@ from tests.doctor.world import World
     ],
 )
 def test_the_lines(complaints: int, delivered: int, level: FindingLevel | None) -> None:
-    """0.1 % and 0.3 % are still on the better side."""
     found = judge_complaints([ComplaintRate("google", complaints, delivered)])
     assert [each.level for each in found] == ([] if level is None else [level])
     assert all(each.subject == "google" and f"{complaints:,} complaints" in each.text for each in found)

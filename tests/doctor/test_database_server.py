@@ -230,7 +230,6 @@ def test_a_standby_that_is_not_there(node: Machine) -> None:
 
 @needs("postgresql")
 def test_a_schema_that_is_to_be_upgraded(node: Machine) -> None:
-    """It is told, and nothing of it is read: that would upgrade it."""
     with older_schema(node, 0):
         found = [each for each in node.examine() if each.check == "database"]
     assert wrong(found) == {NO_STANDBY, (WARNING, "database", f"{USER} at {node.server.directory}")}
@@ -342,6 +341,5 @@ def test_options_that_a_pooler_drops(level: str, judged: FindingLevel | None) ->
 
 
 def test_dead_rows_are_judged_by_the_size_of_their_table() -> None:
-    """Autovacuum comes at a fifth: twice that, and some more, is too many."""
     found = judge_server(replace(FACTS, tables=(TableRows("recipients", 1_000_000, 450_001),)))
     assert wrong(found) == {(WARNING, "database", "table recipients")}

@@ -50,7 +50,6 @@ def test_own_mail_that_fails_is_a_warning() -> None:
 
 
 def test_a_policy_that_was_just_changed_is_watched() -> None:
-    """Reports still tell of the one before."""
     (found,) = judged(standing(), shown("v=DMARC1; p=quarantine"))
     assert (found.level, found.records) == (FindingLevel.OK, ())
     assert found.advice == "The next step needs 14 days."

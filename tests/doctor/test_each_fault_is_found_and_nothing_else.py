@@ -23,7 +23,6 @@ FAULT, WARNING = FindingLevel.FAULT, FindingLevel.WARNING
 
 
 def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
-    """Every check says ok, and each kind of check is there."""
     found = trio.run(world.examine)
     assert wrong(found) == set()
     checks = {each.check for each in found}

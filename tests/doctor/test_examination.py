@@ -42,13 +42,11 @@ def test_a_damaged_database_is_told_and_the_rest_still_looked_at(world: World) -
 
 
 def test_a_file_that_is_no_database(world: World) -> None:
-    """Something else of that name is a fault, too."""
     (world.data_dir / FILE_NAME).write_bytes(b"something else entirely" * 100)
     assert wrong(trio.run(world.examine)) == {(FAULT, "database", str(world.data_dir / FILE_NAME))}
 
 
 def test_a_database_of_a_later_version(world: World) -> None:
-    """It is not opened, and the advice is to run that version."""
     connection = apsw.Connection(str(world.data_dir / FILE_NAME))
     connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
     connection.close()
@@ -128,7 +126,6 @@ def test_in_the_sandbox_nothing_leaves(world: World) -> None:
 
 
 def test_a_generated_certificate_is_a_warning(world: World) -> None:
-    """Submission works with it, for clients that do not look."""
     world.settings |= {"cert": "", "key": ""}
     assert wrong(trio.run(world.examine)) == {(WARNING, "certificate", "smtp.tls_cert")}
 
@@ -150,7 +147,6 @@ async def _timed(world: World) -> float:
 
 
 def test_the_records_are_ready_to_paste(world: World) -> None:
-    """What is missing in DNS is given as it has to be published."""
     missing = {name: world.zone.pop(name) for name in (REVERSE, world.dkim["rsa"], f"_dmarc.{DOMAIN}")}
     found = trio.run(world.examine)
     pasted = {record.name: (record.type, record.value) for each in found for record in each.records}
@@ -184,7 +180,6 @@ def test_the_machine_says_whether_its_clock_is_kept() -> None:
 
 
 def test_advice_about_the_clock_fits_in_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clock is its host's, and is set there."""
     monkeypatch.setattr(machine, "synchronised", lambda: False)
     (found,) = machine.check_clock(0, None)
     assert found.advice == "timedatectl set-ntp true (for a container: on its host)"
@@ -228,7 +223,6 @@ def test_a_record_made_by_others_is_not_pasted(world: World) -> None:
 
 
 def test_pending_keys_are_a_warning(world: World) -> None:
-    """The old ones sign, and are published: the new ones are only to be published."""
     key = load_or_create(world.data_dir)
 
     async def rotate(store: Store) -> None:
@@ -256,8 +250,6 @@ def test_keys_that_retired_need_not_be_opened(world: World) -> None:
 
 
 def test_hundreds_of_domains_are_not_all_asked_for_at_once(world: World) -> None:
-    """Each question needs a socket, and there may be no more than a thousand of them."""
-
     class Counting(ZoneResolver):
         open_now = most = 0
 

@@ -235,7 +235,6 @@ def test_every_command_looks_first() -> None:
 
 @pytest.mark.parametrize(("spoil", "expected"), [*FOR_NO_ROOT[1:], *FOR_ANY_USER])
 def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> None:
-    """What belongs to another, or has no rights, or is no directory."""
     with installation(OTHER_UID) as directory:
         assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         spoil(directory)
@@ -244,7 +243,6 @@ def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> N
 
 @pytest.mark.parametrize(("spoil", "expected"), FOR_ANY_USER)
 def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
-    """Root may do everything, and meets the rest."""
     with installation(0) as directory:
         assert ran(directory, 0, "backup", "saved.tar") == (0, "")
         spoil(directory)

@@ -131,7 +131,6 @@ def check_refused(directory: Path, url: str, expected: str, commands: tuple[tupl
 
 
 def test_a_wrong_url(server: Server, tmp_path: Path) -> None:
-    """Syntax, host, port, user, password, database."""
     port = server.port
     name = USER
     check_refused(
@@ -161,14 +160,12 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
 @needs("pgbouncer")
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 def test_a_pooler_that_does_not_pool_by_session(tmp_path: Path, mode: str) -> None:
-    """The line says which setting to change."""
     with postgresql() as cluster, pgbouncer(cluster, mode) as pooler:
         url = pooler.url(cluster.new_database())
         check_refused(tmp_path, url, "store.url: the database cannot be used: a pooler .*pool_mode = session")
 
 
 def test_a_standby(tmp_path: Path) -> None:
-    """A server in recovery takes no writes."""
     with postgresql() as cluster:
         cluster.stop()
         (cluster.directory / "data" / "standby.signal").touch()
@@ -207,7 +204,6 @@ def as_version(port: int, said: bytes, instead: bytes) -> Iterator[int]:
 
 
 def test_a_server_that_is_too_old(server: Server, tmp_path: Path) -> None:
-    """A real one that says it is PostgreSQL 12."""
     new_database(server, "old")
     with psycopg.connect(by_socket(server.cluster, server.port, "old")) as connection:
         version = str(connection.info.server_version // 10_000).encode()
@@ -228,7 +224,6 @@ def test_another_encoding(server: Server, tmp_path: Path) -> None:
 
 
 def test_the_database_of_another_program(server: Server, tmp_path: Path) -> None:
-    """Tables that are not ours, even one of the same name as ours."""
     told = "store.url: the database holds tables that are not the appliance's"
     for number, table in enumerate(
         (
@@ -254,7 +249,6 @@ def test_a_database_where_no_table_may_be_made(server: Server, tmp_path: Path) -
 
 
 def test_a_newer_schema(server: Server, tmp_path: Path) -> None:
-    """What a later version has written is left alone."""
     url = new_database(server, "newer")
     make_ours(url, tmp_path / "data")
     sql(server, "newer", f"INSERT INTO migrations VALUES ({newest_known() + 1}, 'later', 0, {newest_known() + 1})")
@@ -290,7 +284,6 @@ def test_a_missing_or_wrong_key_file(server: Server, tmp_path: Path) -> None:
 
 
 def test_without_psycopg(tmp_path: Path) -> None:
-    """It is an extra: where it was not installed, the line says how to."""
     (tmp_path / "config.toml").write_text(SETTINGS.format(url="postgresql://appliance:geheim4711@127.0.0.1/appliance"))
     (tmp_path / "psycopg.py").write_text("raise ImportError('not here')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}

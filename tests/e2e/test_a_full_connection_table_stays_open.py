@@ -102,7 +102,6 @@ def test_hundreds_beyond_the_limit_at_once_are_answered_503(running: Running) ->
 
 
 def test_under_tls_an_address_beyond_its_limit_is_closed(tmp_path: Path) -> None:
-    """Before its handshake, which would cost more than its request."""
     settings, tls = certified(tmp_path)
     with appliance(tmp_path, http=f"{LIMITS}\n{settings}") as running, ExitStack() as stack:
         for _ in range(EACH):

@@ -187,7 +187,6 @@ def test_a_terminal_stopped_by_ctrl_s(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_gone(small_pipe: tuple[int, int], tmp_path: Path) -> None:
-    """A broken pipe loses lines and nothing else."""
     reading, writing = small_pipe
     os.close(reading)
     with serving(tmp_path, writing) as server:

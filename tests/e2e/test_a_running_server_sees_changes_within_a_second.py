@@ -53,7 +53,6 @@ def test_a_suspended_account_stops_and_a_resumed_one_goes_on(running: Running) -
 
 
 def test_an_added_domain_may_send(running: Running) -> None:
-    """`domain add` lets the next message through."""
     assert code(send(running, domain="new.example")) == (403, "forbidden")
     change(running, "domain", "add", "demo", "new.example")
     assert send(running, domain="new.example").status_code == 202
@@ -78,7 +77,6 @@ def test_a_cap_limits_the_day(running: Running) -> None:
 
 
 def test_a_new_key_works_until_it_is_revoked(running: Running) -> None:
-    """`key create` and `key revoke` open and close the door."""
     made = shell(running, "key", "create", "demo")
     key = {"Authorization": f"Bearer {made['key']}"}
     assert send(running, key).status_code == 202
@@ -87,7 +85,6 @@ def test_a_new_key_works_until_it_is_revoked(running: Running) -> None:
 
 
 def test_a_new_credential_works_until_it_is_revoked(running: Running) -> None:
-    """`credential create` and `credential revoke` do the same for HTTP Basic."""
     made = shell(running, "credential", "create", "demo")
     pair = httpx.BasicAuth(made["username"], made["password"])
     basic = {"Authorization": pair._auth_header}

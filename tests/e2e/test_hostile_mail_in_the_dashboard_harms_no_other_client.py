@@ -117,7 +117,6 @@ def test_ninety_readers_slow_down_no_other_client_and_take_little_memory(server:
 
 
 def test_sigterm_ends_it_while_ninety_read(server: Measured) -> None:
-    """It ends in order, and within shutdown_timeout."""
     running = server.running
     ids, login = stored(running), running.login()
     with ThreadPoolExecutor(AT_ONCE) as readers:

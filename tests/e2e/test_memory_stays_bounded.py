@@ -124,7 +124,6 @@ LARGE = large()
 
 
 def test_an_idle_process_is_small(server: Measured) -> None:
-    """Nothing but what every request needs is kept."""
     assert server.idle < IDLE
 
 

@@ -83,7 +83,6 @@ WEBSOCKET = (
     ],
 )
 def test_a_request_to_upgrade_is_answered_as_an_ordinary_one(door: Door, headers: tuple[str, ...]) -> None:
-    """A request to upgrade is an ordinary request, and what follows it on the connection the next one."""
     with door.connect() as client:
         client.send(request("GET", "/healthz", *headers) + request("GET", "/emails/none", bearer(door.running)))
         assert client.answer().status == 200

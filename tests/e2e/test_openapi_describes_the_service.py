@@ -478,7 +478,6 @@ def test_its_statuses_are_those_of_the_interface() -> None:
 
 
 def test_its_examples_fit_their_schemas() -> None:
-    """What the document shows as an example is an example, and sending and logging in have some."""
     shown = 0
     for node in nodes(DOCUMENT):
         schema_of_one = node.get("schema", node)

@@ -101,7 +101,6 @@ def test_a_click_ends_one_kind_of_mail(customer: Caller, client: httpx.Client) -
 
 
 def test_a_template_has_links_of_its_own(customer: Caller, client: httpx.Client) -> None:
-    """Who unsubscribes from a template gets no more of it, whatever its version."""
     template = {"subject": "Hi", "text": "Hello", "unsubscribe": True}
     saved = customer.request("PUT", "/v1/templates/weekly", json=template).json()
     assert saved["unsubscribe"] is True
@@ -168,7 +167,6 @@ def test_the_page_is_closed(customer: Caller, client: httpx.Client) -> None:
 
 
 def test_hostile_names_stay_text(customer: Caller, client: httpx.Client) -> None:
-    """A tag with markup is shown as it is."""
     tag = '<img src=x onerror="alert(1)">'
     customer.request("PUT", "/v1/unsubscribe-tags", json={"tags": [tag]}).raise_for_status()
     path = eventually(lambda: link(customer, tags=[tag]), bool)
@@ -232,7 +230,6 @@ def test_a_large_body_is_refused(running: Running, customer: Caller, client: htt
 
 
 def test_many_clicks_at_once_are_one(customer: Caller, client: httpx.Client) -> None:
-    """A client that repeats the POST is told the same, and there is one entry."""
     path = link(customer)
     answers = at_once(lambda _: client.post(path, content=ONE_CLICK, headers=FORM), range(20))
     assert {answer.status_code for answer in answers} == {200}

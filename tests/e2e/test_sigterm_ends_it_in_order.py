@@ -110,7 +110,6 @@ def test_a_half_sent_body_is_waited_for_no_longer_than_allowed(running: Running)
 
 
 def test_a_client_that_does_not_read_is_waited_for_no_longer_than_allowed(running: Running) -> None:
-    """Answers that the client does not take do not hold it up."""
     with Client(running.url, buffer=4_096) as client:
         client.send(request("GET", "/openapi.json") * 1_000)
         time.sleep(0.5)

@@ -43,7 +43,6 @@ def run(
 
 @needs("objdump")
 def test_it_is_one_file_that_needs_only_the_c_library() -> None:
-    """Every library it names to the loader is glibc's."""
     path = binary()
     assert path.is_file()
     assert path.stat().st_mode & stat.S_IXUSR
@@ -96,7 +95,6 @@ def test_it_works_under_the_units_filter(program: tuple[str, ...], tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_commands_of_root_act_as_the_owner_of_the_data() -> None:
-    """What the binary unpacks for root is read by that user, too."""
     with TemporaryDirectory(dir="/tmp") as name:
         directory = Path(name)
         directory.chmod(0o755)

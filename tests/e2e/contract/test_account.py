@@ -68,7 +68,6 @@ def test_what_needs_attention_is_told(new_account: NewAccount) -> None:
 
 
 def test_a_held_pool_warns_who_waits_for_it(new_account: NewAccount) -> None:
-    """Only an account that has mail waiting for the pool is told, and why it is held."""
     customer, other = owner(new_account()), owner(new_account())
     waiting(customer, "a@held.example", pools={"held.example": "held-pool"})
     change(customer.running.data_dir, lambda store: store.pools.hold("held-pool", "they moved"))
@@ -80,7 +79,6 @@ def test_a_held_pool_warns_who_waits_for_it(new_account: NewAccount) -> None:
 
 
 def test_a_pause_of_all_mail_warns_who_has_mail(new_account: NewAccount) -> None:
-    """Only an account with mail waiting is told, and why; its message says so, too."""
     customer, other = owner(new_account()), owner(new_account())
     message_id = waiting(customer, "a@paused.example", pools={"paused.example": "some-pool"})
     data_dir = customer.running.data_dir

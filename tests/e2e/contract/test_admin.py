@@ -82,7 +82,6 @@ def test_a_strange_account_is_400(admin: Caller, changes: dict[str, Any]) -> Non
 
 
 def test_accounts_are_listed_by_name(admin: Caller) -> None:
-    """All of them, on as many pages as it takes."""
     post(admin, "/v1/admin/accounts", described())
     names: list[str] = []
     query: dict[str, Any] = {"limit": 3}
@@ -137,7 +136,6 @@ def test_a_strange_change_of_credits_is_400(admin: Caller, new_account: NewAccou
 @pytest.mark.parametrize("method", ["GET", "suspend", "resume", "credits"])
 @pytest.mark.parametrize("account_id", [UNKNOWN_ACCOUNT, "x", "%00", "' OR 1=1 --"])
 def test_an_unknown_account_is_404(admin: Caller, method: str, account_id: str) -> None:
-    """There is nothing to be read or changed."""
     path = f"/v1/admin/accounts/{account_id}"
     if method == "GET":
         error(admin.get(path), 404, "not_found")
@@ -233,7 +231,6 @@ def test_what_an_account_sends_is_told_with_marks(admin: Caller, new_account: Ne
     [(0, 0, 1, "good"), (4, 100, 1, "good"), (5, 100, 1, "high"), (10, 100, 1, "too_high"), (1, 9, 10, "good")],
 )
 def test_a_rate_is_marked_from_its_line_on(count: int, of: int, least: int, expected: str) -> None:
-    """Unless there is too little to judge."""
     assert mark(count, of, (0.05, 0.1), least) == expected
 
 

@@ -115,7 +115,6 @@ def test_the_operators_domains_are_allowed(customer: Caller) -> None:
 
 
 def test_a_removed_domain_sends_nothing_more(new_account: NewAccount, names: DnsServer) -> None:
-    """It is gone from the list at once; added again it is pending again."""
     customer, domain = owner(new_account()), new_domain()
     publish(names, *add(customer, domain)["records"])
     customer.request("POST", f"/v1/domains/{domain}/verify")
@@ -155,7 +154,6 @@ def test_adding_twice_is_a_conflict(new_account: NewAccount) -> None:
     ],
 )
 def test_what_is_no_domain_is_400(customer: Caller, domain: object) -> None:
-    """Names that no sender could use are refused."""
     error(customer.request("POST", "/v1/domains", json={"domain": domain}), 400, "invalid_request")
 
 

@@ -52,7 +52,6 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 
 
 def test_the_list_of_codes_is_closed() -> None:
-    """The service knows exactly the codes of the interface."""
     assert sorted(code.value for code in Code) == sorted(CODES)
 
 
@@ -96,7 +95,6 @@ def test_a_page_takes_no_other_method(customer: Caller, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/templates", "/v1/suppressions"])
 def test_success_carries_the_request_id_too(customer: Caller, path: str) -> None:
-    """X-Request-ID equals request_id in the body of a success."""
     response = customer.get(path)
     assert response.status_code == 200
     assert response.json()["request_id"] == response.headers["x-request-id"]
@@ -141,7 +139,6 @@ def test_what_is_no_http_gets_the_error_object(running: Running, data: bytes) ->
 
 
 def test_request_ids_are_never_the_caller_s(caller: Caller) -> None:
-    """An X-Request-ID that the caller sends is not taken over."""
     response = caller.post(message(), headers={"X-Request-ID": "req_mine"})
     assert response.headers.get_list("x-request-id") == [response.json()["request_id"]]
     assert response.json()["request_id"] != "req_mine"

@@ -112,7 +112,6 @@ def test_any_text_is_accepted_or_refused_properly(caller: Caller, place: str, te
 @lightly
 @given(data=st.binary(max_size=40))
 def test_any_bytes_in_a_path_are_answered_properly(customer: Caller, path: str, data: bytes) -> None:
-    """Whatever is percent-encoded in a path or a query, the answer is proper."""
     url = path.format("".join(f"%{octet:02x}" for octet in data))
     for method in ("GET", "DELETE"):
         proper(customer.request(method, url))

@@ -99,7 +99,6 @@ def test_the_last_use_reaches_the_disk_by_itself(new_account: NewAccount) -> Non
 @pytest.mark.parametrize("path", ["/v1/smtp-credentials", "/v1/api-keys"])
 @pytest.mark.parametrize("body", [{"name": "x" * 65}, {"name": "a\nb"}, {"name": None}, {"name": 1}, {"nome": "x"}, []])
 def test_a_name_is_one_short_line(customer: Caller, path: str, body: object) -> None:
-    """Anything else is refused before anything is made."""
     before = len(customer.get(path).text)
     error(customer.request("POST", path, json=body), 400, "invalid_request")
     assert abs(len(customer.get(path).text) - before) < 60  # but for the time of a use
@@ -141,7 +140,6 @@ def test_lists_are_paged_newest_first(new_account: NewAccount) -> None:
 
 
 def test_a_hundred_work_at_once(new_account: NewAccount) -> None:
-    """One more is refused until another is revoked."""
     customer = owner(new_account())
     made = [create(customer, "/v1/smtp-credentials") for _ in range(99)]  # beside the one it was made with
     error(customer.request("POST", "/v1/smtp-credentials", json={}), 409, "conflict")
@@ -198,7 +196,6 @@ def test_a_managing_key_does_what_a_developer_may(new_account: NewAccount) -> No
     ],
 )
 def test_a_managing_key_is_no_person_and_no_administrator(new_account: NewAccount, method: str, path: str) -> None:
-    """Even if an administrator made it, for the administrator's account."""
     admin = owner(new_account(role=Role.ADMIN))
     assert admin.get("/v1/admin/accounts").status_code == 200
     error(key_of(admin, scope="manage").request(method, path), 403, "forbidden")

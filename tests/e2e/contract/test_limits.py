@@ -9,7 +9,6 @@ MESSAGE_SIZE = 10_485_760  # bytes of MIME, by the interface
 
 @pytest.mark.parametrize(("length", "status"), [(1, 202), (255, 202), (256, 400), (0, 400)])
 def test_a_key_has_1_to_255_characters(caller: Caller, length: int, status: int) -> None:
-    """An Idempotency-Key of 1 and of 255 characters is fine; an empty one and one of 256 are not."""
     key = (new_key() * 8)[:length] if length != 1 else "~"
     response = caller.post(message(), key=key)
     assert response.status_code == status
@@ -24,7 +23,6 @@ def test_a_header_name_has_76_characters(caller: Caller) -> None:
 
 
 def test_a_message_has_100_headers(caller: Caller) -> None:
-    """100 custom headers are fine, 101 are not."""
     headers = {f"X-{index}": "v" for index in range(101)}
     assert caller.refused(headers=headers).startswith("headers:")
     headers.popitem()

@@ -204,7 +204,6 @@ def test_mail_of_another_domain_is_404(things: Things, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["read", "full"])
 def test_a_test_key_reads_test_mail_only(things: Things, scope: str) -> None:
-    """Live mail is 404; a live login reads both."""
     customer = things.customer
     sender = customer.using(bearer(made_key(customer, scope="full", test=True)["key"]))
     key = customer.using(bearer(made_key(customer, scope=scope, test=True)["key"]))
@@ -215,5 +214,4 @@ def test_a_test_key_reads_test_mail_only(things: Things, scope: str) -> None:
 
 
 def test_the_live_stream_is_not_for_limited_keys(things: Things) -> None:
-    """It tells of all mail of the account."""
     error(things.limited.get("/dashboard/live"), 403, "forbidden")

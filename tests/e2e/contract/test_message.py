@@ -46,7 +46,6 @@ def results(message: Any) -> dict[str, str]:
 
 
 def test_a_message_has_every_field_and_no_other(caller: Caller) -> None:
-    """The message object holds the fields of the interface in their types."""
     sent = caller.send(from_="Shop <shop@example.com>", subject="Grüße", cc="cc@example.net", bcc="bcc@example.net")
     found = caller.read(sent["id"])
     assert {name: type(value) for name, value in found.items()} == MESSAGE
@@ -108,7 +107,6 @@ def test_a_message_is_queued_until_its_last_recipient_is_final(caller: Caller) -
 
 
 def test_every_reading_is_a_request_of_its_own(caller: Caller) -> None:
-    """request_id is that of the reading, equals the header, and is not that of the sending."""
     sent = caller.send()
     first, second = (caller.get(f"/emails/{sent['id']}") for _ in range(2))
     assert first.headers["x-request-id"] == first.json()["request_id"]
@@ -119,7 +117,6 @@ def test_every_reading_is_a_request_of_its_own(caller: Caller) -> None:
     "message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "...", "%2e%2e", "a%2Fb", ""]
 )
 def test_an_unknown_message_is_not_found(caller: Caller, message_id: str) -> None:
-    """Any id that is no message's gives 404."""
     error(caller.get(f"/emails/{message_id}"), 404, "not_found")
 
 

@@ -80,7 +80,6 @@ def told(response: httpx.Response, name: str) -> tuple[int, bytes, dict[str, str
 def test_it_is_as_absent_as_nothing(
     theirs: tuple[Caller, dict[str, str]], new_account: NewAccount, method: str, path: str
 ) -> None:
-    """A stranger gets the same answer for what another account has and for what no account has."""
     _, things = theirs
     (thing,) = [name for name in NOTHING if f"{{{name}}}" in path]
     caller = new_account()
@@ -92,7 +91,6 @@ def test_it_is_as_absent_as_nothing(
 
 
 def test_nothing_happened_to_it(theirs: tuple[Caller, dict[str, str]]) -> None:
-    """After all these attempts everything is as it was."""
     customer, things = theirs
     assert customer.get(f"/v1/emails/{things['email']}").json()["recipients"][0]["status"] != "failed"
     assert customer.get("/v1/domains").json()["domains"][0]["name"] == "theirs.example"

@@ -111,7 +111,6 @@ def test_an_invitation_that_has_expired_is_nothing(boss: Caller) -> None:
 
 
 def test_an_invitation_can_be_withdrawn(boss: Caller, customer: Caller) -> None:
-    """By an owner of the same account; then it is nothing."""
     made = invited(boss, someone(), "viewer")
     error(customer.request("DELETE", f"/v1/users/{made['id']}"), 404, "not_found")
     assert boss.request("DELETE", f"/v1/users/{made['id']}").json()["deleted"] is True
@@ -161,7 +160,6 @@ def test_an_account_invites_so_many_and_then_waits(new_account: NewAccount) -> N
     ],
 )
 def test_a_strange_invitation_is_400(customer: Caller, body: dict[str, Any]) -> None:
-    """No invitation is made, and none makes an administrator."""
     error(customer.request("POST", "/v1/users", json=body), 400, "invalid_request")
 
 
@@ -233,7 +231,6 @@ def test_a_removed_user_is_out_at_once(boss: Caller, customer: Caller) -> None:
 
 
 def test_the_last_owner_stays(boss: Caller) -> None:
-    """Neither its own removal nor another role is possible, until there is another owner."""
     mine = user_id(boss)
     error(boss.request("DELETE", f"/v1/users/{mine}"), 409, "conflict")
     error(boss.request("POST", f"/v1/users/{mine}/role", json={"role": "viewer"}), 409, "conflict")
@@ -284,7 +281,6 @@ def test_an_administrator_changes_a_role(admin: Caller, boss: Caller) -> None:
 
 
 def test_a_login_tells_what_the_role_refuses(boss: Caller) -> None:
-    """A viewer learns from it what not to offer, and is refused just that."""
     user = joined(boss, "viewer")
     refused = user.login().json()["account"]["may_not"]
     assert {"addDomain", "createApiKey", "inviteUser", "listAccounts"} <= set(refused)
@@ -313,7 +309,6 @@ def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:
 
 
 def test_a_co_owner_does_not_change_an_administrator(running: Any, client: Any) -> None:
-    """Neither role nor removal: 403, and the administrator goes on; another administrator may."""
     account = add_account(running.data_dir, f"admin-{uuid.uuid4().hex[:8]}", role=Role.ADMIN)
     chief = owner(Caller(running, account, client, {}))
     other = joined(chief, "owner")

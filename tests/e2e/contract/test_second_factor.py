@@ -97,7 +97,6 @@ def test_a_code_is_good_once(user: Caller) -> None:
 
 
 def test_a_recovery_code_is_good_once(user: Caller) -> None:
-    """In whatever form it is typed; then there is one less."""
     _, codes = enrolled(user)
     assert login(user, code=codes[3].upper().replace("-", " ")).status_code == 200
     assert needs_code(login(user, code=codes[3]))
@@ -106,7 +105,6 @@ def test_a_recovery_code_is_good_once(user: Caller) -> None:
 
 
 def test_a_wrong_password_is_not_told_of_codes(user: Caller) -> None:
-    """Only who knows the password learns that there is a second factor."""
     secret, _ = enrolled(user)
     assert not needs_code(login(user, "not the password"))
     assert not needs_code(login(user, "not the password", code=code(secret, 1)))
@@ -145,7 +143,6 @@ def test_codes_have_a_limit_of_their_own(user: Caller) -> None:
 
 
 def test_it_is_turned_off_with_password_and_code(user: Caller) -> None:
-    """Neither alone is enough; afterwards a login needs no code."""
     error(user.request("DELETE", "/v1/account/totp", json={"password": PASSWORD, "code": "123456"}), 404, "not_found")
     _, codes = enrolled(user)
     for given in ({"password": PASSWORD, "code": "000000"}, {"password": "wrong password", "code": codes[0]}):
@@ -157,7 +154,6 @@ def test_it_is_turned_off_with_password_and_code(user: Caller) -> None:
 
 
 def test_who_has_lost_everything_asks_an_administrator(running: Any, client: Any, user: Caller) -> None:
-    """The second factor of any user can be turned off there, once."""
     admin = owner(Caller(running, add_account(running.data_dir, "totp-admin", role=Role.ADMIN), client, {}))
     enrolled(user)
     mine = user.get("/v1/users").json()["users"][0]["id"]
@@ -168,7 +164,6 @@ def test_who_has_lost_everything_asks_an_administrator(running: Any, client: Any
 
 @pytest.mark.parametrize("demand", ["admins", "all"])
 def test_the_installation_can_demand_it(tmp_path: Path, demand: str) -> None:
-    """A user of whom it is demanded can, without it, only turn it on; then everything."""
     with appliance(tmp_path, dashboard=f'require_totp = "{demand}"') as running:
         plain = running.account
         boss = add_account(running.data_dir, "boss", role=Role.ADMIN)

@@ -58,7 +58,6 @@ def test_each_unique_address_counts_once(caller: Caller) -> None:
     "sender", ["a@example.org", "a@mail.example.com", "a@example.com.example.org", "a@xn--exmple-cua.com", "a@com.com"]
 )
 def test_a_sender_of_a_domain_that_is_not_registered_is_forbidden(caller: Caller, sender: str) -> None:
-    """Only a domain the account registered may send; a subdomain is a domain of its own."""
     assert error(caller.post(message(from_=sender)), 403, "forbidden").startswith("from:")
 
 
@@ -103,6 +102,5 @@ def test_any_other_content_type_is_refused(caller: Caller, content_type: str) ->
 
 
 def test_the_content_type_must_be_there(caller: Caller) -> None:
-    """Without a Content-Type a request is refused."""
     headers = {"Idempotency-Key": "no-content-type"}
     error(caller.request("POST", "/emails", content=b"{}", headers=headers), 400, "invalid_request")

@@ -42,7 +42,6 @@ ALWAYS = {
 
 
 def test_everything_that_was_sent_is_told(caller: Caller) -> None:
-    """A request with every field is answered with every field of the interface, and no other."""
     sent = accepted(caller.post(EVERYTHING))
     assert sent.pop("id").startswith("msg_")
     assert sent.pop("request_id").startswith("req_")

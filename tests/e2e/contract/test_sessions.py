@@ -119,7 +119,6 @@ def test_over_plain_http_the_origin_is_enough(caller: Caller) -> None:
     "value", ["", "x", "ses_0.0.0", "{id}.0.{zeros}", "{id}.1.{mac}", "{id}.-1.{mac}", "{other}.0.{mac}"]
 )
 def test_a_forged_cookie_is_401_and_harms_no_session(caller: Caller, value: str) -> None:
-    """What we did not write renews nothing and ends nothing."""
     login = caller.login()
     good = cookie(login).value
     session_id, _, mac = good.split(".")
@@ -147,7 +146,6 @@ def test_a_logout_ends_cookie_and_tokens(new_account: NewAccount) -> None:
 
 
 def test_a_new_password_ends_every_cookie(new_account: NewAccount) -> None:
-    """A session from before the change of the password has ended."""
     caller = new_account()
     one, other = caller.login(), caller.login()
     body = {"current_password": PASSWORD, "new_password": "a new and longer password"}
@@ -212,7 +210,6 @@ def test_what_a_browser_calls_itself_is_cut(new_account: NewAccount) -> None:
 
 @pytest.mark.parametrize("way", ["logout", "revoked key"])
 def test_the_live_stream_ends_with_its_credential(new_account: NewAccount, way: str) -> None:
-    """It does not go on until its time is over."""
     customer = owner(new_account())
     made = customer.request("POST", "/v1/api-keys", json={"scope": "manage"}).json()
     watcher = customer if way == "logout" else customer.using(bearer(made["key"]))

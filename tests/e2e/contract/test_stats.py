@@ -51,7 +51,6 @@ def test_an_account_without_mail_has_empty_lines(new_account: NewAccount) -> Non
 
 
 def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
-    """Mail of this account alone, by the pool it goes through."""
     caller, other = new_account(), new_account()
     for each in (caller, other):
         waiting(each, "a@pool.example", "b@pool.example", "c@unknown.example", pools={"pool.example": "the-pool"})

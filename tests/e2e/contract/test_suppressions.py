@@ -81,7 +81,6 @@ def test_an_address_is_removed(customer: Caller, address: str) -> None:
 
 @pytest.mark.parametrize("address", ["unknown@example.net", "x", "%00", "a@b@c", "a b@example.net"])
 def test_removing_what_is_not_there_is_404(customer: Caller, address: str) -> None:
-    """Whatever is not on the list cannot be removed, be it an address or not."""
     error(release(customer, address), 404, "not_found")
 
 

@@ -86,14 +86,12 @@ def test_an_alias_may_be(customer: Caller, alias: str) -> None:
 
 @pytest.mark.parametrize("alias", ["A", "-a", "_a", "a" * 65, "a.b", "a%20b", "%C3%A4", "a%0A", "a%00"])
 def test_an_alias_may_not_be(customer: Caller, alias: str) -> None:
-    """Any other alias cannot be stored, and there is nothing under it."""
     error(put(customer, alias, text="t"), 400, "invalid_request")
     error(customer.get(f"/v1/templates/{alias}"), 404, "not_found")
     error(customer.request("DELETE", f"/v1/templates/{alias}"), 404, "not_found")
 
 
 def test_a_put_makes_a_new_version(caller: Caller, customer: Caller) -> None:
-    """Each PUT counts the version up, replaces every field, and is used from then on."""
     alias = saved(customer, subject="first", text="one")
     assert filled(caller, alias)["Subject"] == "first"
     body = put(customer, alias, subject="second", html="two").json()

@@ -27,7 +27,6 @@ def test_a_test_costs_nothing(new_account: NewAccount) -> None:
 
 
 def test_a_test_keeps_every_rule(caller: Caller) -> None:
-    """What a live key may not send, a test key may not either."""
     key = on_trial(caller)
     key.refused(to=[])
     error(key.post(message(from_="a@example.org")), 403, "forbidden")

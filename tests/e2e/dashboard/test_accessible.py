@@ -196,7 +196,6 @@ VAGUE = {"Delete", "Edit", "Compare", "Send"}
 
 
 def test_buttons_say_what_they_do_to_what(browser: Browser, owner: Provisioned, message: str) -> None:
-    """A verb and its object, also in the sources of dialogs."""
     browser.log_in(owner.email)
     seen = set()
     for path in PAGES.values():
@@ -221,7 +220,6 @@ def test_forms_are_no_wider_than_one_reads(browser: Browser, owner: Provisioned)
 
 
 def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned) -> None:
-    """A dialog has a name, holds the focus, closes with Escape, and the focus is back where it was."""
     browser.log_in(owner.email)
     browser.click("Send a test")
     browser.one("//dialog[@open]")
@@ -279,7 +277,6 @@ def test_a_phone_shows_everything(stage: Stage, browser: Browser, owner: Provisi
 
 
 def test_light_and_dark_can_be_switched(browser: Browser, owner: Provisioned) -> None:
-    """The switch turns the colours over and is remembered."""
     browser.log_in(owner.email)
     background = "return getComputedStyle(document.body).backgroundColor"
     light = browser.script(background)

@@ -94,7 +94,6 @@ def test_messages_of_another_account_are_read(stage: Stage, browser: Browser) ->
 
 
 def test_all_mail_is_paused_and_resumed(stage: Stage, browser: Browser) -> None:
-    """With a reason, which is shown; then it goes again."""
     browser.log_in(stage.account(role=Role.ADMIN).email)
     browser.go("Admin")
     try:

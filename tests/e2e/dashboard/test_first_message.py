@@ -65,7 +65,6 @@ def test_tabs_are_chosen_by_keys(browser: Browser, account: Provisioned) -> None
 
 
 def test_the_choice_is_remembered(browser: Browser, account: Provisioned) -> None:
-    """What was chosen on one page is shown on another, and after a reload."""
     browser.go("Messages")
     browser.click("Go")
     assert "mailappliance.New(" in code(browser)

@@ -82,7 +82,6 @@ def test_records_are_written_for_every_console(call: Any) -> None:
     [(3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (3_700_000, "1 h 1 min"), (None, "–")],
 )
 def test_lengths_of_time_are_short(call: Any, milliseconds: int | None, text: str) -> None:
-    """At most two units, and none that is not needed."""
     assert call("time", "span", milliseconds) == text
 
 

@@ -84,7 +84,6 @@ def test_a_refusal_has_its_class_and_a_late_bounce_its_place(stage: Stage, brows
 
 
 def test_a_message_is_cancelled(stage: Stage, browser: Browser) -> None:
-    """Cancelling asks first, and then says what became of it."""
     account = stage.account()
     message = stage.send(account, "night@grey.test")
     stage.tried(message)

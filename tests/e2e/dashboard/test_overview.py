@@ -191,7 +191,6 @@ def hourly(stage: Stage, account: Provisioned, *counts: tuple[int, int]) -> None
 
 
 def test_numbers_are_compared_with_the_period_before(stage: Stage, browser: Browser) -> None:
-    """The change, and what it was; without mail before only that there was none."""
     account = stage.account()
     hourly(stage, account, (0, 150), (7 * 24, 100), (8 * 24, 20))
     previous = stage.ask(account, "GET", "/v1/stats")["previous"]
@@ -206,7 +205,6 @@ def test_numbers_are_compared_with_the_period_before(stage: Stage, browser: Brow
 
 
 def test_few_busy_hours_are_drawn_by_day(stage: Stage, browser: Browser, busy: Provisioned) -> None:
-    """Unless hours are asked for; where most hours have mail they are drawn."""
     account = stage.account()
     hourly(stage, account, (0, 5), (30, 5))
     browser.log_in(account.email)

@@ -137,7 +137,6 @@ def test_files_are_kept_by_their_content(stage: Stage) -> None:
 
 @pytest.mark.parametrize("name", ["../pages.py", "%2e%2e/pages.py", "..%2fpages.py", "nothing.js", "pages"])
 def test_only_files_of_the_site_are_served(stage: Stage, name: str) -> None:
-    """What is not among the static files is not there, however it is asked for."""
     assert fetch(stage, f"/static/x/{name}").status_code == 404
 
 

@@ -137,7 +137,6 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
 
 
 def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) -> None:
-    """An owner does both; the last owner is told why not."""
     account = stage.account()
     browser.log_in(account.email)
     browser.open("/dashboard/people")
@@ -159,7 +158,6 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_removed_persons_keys_are_listed_and_revoked_unless_kept(stage: Stage, browser: Browser, kept: bool) -> None:
-    """The dialog names them; without the tick they are revoked."""
     account = stage.account()
     email = f"eve-{account.name}@example.org"
 

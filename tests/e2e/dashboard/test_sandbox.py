@@ -77,7 +77,6 @@ def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -
 
 
 def test_a_test_that_is_delivered_says_so(stage: Stage, browser: Browser) -> None:
-    """Where mail leaves the server, the test dialog says that."""
     browser.log_in(stage.account().email)
     assert "Sandbox" not in browser.text()
     browser.click("Send a test")

@@ -188,7 +188,6 @@ def test_a_new_template_overwrites_none(stage: Stage, browser: Browser) -> None:
 
 
 def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -> None:
-    """The list can be added to and taken from."""
     account = stage.account()
     browser.log_in(account.email)
     browser.go("Suppressions")

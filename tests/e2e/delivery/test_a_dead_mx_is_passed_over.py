@@ -30,7 +30,6 @@ async def test_a_dead_mx_is_passed_over(tmp_path: Path) -> None:
 
 
 async def test_a_refusal_is_not_taken_elsewhere(tmp_path: Path) -> None:
-    """What one server has refused, or may have taken, no other server of the domain is asked."""
     async with world(tmp_path, delays("1h")) as made:
         refusals = {
             "refused": FakeMx(answers={"RCPT": b"550 5.7.1 no\r\n"}),

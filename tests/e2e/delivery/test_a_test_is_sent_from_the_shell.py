@@ -50,7 +50,6 @@ def test_a_running_sandbox_takes_it(tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_a_line_for_each_step(tmp_path: Path) -> None:
-    """What it waits for is told while it waits, and when the time is over."""
     with appliance(tmp_path) as running:
         command(running.config_file, "pause")
         words = ("send-test", "--to", "ada@example.net", "--wait", "--timeout", "1")

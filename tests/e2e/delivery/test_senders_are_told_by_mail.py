@@ -125,7 +125,6 @@ async def test_a_kill_loses_no_report(tmp_path: Path) -> None:
 
 
 async def test_a_report_that_is_refused_ends_there(tmp_path: Path) -> None:
-    """Nothing is told of a report: there is no loop."""
     async with world(tmp_path, delays("1h")) as made:
         home = FakeMx(answers={".": UNKNOWN})
         await made.domain("example.com", home)

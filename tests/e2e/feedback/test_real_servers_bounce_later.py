@@ -70,7 +70,6 @@ async def test_postfix_bounces_later(tmp_path: Path) -> None:
 
 @needs("exim")
 async def test_exim_bounces_later(tmp_path: Path) -> None:
-    """Its text and its delivery status say the same."""
     async with with_return_path(tmp_path) as made:
         address = await made.host("mx0.exim.test", None)
         made.publish("exim.test", MX=["10 mx0.exim.test."])

@@ -53,7 +53,6 @@ def said(running: Running) -> list[str]:
 
 
 def test_a_start_on_a_damaged_file_is_one_line(used: Running) -> None:
-    """Whatever is damaged, the start ends with the same advice, and the file is left as it is."""
     file = used.data_dir / FILE_NAME
     whole = file.read_bytes()
     with often_started(used) as again:

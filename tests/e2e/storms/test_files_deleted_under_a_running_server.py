@@ -123,7 +123,6 @@ def test_where_the_database_itself_is_gone_a_copy_is_saved(tmp_path: Path, act: 
 
 
 def test_a_directory_that_is_moved(tmp_path: Path) -> None:
-    """It ends and says so; moved back, the directory has everything."""
     senders = Senders(size=1_000)
     with appliance(tmp_path, credit=CREDIT) as running:
         acting_under_load(running, senders, move_directory)

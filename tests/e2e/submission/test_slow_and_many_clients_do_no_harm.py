@@ -108,7 +108,6 @@ def test_a_command_that_drips_is_cut(impatient: Running) -> None:
 
 
 def test_small_talk_does_not_extend_a_session(impatient: Running) -> None:
-    """NOOP after NOOP, the session ends when its time is over."""
     with Raw(impatient) as client:
         watch = Stopwatch(impatient.pid)
         while (answer := client.say(b"NOOP")).startswith(b"250 "):
@@ -119,7 +118,6 @@ def test_small_talk_does_not_extend_a_session(impatient: Running) -> None:
 
 
 def test_a_message_that_takes_too_long_is_cut(impatient: Running) -> None:
-    """Data may come for so long, however steadily."""
     with Raw(impatient, "smtps") as client:
         begin_data(client)
         watch = Stopwatch(impatient.pid)

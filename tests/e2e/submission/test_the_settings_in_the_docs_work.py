@@ -53,7 +53,6 @@ def test_swaks(running: Running) -> None:
 
 @needs("msmtp")
 def test_msmtp(running: Running, tmp_path: Path) -> None:
-    """The file, and a message on the input."""
     file = tmp_path / "msmtprc"
     file.write_text(settings(running, "msmtp") + f"tls_trust_file {running.data_dir / CERTIFICATE}\n")
     file.chmod(0o600)
@@ -75,7 +74,6 @@ def test_django(running: Running) -> None:
 @needs("ruby")
 @needs("rails")
 def test_rails(running: Running) -> None:
-    """The settings, given to the part of Rails that sends."""
     script = f"""
 require "logger"
 require "ostruct"
@@ -96,7 +94,6 @@ Hello.hello.deliver_now
 @needs("php")
 @needs("phpmailer")
 def test_wordpress(running: Running, tmp_path: Path) -> None:
-    """The plugin, given the library with which WordPress sends."""
     plugin, script = tmp_path / "plugin.php", tmp_path / "send.php"
     plugin.write_text(settings(running, "WordPress"))
     script.write_text(f"""<?php

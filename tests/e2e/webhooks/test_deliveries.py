@@ -132,7 +132,6 @@ def test_what_another_process_cancels_is_posted(customer: Customer) -> None:
 
 
 def test_a_test_key_has_its_events(customer: Customer) -> None:
-    """Test mode runs the real events, which are no `webhook.test`."""
     customer.saved()
     customer.sender.using(bearer(customer.sender.account.test_key)).delivered()
     (post,) = customer.posts(1)

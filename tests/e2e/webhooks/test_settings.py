@@ -58,7 +58,6 @@ def test_a_further_save_shows_no_secret(customer: Customer) -> None:
 
 
 def test_events_stand_once_and_in_order(customer: Customer) -> None:
-    """However they are listed, the webhook tells each event once."""
     body = body_of(customer.save(events=["email.failed", "email.delivered", "email.failed"]))
     assert body["webhook"]["events"] == ["email.delivered", "email.failed"]
 
@@ -93,13 +92,11 @@ def test_other_events_are_named_to_be_had(customer: Customer) -> None:
     ],
 )
 def test_what_cannot_be_saved(customer: Customer, changes: dict[str, Any], field: str) -> None:
-    """A wrong field is 400, named, and leaves what there was."""
     assert field in error(customer.save(**changes), 400, "invalid_request")
     assert customer.webhook() is None
 
 
 def test_delete_forgets_the_webhook_and_its_history(customer: Customer) -> None:
-    """DELETE answers deleted; then there is neither webhook nor history, and the next one has a secret of its own."""
     secret = customer.saved()
     customer.sender.delivered()
     old = customer.settled(1)[0]["id"]

@@ -10,7 +10,6 @@ pytestmark = pytest.mark.both_engines
 
 
 def test_an_event_of_the_shell_arrives(customer: Customer) -> None:
-    """Posted with the secret that `set` has shown."""
     running, name = customer.sender.running, customer.sender.account.name
     secret = command(running.config_file, "webhook", "set", name, customer.url)["secret"]
     answer = command(running.config_file, "webhook", "ping", name, "--wait")
@@ -21,7 +20,6 @@ def test_an_event_of_the_shell_arrives(customer: Customer) -> None:
 
 
 def test_a_receiver_that_refuses_is_told(customer: Customer) -> None:
-    """With its answer, for people, and exit code 1."""
     running, name = customer.sender.running, customer.sender.account.name
     customer.receiver.answers[customer.path] = lambda _: (500, b"broken")
     command(running.config_file, "webhook", "set", name, customer.url)
