@@ -37,86 +37,32 @@ bind_tls = []
 [delivery]
 mode = "sandbox"
 """
-# Every command that opens the data directory, with words it takes.
+# Every command that opens the data directory, with words it takes after |.
+OPENING = """
+serve, account list, account show | demo, account suspend | demo, account resume | demo, account credit | demo 5,
+account cap | demo 5, account role | demo admin, account delete | demo --yes demo, user list | demo,
+user invite | demo ann@example.net --role viewer, user role | demo ann@example.net viewer,
+user remove | demo ann@example.net, user reset-password | ann@example.net, user reset-totp | ann@example.net,
+domain add | demo example.org, domain list | demo, domain remove | demo example.com,
+domain records | demo example.com, domain rotate | demo example.com, domain verify | demo example.com,
+credential create | demo, credential list | demo, credential revoke | demo name, audit | demo,
+key create | demo --scope full, key list | demo, key revoke | demo key_1, key roll | demo key_1, feedback inbox,
+suppressions list | demo, suppressions add | demo ada@example.net, suppressions remove | demo ada@example.net,
+suppressions import | demo /dev/null, suppressions export | demo, webhook show | demo,
+webhook set | demo https://1.1.1.1/, webhook remove | demo, webhook ping | demo, webhook replay | demo whd_1,
+template list | demo, template show | demo welcome, template pull | demo ., template push | demo mounted,
+template remove | demo welcome, queue show, queue retry | --pool google, queue cancel | msg_1,
+queue pause | google, queue resume | google, messages, explain | msg_1,
+setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
+backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor, mcp
+"""
 COMMANDS = {
-    "serve": (),
-    "account list": (),
-    "account show": ("demo",),
-    "account suspend": ("demo",),
-    "account resume": ("demo",),
-    "account credit": ("demo", "5"),
-    "account cap": ("demo", "5"),
-    "account role": ("demo", "admin"),
-    "account delete": ("demo", "--yes", "demo"),
-    "user list": ("demo",),
-    "user invite": ("demo", "ann@example.net", "--role", "viewer"),
-    "user role": ("demo", "ann@example.net", "viewer"),
-    "user remove": ("demo", "ann@example.net"),
-    "user reset-password": ("ann@example.net",),
-    "user reset-totp": ("ann@example.net",),
-    "domain add": ("demo", "example.org"),
-    "domain list": ("demo",),
-    "domain remove": ("demo", "example.com"),
-    "domain records": ("demo", "example.com"),
-    "domain rotate": ("demo", "example.com"),
-    "domain verify": ("demo", "example.com"),
-    "credential create": ("demo",),
-    "credential list": ("demo",),
-    "credential revoke": ("demo", "name"),
-    "audit": ("demo",),
-    "key create": ("demo", "--scope", "full"),
-    "key list": ("demo",),
-    "key revoke": ("demo", "key_1"),
-    "key roll": ("demo", "key_1"),
-    "feedback inbox": (),
-    "suppressions list": ("demo",),
-    "suppressions add": ("demo", "ada@example.net"),
-    "suppressions remove": ("demo", "ada@example.net"),
-    "suppressions import": ("demo", "/dev/null"),
-    "suppressions export": ("demo",),
-    "webhook show": ("demo",),
-    "webhook set": ("demo", "https://1.1.1.1/"),
-    "webhook remove": ("demo",),
-    "webhook ping": ("demo",),
-    "webhook replay": ("demo", "whd_1"),
-    "template list": ("demo",),
-    "template show": ("demo", "welcome"),
-    "template pull": ("demo", "."),
-    "template push": ("demo", "mounted"),
-    "template remove": ("demo", "welcome"),
-    "queue show": (),
-    "queue retry": ("--pool", "google"),
-    "queue cancel": ("msg_1",),
-    "queue pause": ("google",),
-    "queue resume": ("google",),
-    "messages": (),
-    "explain": ("msg_1",),
-    "setup": ("--hostname", "mail.example.com", "--domain", "example.com"),
-    "send-test": ("demo", "--to", "ada@example.net"),
-    "pause": (),
-    "resume": (),
-    "backup": ("saved.tar",),
-    "restore": ("saved.tar", "--force"),
-    "store copy": ("--to-sqlite", "elsewhere"),
-    "upgrade": (),
-    "doctor": (),
-    "mcp": (),
+    name.strip(): tuple(words.split()) for name, _, words in (each.partition("|") for each in OPENING.split(","))
 }
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
-# These open none.
-ELSEWHERE = {
-    "verify",
-    "install",
-    "uninstall",
-    "nodes list",
-    "nodes drain",
-    "config path",
-    "config check",
-    "config show",
-    "completion",
-    "health",
-}
-SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
+ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
+ELSEWHERE |= {"nodes list", "nodes drain", "config path", "config check", "config show"}
+SOME = ("serve", "account list", "restore")
 
 
 @contextmanager
