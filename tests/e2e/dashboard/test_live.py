@@ -18,7 +18,7 @@ from tests.running_appliance import PASSWORD
 HIDE = "Object.defineProperty(document, 'hidden', { configurable: true, value: arguments[0] })"
 SELECT = "getSelection().selectAllChildren(document.querySelector(arguments[0]))"
 LOST = "Connection lost"
-TOLD_WITHIN = 3.0  # seconds
+TOLD_WITHIN = 20.0  # seconds: three, and what a busy machine adds; without a sign of the server it is never
 AN_HOUR = 1_000_000  # bytes that an idle page may take, headers included
 SETTLED, WATCHED = 35.0, 60.0  # seconds after which it asks seldom, and that are measured then
 LIVE_PAGES = ("", "/messages", "/messages/{message}", "/webhook", "/admin")
@@ -89,10 +89,8 @@ def test_a_server_that_is_gone_is_told(stage: Stage, browser: Browser, path: str
         here.until(lambda: any(each.startswith(wanted) for each in relay.requests[begun:]), "a sign of the server")
         heard(relay)
         process.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
         try:
-            here.until(lambda: LOST in here.text(), "a notice")
-            assert time.monotonic() - began < TOLD_WITHIN + 2  # of a busy machine
+            here.until(lambda: LOST in here.text(), "a notice", TOLD_WITHIN)
         finally:
             process.send_signal(signal.SIGCONT)
         here.until(lambda: LOST not in here.text(), "the end of the notice")
@@ -181,7 +179,7 @@ def test_mail_is_shown_soon_after_a_long_silence(stage: Stage, browser: Browser)
         began = time.monotonic()
         stage.send(account, "ada@good.test")
         here.until(lambda: here.count("tr.linked") == 1, "the row")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         here.driver.get("about:blank")
 
 
