@@ -5,10 +5,8 @@ import pty
 import subprocess
 import sys
 
-from tests.cli.test_commands import ROOT, Shell, acme, fields, shell
+from tests.cli.shell import ROOT, Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 
 def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import Shell, fields
-from tests.cli.test_queue import accept, acme, deferred, due
+from tests.cli.shell import Shell, fields
+from tests.cli.test_queue import accept, deferred, due
 from tests.docs.test_cli import documented
-
-__all__ = ["acme"]  # the fixture
 
 
 def test_a_backup_is_made_verified_and_restored(acme: Shell, tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import ROOT, Shell, fields, shell
+from tests.cli.shell import ROOT, Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["shell"]  # a fixture
 
 # What bash does for the Tab key, without a terminal: the words and where the cursor is, then the function.
 PRESS_TAB = """

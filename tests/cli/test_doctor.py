@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from appliance.cli import main
 from appliance.doctor import Finding, RecordToPublish, examination, fault, ok, warning
-from tests.cli.test_commands import fields
+from tests.cli.shell import fields
 from tests.docs.test_cli import documented
 
 GOOD = ok("disk", "/var", "90 MiB free")

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.accounts import StoredDkimKey
 from appliance.store import open_store
-from tests.cli.test_commands import Shell, fields
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
 from tests.fakes.dns import DnsServer, zone_text
 
@@ -25,11 +24,8 @@ HOST = "mail.example.com"
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def acme(shell: Shell) -> Shell:
     """Commands, and the account acme with the domain acme.example on the server mail.example.com."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
-    shell = Shell(tmp_path)
     shell.config.write_text(f'[server]\ndata_dir = "{shell.data_dir}"\nhostname = "{HOST}"\n')
     shell.create("acme")
     shell.json("domain", "add", "acme", "acme.example")

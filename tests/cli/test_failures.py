@@ -9,9 +9,7 @@ import pytest
 from appliance.cli.failures import FAILURES_FILE, FAILURES_KEPT, explain
 from appliance.config.load import parse
 from appliance.store.accounts import Accounts
-from tests.cli.test_commands import Shell, acme, shell
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell
 
 
 @pytest.fixture

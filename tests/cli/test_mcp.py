@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from appliance.cli.mcp import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND, PARSE_ERROR
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 MAIL = {"from": "shop@example.com", "to": ["ada@example.net"], "subject": "Hello", "text": "Hi"}
 

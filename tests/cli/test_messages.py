@@ -8,11 +8,9 @@ from appliance.model.mail import SuppressionOrigin
 from appliance.store import Store
 from appliance.times import DAY, HOUR, rfc3339
 from tests import stored_mail
-from tests.cli.test_commands import Shell, fields, shell
-from tests.cli.test_queue import OUTSIDE, accept, acme, changed, deferred
+from tests.cli.shell import Shell, fields
+from tests.cli.test_queue import OUTSIDE, accept, changed, deferred
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 
 def ids(shell: Shell, *options: str) -> list[str]:

@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, shell
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell
 
 COMMANDS = (
     ("user", "invite", "ann@acme.example", "--role", "viewer"),

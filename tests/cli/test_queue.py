@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,20 +19,10 @@ from appliance.report.explain import clock
 from appliance.store import Store, open_store
 from appliance.times import rfc3339
 from tests import stored_mail
-from tests.cli.test_commands import Shell, fields
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
 
 OUTSIDE = Environment()
-
-
-@pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands, and the account acme with 100 credits."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
-    shell = Shell(tmp_path)
-    shell.create("acme", "--credits", "100")
-    return shell
 
 
 def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any:
@@ -315,9 +304,7 @@ def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:
     assert "appliance queue retry --json" in result.stderr
 
 
-def test_the_queue_needs_a_database_to_act_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path)
+def test_the_queue_needs_a_database_to_act_on(shell: Shell) -> None:
     for words in (["retry"], ["cancel", "msg_0"], ["pause", "google"], ["resume", "google"]):
         assert "there is no database" in shell.refused("queue", *words)
     assert "there is no database" in shell.refused("explain", "msg_0")

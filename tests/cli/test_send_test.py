@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 
 @pytest.fixture

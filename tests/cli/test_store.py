@@ -14,13 +14,11 @@ import pytest
 from appliance.store import FILE_NAME
 from appliance.store.sqlite.copy_endpoint import tables
 from appliance.system.instance_lock import only_server
-from tests.cli.test_commands import ROOT, Shell, fields, shell
-from tests.cli.test_queue import accept, acme, due
+from tests.cli.shell import ROOT, Shell, fields
+from tests.cli.test_queue import accept, due
 from tests.docs.test_cli import documented
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import needs
-
-__all__ = ["acme", "shell"]  # the fixtures
 
 pytestmark = needs("postgresql")
 

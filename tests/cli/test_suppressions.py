@@ -8,9 +8,7 @@ import pytest
 
 from appliance.model.accounts import Role
 from appliance.store import Store
-from tests.cli.test_commands import Shell, acme, shell, user_of
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell, user_of
 
 
 def addresses(shell: Shell) -> dict[str, tuple[str, str]]:

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 FILES = {
     "welcome/subject.txt": b"Welcome, {{name}}\n",

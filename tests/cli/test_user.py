@@ -7,10 +7,8 @@ import pytest
 
 from appliance.model.accounts import PasswordLink
 from appliance.store import Store
-from tests.cli.test_commands import Shell, acme, fields, shell, user_of
+from tests.cli.shell import Shell, fields, user_of
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 ANN = "ann@acme.example"
 
