@@ -114,22 +114,6 @@ def test_every_change_of_credits_has_its_entry(new_account: NewAccount) -> None:
     assert customer.get("/v1/credits").json()["credits"] == 105
 
 
-def test_the_ledger_is_paged(new_account: NewAccount) -> None:
-    """Every entry is on exactly one page, newest first."""
-    caller = new_account(credit=10)
-    customer = owner(caller)
-    for _ in range(4):
-        caller.send()
-    whole, pages, before = [each["id"] for each in entries(customer)], [], None
-    while True:
-        page = customer.get("/v1/credits", params={"limit": 2} | ({"before": before} if before else {})).json()
-        pages.append([each["id"] for each in page["entries"]])
-        if (before := page["next"]) is None:
-            break
-    assert [len(page) for page in pages] == [2, 2, 1]
-    assert [each for page in pages for each in page] == whole
-
-
 LISTS = ("credits", "emails", "domains", "api-keys", "smtp-credentials", "templates", "suppressions", "problems")
 NO_NUMBERS = ("0", "101", "-1", "x", "", "1.0", "1e1", "٣", "99999999999999999999", "+1", " 1")
 

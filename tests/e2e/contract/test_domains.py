@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, change, error, message, owner
+from tests.e2e.contract.service import Caller, error, message, owner
 from tests.fakes.dns import DnsServer, Trouble, zone_text
 
 
@@ -163,22 +163,6 @@ def test_other_letters_become_a_labels(new_account: NewAccount) -> None:
     added = add(customer, f"bücher-{name}.example")
     assert added["name"].startswith("xn--bcher-")
     assert customer.get(f"/v1/domains/bücher-{name}.example").json()["name"] == added["name"]
-
-
-def test_domains_are_paged_by_name(new_account: NewAccount) -> None:
-    customer = owner(new_account())
-    account_id = customer.account.account_id
-
-    async def some(store: Any) -> None:
-        for name in ("b.example", "a.example", "c.example"):
-            await store.access.add_domain(account_id, name, usable=True)
-
-    change(customer.running.data_dir, some)
-    first = customer.get("/v1/domains", params={"limit": 2}).json()
-    second = customer.get("/v1/domains", params={"limit": 2, "after": first["next"]}).json()
-    assert [each["name"] for each in first["domains"]] == ["a.example", "b.example"]
-    assert [each["name"] for each in second["domains"]] == ["c.example", "example.com"]
-    assert second["next"] is None
 
 
 def test_a_return_path_is_chosen_or_given(new_account: NewAccount, names: DnsServer) -> None:

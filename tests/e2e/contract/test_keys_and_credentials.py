@@ -129,24 +129,6 @@ def test_a_key_is_of_a_known_kind(customer: Caller, body: object) -> None:
     error(customer.request("POST", "/v1/api-keys", json=body), 400, "invalid_request")
 
 
-def test_lists_are_paged_newest_first(new_account: NewAccount) -> None:
-    customer = owner(new_account())
-    made = [create(customer, "/v1/api-keys")["id"] for _ in range(2)]
-    first = customer.get("/v1/api-keys", params={"limit": 2}).json()
-    assert [each["id"] for each in first["api_keys"]] == made[::-1]
-    second = customer.get("/v1/api-keys", params={"before": first["next"]}).json()
-    assert len(second["api_keys"]) == 3  # which the account was made with
-    assert second["next"] is None
-
-
-def test_a_hundred_work_at_once(new_account: NewAccount) -> None:
-    customer = owner(new_account())
-    made = [create(customer, "/v1/smtp-credentials") for _ in range(99)]  # beside the one it was made with
-    error(customer.request("POST", "/v1/smtp-credentials", json={}), 409, "conflict")
-    customer.request("DELETE", f"/v1/smtp-credentials/{made[0]['username']}")
-    create(customer, "/v1/smtp-credentials")
-
-
 def test_a_key_itself_does_not_belong_into_a_path(new_account: NewAccount) -> None:
     """A key is revoked by its id; the key in a URL would end up in logs."""
     customer = owner(new_account())

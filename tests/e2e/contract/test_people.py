@@ -9,11 +9,10 @@ import httpx
 import pytest
 
 from appliance.model.accounts import Permission, Role
-from appliance.store.people import INVITATION_LIFETIME
 from appliance.web.app import route_classes
 from appliance.web.operations import operations_of
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, owner
+from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner
 from tests.e2e.contract.test_keys_and_credentials import basic
 from tests.running_appliance import PASSWORD, add_account
 
@@ -23,7 +22,6 @@ OPERATIONS = [
     for _, operation in operations_of(routes)
     if operation.permission is not None
 ]
-MOVE_BACK = "UPDATE password_links SET expires_at = expires_at - :by WHERE email = :email"
 
 
 def someone() -> str:
@@ -97,17 +95,6 @@ def test_an_invitation_is_good_once(boss: Caller) -> None:
     for answer in (again, guessed):
         error(answer, 401, "unauthorized")
     assert again.json()["error"] == guessed.json()["error"]
-
-
-def test_an_invitation_that_has_expired_is_nothing(boss: Caller) -> None:
-    """Seven days later it is neither listed nor accepted."""
-    email = someone()
-    token = token_of(invited(boss, email, "viewer"))
-    moved = {"by": INVITATION_LIFETIME, "email": email}
-    change(boss.running.data_dir, lambda store: store.engine.change(MOVE_BACK, moved))
-    assert boss.get("/v1/users").json()["invitations"] == []
-    error(accept(boss, token), 401, "unauthorized")
-    error(boss.client.post("/v1/auth/login", json={"email": email, "password": PASSWORD}), 401, "unauthorized")
 
 
 def test_an_invitation_can_be_withdrawn(boss: Caller, customer: Caller) -> None:
@@ -230,18 +217,6 @@ def test_a_removed_user_is_out_at_once(boss: Caller, customer: Caller) -> None:
     invited(boss, user.account.email, "viewer")
 
 
-def test_the_last_owner_stays(boss: Caller) -> None:
-    mine = user_id(boss)
-    error(boss.request("DELETE", f"/v1/users/{mine}"), 409, "conflict")
-    error(boss.request("POST", f"/v1/users/{mine}/role", json={"role": "viewer"}), 409, "conflict")
-    other = joined(boss, "owner")
-    targets = [(boss, user_id(other)), (other, mine)]
-    answers = at_once(lambda each: each[0].request("DELETE", f"/v1/users/{each[1]}"), targets)
-    left = [caller for caller in (boss, other) if caller.get("/v1/account").status_code == 200]
-    assert len(left) == 1
-    assert sum(answer.status_code == 200 for answer in answers) == 1
-
-
 # ---- administration
 
 
@@ -306,18 +281,6 @@ def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:
 
 
 # ---- administrators among the people of an account
-
-
-def test_a_co_owner_does_not_change_an_administrator(running: Any, client: Any) -> None:
-    account = add_account(running.data_dir, f"admin-{uuid.uuid4().hex[:8]}", role=Role.ADMIN)
-    chief = owner(Caller(running, account, client, {}))
-    other = joined(chief, "owner")
-    path = f"/v1/users/{user_id(chief)}"
-    for role in ("viewer", "owner"):
-        error(other.request("POST", f"{path}/role", json={"role": role}), 403, "forbidden")
-    error(other.request("DELETE", path), 403, "forbidden")
-    assert chief.get("/v1/admin/accounts").status_code == 200
-    assert chief.request("POST", f"{path}/role", json={"role": "viewer"}).json()["role"] == "viewer"
 
 
 # ---- keys and credentials of people

@@ -84,24 +84,6 @@ def test_removing_what_is_not_there_is_404(customer: Caller, address: str) -> No
     error(release(customer, address), 404, "not_found")
 
 
-def test_the_list_comes_in_pages(new_account: NewAccount) -> None:
-    """The list is sorted by address; `limit` and `after` walk through it, and the last page has next null."""
-    _, customer = pair(new_account())
-    assert customer.get("/v1/suppressions").json()["suppressions"] == []
-    wanted = [f"{name}@example.net" for name in "abcde"]
-    for address in reversed(wanted):
-        suppress(customer, address)
-    pages: list[list[str]] = []
-    after: str | None = ""
-    while after is not None:
-        body = customer.get("/v1/suppressions", params={"limit": 2, "after": after}).json()
-        assert set(body) == {"suppressions", "next", "request_id"}
-        assert all(set(each) == FIELDS for each in body["suppressions"])
-        pages.append([each["address"] for each in body["suppressions"]])
-        after = body["next"]
-    assert pages == [wanted[:2], wanted[2:4], wanted[4:]]
-
-
 # ---- sending to it
 
 

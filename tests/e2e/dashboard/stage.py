@@ -52,14 +52,19 @@ class Stage:
         return email
 
     def ask(self, account: Provisioned, method: str, path: str, body: Any = None, agent: str = "test") -> Any:
-        with httpx.Client(
-            base_url=self.url, trust_env=False, timeout=30, verify=NO_TLS, headers={"User-Agent": agent}
-        ) as client:
-            logged_in = client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
-            token = {"Authorization": f"Bearer {logged_in.json()['token']}"}
-            answer = client.request(method, path, json=body, headers=token)
+        with self.session(account, agent) as client:
+            answer = client.request(method, path, json=body)
         assert answer.is_success, answer.text
         return answer.json()
+
+    @contextmanager
+    def session(self, account: Provisioned, agent: str = "test") -> Iterator[httpx.Client]:
+        """A client with the token of a login."""
+        headers = {"User-Agent": agent}
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=30, verify=NO_TLS, headers=headers) as client:
+            logged_in = client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
+            client.headers["Authorization"] = f"Bearer {logged_in.json()['token']}"
+            yield client
 
     def send(self, account: Provisioned, *recipients: str, **fields: Any) -> str:
         body = {"from": f"Shop <shop@{account.domain}>", "to": list(recipients), "subject": "Hello", "text": "Hello.\n"}
