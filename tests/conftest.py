@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
-from tests.levels import Level, runs_file, runs_test
+from tests.levels import LONGEST, Level, runs_file, runs_test
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
@@ -195,8 +195,9 @@ def _chosen(config: pytest.Config) -> engines.Kind:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
-    """Keep the order of files, in which pytest would run all tests of one engine before those of the other."""
+    """Put the longest files first; else keep their order, where pytest would run one engine after the other."""
     files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    files |= {config.rootpath / name: number - len(LONGEST) for number, name in enumerate(LONGEST)}
     _deselect(items, config)
     _give_ids(items)
     if _chosen(config) is not engines.Kind.SQLITE:

@@ -65,6 +65,24 @@ LONG = (
     "tests/webhook/test_dispatcher.py",
     "tests/webhook/test_dispatcher_pause.py",
 )
+# Files of the default run that take longest, the longest first: they are begun first, and no worker ends with one.
+LONGEST = (
+    "tests/deliver/test_warmup.py",
+    "tests/cli/test_serve.py",
+    "tests/e2e/test_a_data_directory_that_cannot_be_used_is_one_line.py",
+    "tests/deliver/test_scheduler.py",
+    "tests/e2e/test_kill_9_loses_nothing.py",
+    "tests/docs/test_backup.py",
+    "tests/e2e/delivery/test_slow_servers_delay_no_mail_of_their_own_account.py",
+    "tests/e2e/contract/test_authentication.py",
+    "tests/deliver/test_new_mail.py",
+    "tests/deliver/test_pool_limiters.py",
+    "tests/deliver/test_due_mail.py",
+    "tests/backup/test_restore.py",
+    "tests/e2e/test_kill_9_between_parts_of_a_large_message.py",
+    "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",
+    "tests/test_patterns.py",
+)
 # What the default run leaves out.
 REST = (
     # Browsers.

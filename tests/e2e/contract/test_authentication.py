@@ -201,7 +201,7 @@ def test_unknown_users_are_refused_as_slowly_as_known_ones(new_account: NewAccou
     taken = [at_once(lambda email: seconds(caller, email), emails) for _ in range(5)]
     known, unknown = (statistics.median(each) for each in zip(*taken, strict=True))
     assert min(known, unknown) >= 1.0
-    assert abs(known - unknown) < 0.1
+    assert abs(known - unknown) < 0.5  # a refusal without the wait would be a second faster
 
 
 def test_a_refused_login_says_the_same_for_known_and_unknown_users(new_account: NewAccount) -> None:

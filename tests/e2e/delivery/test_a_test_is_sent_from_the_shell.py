@@ -52,14 +52,14 @@ def test_a_running_sandbox_takes_it(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_line_for_each_step(tmp_path: Path) -> None:
     with appliance(tmp_path) as running:
         command(running.config_file, "pause")
-        words = ("send-test", "--to", "ada@example.net", "--wait", "--timeout", "1")
+        words = ["send-test", "--to", "ada@example.net", "--wait", "--timeout", "1"]
         ours, theirs = pty.openpty()
         with (
             TemporaryFile() as stdout,
             os.fdopen(theirs, "wb", buffering=0) as terminal,
             os.fdopen(ours, "rb") as shown,
         ):
-            words += ("--config", str(running.config_file))
+            words += ["--config", str(running.config_file)]
             process = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=terminal)
             assert process.wait(150) == 1
             assert b" waiting: all mail is paused" in shown.readline()
