@@ -13,8 +13,8 @@ import trio
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY, ReturnPathWatch, use_if_published
-from appliance.dns.check import CheckedRecord, check, summary
-from appliance.dns.records import records_for, sending_host
+from appliance.dns.check import CheckedRecord, check, find_senders, summary
+from appliance.dns.records import records_for
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import PublicError, StorageUnavailable
@@ -86,9 +86,11 @@ class DomainWatch:
 
     async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
         keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.env.now()
-        records = records_for(self.config, domain, keys, now, self.store.engine.others().names)
+        nodes = await self.store.engine.hosts()
+        sending = await find_senders(resolver, self.config, nodes)
+        records = records_for(self.config, domain, keys, now, sending, nodes)
         with trio.move_on_after(DOMAIN_TIMEOUT):
-            return await check(resolver, sending_host(self.config), records)
+            return await check(resolver, records)
         return [CheckedRecord(record, RecordStatus.UNKNOWN) for record in records]
 
 

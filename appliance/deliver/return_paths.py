@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.settings import Config
-from appliance.dns.check import CheckedRecord, check
-from appliance.dns.records import RETURN_PATH_KINDS, receiving_hosts, return_path_records, sending_host
+from appliance.dns.check import CheckedRecord, check, find_senders
+from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, receiving_hosts, return_path_records
 from appliance.dns.resolver import Resolver
 from appliance.errors import PublicError
 from appliance.model.accounts import Domain, RecordStatus
@@ -85,20 +85,28 @@ class ReturnPathWatch:
         if not self.config.inbound.bind:
             return
         resolver, limiter = self.resolver(), trio.CapacityLimiter(RETURN_PATH_CHECKS)
+        nodes = await self.store.engine.hosts()
+        sending, receiving = await find_senders(resolver, self.config, nodes), receiving_hosts(self.config, nodes)
         for sweep in self._sweeps:
             domains = await sweep.next(self.store)  # outside the nursery, which would wrap its exception in a group
             async with trio.open_nursery() as nursery:
                 for account_id, domain in domains:
                     if domain.dns is None or domain.dns.return_path is not RecordStatus.UNKNOWN:
-                        nursery.start_soon(self._check, resolver, limiter, account_id, domain)
+                        records = return_path_records(domain.return_path, sending, receiving)
+                        nursery.start_soon(self._check, resolver, limiter, account_id, domain, records)
 
-    async def _check(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
-        host = sending_host(self.config)
-        receiving = receiving_hosts(self.config, self.store.engine.others().names)
+    async def _check(
+        self,
+        resolver: Resolver,
+        limiter: trio.CapacityLimiter,
+        account_id: str,
+        domain: Domain,
+        records: list[DnsRecord],
+    ) -> None:
         checked: list[CheckedRecord] = []
         async with limiter:
             with trio.move_on_after(RETURN_PATH_TIMEOUT):
-                checked = await check(resolver, host, return_path_records(domain.return_path, host, receiving))
+                checked = await check(resolver, records)
         try:
             if domain.return_path_at is None:
                 await use_if_published(self.store, account_id, domain, checked)

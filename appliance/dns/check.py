@@ -5,18 +5,21 @@ Likewise those that it may have: the MX and SPF of its return path, and TLS repo
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import trio
 
+from appliance.config.settings import Config
 from appliance.dns import spf
-from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, RecordKind, spf_term
+from appliance.dns.records import RETURN_PATH_KINDS, SPF_NAMES, DnsRecord, RecordKind, Senders, senders, spf_term
 from appliance.dns.resolver import LookupFailed, Resolver, records_of
 from appliance.message.limits import RETURN_PATH_LENGTH
 from appliance.model.accounts import DomainDns, RecordStatus
 from appliance.net.address_policy import Address
 
+SENDERS_TIMEOUT = 5  # seconds to look up the addresses of a cluster's nodes
 DMARC_POLICIES = ("none", "quarantine", "reject")
 
 _WORST_FIRST = (RecordStatus.DIFFERS, RecordStatus.MISSING, RecordStatus.UNKNOWN, RecordStatus.OK)
@@ -43,9 +46,7 @@ class CheckedRecord:
         return self.record.needed and self.status is not RecordStatus.OK
 
 
-async def check(
-    resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecord], *, for_operator: bool = False
-) -> list[CheckedRecord]:
+async def check(resolver: Resolver, wanted: Iterable[DnsRecord], *, for_operator: bool = False) -> list[CheckedRecord]:
     """Each record as DNS has it now, in the order given; all are looked up at once.
 
     Operators see what each resolver did, customers only that there was no answer.
@@ -55,7 +56,7 @@ async def check(
 
     async def check_one(record: DnsRecord) -> None:
         try:
-            checked[record] = await _CHECKS[record.kind](resolver, sending_host, record)
+            checked[record] = await _CHECKS[record.kind](resolver, record)
         except LookupFailed as failed:
             note = failed.text if for_operator else failed.public
             checked[record] = CheckedRecord(record, RecordStatus.UNKNOWN, note=note)
@@ -94,7 +95,7 @@ def _differs(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRec
     return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
 
 
-async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_dkim(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     texts = await records_of(resolver.txt, record.name)
     if not texts:
         return CheckedRecord(record, RecordStatus.MISSING)
@@ -106,7 +107,7 @@ async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedR
     return CheckedRecord(record, RecordStatus.OK, texts)
 
 
-async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_dmarc(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Any policy is right, also that of a parent domain, which counts where the domain has none (RFC 7489 6.6.3)."""
     labels = record.name.removeprefix("_dmarc.").split(".")
     for at in range(max(1, len(labels) - 1)):
@@ -121,26 +122,33 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
     return CheckedRecord(record, RecordStatus.MISSING)
 
 
-async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> CheckedRecord:
+async def _check_spf(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     texts = tuple(text for text in await records_of(resolver.txt, record.name) if spf.is_spf(text))
     if not texts:
         return CheckedRecord(record, RecordStatus.MISSING)
     if len(texts) > 1:
         return _differs(record, texts, "more than one SPF record: receivers take that for none")
-    addresses = await addresses_of(resolver, host)
-    if not addresses:
-        return _differs(record, texts, f"{host} has no address in DNS, so nothing lets it in")
-    try:
-        refused = [each for each in addresses if not await spf.permits(resolver, record.name, texts[0], each)]
-    except spf.SpfPermError as reason:
-        return CheckedRecord(record, RecordStatus.DIFFERS, texts, f"receivers give up on it: {reason}", permerror=True)
+    missing, refused = [], []
+    for host in record.hosts:
+        addresses = await addresses_of(resolver, host)
+        if not addresses:
+            return _differs(record, texts, f"{host} has no address in DNS, so nothing lets it in")
+        try:
+            kept_out = [one for one in addresses if not await spf.permits(resolver, record.name, texts[0], one)]
+        except spf.SpfPermError as reason:
+            note = f"receivers give up on it: {reason}"
+            return CheckedRecord(record, RecordStatus.DIFFERS, texts, note, permerror=True)
+        if kept_out:
+            source = "" if len(kept_out) == len(addresses) else f" from {', '.join(map(str, kept_out))}"
+            refused.append(f"{host} send{source}")
+            by_name = spf_term(host) in record.value.split()
+            missing += [spf_term(host)] if by_name else [spf_term(str(one)) for one in kept_out]
     if not refused:
         return CheckedRecord(record, RecordStatus.OK, texts)
-    source = "" if len(refused) == len(addresses) else f" from {', '.join(map(str, refused))}"
-    return _differs(record, texts, f"it does not let {host} send{source}: put {spf_term(host)} into it")
+    return _differs(record, texts, f"it does not let {' or '.join(refused)}: put {' '.join(missing)} into it")
 
 
-async def _check_return_path_mx(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_return_path_mx(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Whether mail for the name goes to us first: to a host of ours by its name, or by the addresses of the first.
 
     A name without an MX is its own mail server (RFC 5321 5.1), so a CNAME to our host leads here.
@@ -163,7 +171,7 @@ async def _check_return_path_mx(resolver: Resolver, _: str, record: DnsRecord) -
     return CheckedRecord(record, RecordStatus.OK, found, "" if exchangers else f"by the address of {record.hosts[0]}")
 
 
-async def _check_tls_rpt(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+async def _check_tls_rpt(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Reports to any address are right: the domain's owner decides who reads them."""
     texts = tuple(text for text in await records_of(resolver.txt, record.name) if _TLS_RPT.match(text))
     if not texts:
@@ -173,6 +181,28 @@ async def _check_tls_rpt(resolver: Resolver, _: str, record: DnsRecord) -> Check
     if not read_tags(texts[0]).get("rua"):
         return _differs(record, texts, "it names no address: rua= is missing")
     return CheckedRecord(record, RecordStatus.OK, texts)
+
+
+async def find_senders(resolver: Resolver, config: Config, nodes: Iterable[str]) -> Senders:
+    """The hosts that send, by address if they are too many for an SPF record that names them.
+
+    A host whose addresses DNS does not have now keeps its name.
+    """
+    sending = senders(config, nodes)
+    if len(sending.hosts) <= SPF_NAMES:
+        return sending
+    known: dict[str, list[str]] = {host: [host] for host in sending.hosts}
+
+    async def look_up(host: str) -> None:
+        with suppress(LookupFailed):
+            addresses = await addresses_of(resolver, host)
+            known[host] = sorted(map(str, addresses)) or [host]
+
+    with trio.move_on_after(SENDERS_TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            for host in sending.hosts:
+                nursery.start_soon(look_up, host)
+    return replace(sending, addresses=tuple(name for names in known.values() for name in names))
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:

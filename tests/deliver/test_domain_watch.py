@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from appliance.config.load import parse
 from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
 from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY
-from appliance.dns.records import records_for
+from appliance.dns.records import records_for, senders
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import SigningKeys
@@ -42,7 +42,7 @@ class Scene:
         """Put the records of a domain into DNS, but for those of a kind."""
         keys = await SigningKeys(self.store, self.env, bytes(32)).known(self.account.id, name)
         domain = await self.store.domains.find(self.account.id, name)
-        for record in records_for(self.config, domain, keys, self.clock(), ()):
+        for record in records_for(self.config, domain, keys, self.clock(), senders(self.config, ()), ()):
             if not record.kind.startswith(but):
                 value = zone_text(record.value) if record.type == "TXT" else record.value
                 there = self.dns.zone.get(record.name, {})

@@ -15,6 +15,7 @@ from appliance.deliver.return_paths import (
     RETURN_PATH_IN_USE_EVERY,
     ReturnPathWatch,
 )
+from appliance.dns.records import Senders, return_path_records
 from appliance.environment import Environment
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.model.accounts import Role
@@ -121,7 +122,8 @@ async def test_one_that_changed_while_dns_was_asked_is_not_used(store: Store) ->
     await store.access.add_domain(account, DOMAIN, usable=True, return_path=f"rp.{DOMAIN}")
     watching = watch(store, dns)
     limiter = trio.CapacityLimiter(1)
-    await watching._check(dns, limiter, account, read)
+    records = return_path_records(NAME, Senders((HOST,)), (HOST,))
+    await watching._check(dns, limiter, account, read, records)
     assert await store.domains.return_path(account, DOMAIN) is None
 
 
