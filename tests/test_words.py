@@ -79,9 +79,6 @@ NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rul
 STILL_TO_REWRITE: frozenset[str] = frozenset(
     {
         "appliance/cli",
-        "appliance/deliver",
-        "appliance/dns",
-        "appliance/net",
         "appliance/report",
         "appliance/store",
         "appliance/tls",

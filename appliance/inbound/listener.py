@@ -32,7 +32,7 @@ from appliance.message.decoding import end_of_header
 from appliance.model.accounts import Caller
 from appliance.model.feedback import QueueShare, ShareScope
 from appliance.net.address_policy import client_network
-from appliance.net.connection_limits import KnownNetworks
+from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 from appliance.submission import replies
 from appliance.submission.content import Backend, FindRecipient, Submit

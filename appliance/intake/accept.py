@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from appliance.concurrency.workers import FairQueue, Workers
+from appliance.concurrency.fair_share import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
@@ -43,7 +43,7 @@ from appliance.model.mail import (
     StoredTemplate,
     lists_of,
 )
-from appliance.net.connection_limits import KnownNetworks
+from appliance.net.connection_server import KnownNetworks
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED

@@ -12,13 +12,13 @@ from enum import Enum, auto
 from itertools import chain
 from typing import Final
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import PublicError, Refused
 from appliance.message.addresses import Address, cost_of_address
 from appliance.message.characters import joined, replaced
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
-from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, replies
 from appliance.submission.commands import Login, MailParameters
 from appliance.submission.replies import Rejected

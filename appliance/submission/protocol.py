@@ -16,10 +16,10 @@ pipelined (RFC 2920): input is read up to the first command that needs an `Actio
 from collections.abc import Callable
 from typing import Final
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import PublicError
 from appliance.message.addresses import Address, cost_of_address
 from appliance.model.accounts import Caller
-from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, replies
 from appliance.submission.commands import AuthExchange, Login, MailParameters
 from appliance.submission.content import (

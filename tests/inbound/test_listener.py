@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.concurrency.workers import Workers
+from appliance.concurrency.fair_share import MemoryBudget, Workers
 from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
@@ -16,7 +16,6 @@ from appliance.inbound.listener import KEPT_BYTES, RATES, FeedbackListener, chec
 from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.net.memory_budget import MemoryBudget
 from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits
 from appliance.submission import replies
 from appliance.submission.content import FindRecipient, PlainAction, Submit

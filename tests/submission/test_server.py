@@ -18,7 +18,7 @@ import trustme
 from aiosmtpd.smtp import SMTP
 from cryptography.hazmat.primitives import serialization
 
-from appliance.concurrency.workers import Workers
+from appliance.concurrency.fair_share import Workers
 from appliance.config import load
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError
