@@ -84,9 +84,7 @@ class FreeSpace:
         if 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
             return self._low
         self._checked_at = now
-        facts = os.statvfs(self.directory)
-        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-        needed = max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
+        free, needed = self.free_and_needed()
         before, self._low = self._low, free < needed
         fields = {"directory": str(self.directory), "free_bytes": free, "needed_bytes": needed}
         if self._low and not before:
@@ -96,6 +94,11 @@ class FreeSpace:
             seconds = max(0, now - self._low_since) // SECOND
             log.info("enough disk space again: new mail is accepted", **fields, seconds=seconds)
         return self._low
+
+    def free_and_needed(self) -> tuple[int, int]:
+        facts = os.statvfs(self.directory)
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        return free, max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
 
 
 @dataclass(slots=True)
@@ -110,11 +113,9 @@ class Quota:
             return self.setting.bytes or None
         now = self.free_space.env.now()
         if not 0 <= now - self._computed_at < SHARE_KEPT:
-            self._computed_at, space = now, self.free_space
-            facts = os.statvfs(space.directory)
-            free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-            watermark = max(space.min_bytes, int(total * space.min_percent) // 100) if space.min_bytes else 0
-            used = sum(_size(space.directory / name) for name in DATABASE_FILES)
+            self._computed_at = now
+            free, watermark = self.free_space.free_and_needed()
+            used = sum(_size(self.free_space.directory / name) for name in DATABASE_FILES)
             share = share_of(self.setting.percent, free + used - watermark)
             self._share = share - share % SHARE_STEP if share > SHARE_STEP else share
         return self._share

@@ -108,11 +108,8 @@ class SigningKeys:
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
         """The keys that sign for a domain. Creates keys for a domain without any."""
-        if not (stored := await self._signing(account_id, domain)):
-            await self.rotate(account_id, domain, unless_there=True)
-            stored = await self._signing(account_id, domain)
         signing: list[SigningKey] = []
-        for key in stored:
+        for key in [key for key in await self.known(account_id, domain) if key.signs]:
             context = _context(account_id, domain, key.selector)
             if (opened := self._opened.get(context)) is None:
                 der = open_signing_key(self.key, account_id, domain, key.selector, key.private_key)
@@ -130,9 +127,6 @@ class SigningKeys:
             await self.rotate(account_id, domain, unless_there=True)
             stored = await self.store.dkim_keys.of(account_id, domain)
         return stored
-
-    async def _signing(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        return [key for key in await self.store.dkim_keys.of(account_id, domain) if key.signs]
 
     async def begin_rotation(self, account_id: str, domain: str, *, at_once: bool = False) -> list[StoredDkimKey]:
         """Start a rotation: create keys that are pending until DNS shows them. A running rotation continues. Return all

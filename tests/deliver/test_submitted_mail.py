@@ -5,11 +5,11 @@ from email.header import decode_header, make_header
 from pathlib import Path
 
 import pytest
-from appliance.deliver.payloads import Payloads
 from trio.testing import MockClock
 
 from appliance.config.values import Share
-from appliance.feedback.return_path import UnsubscribeLinks
+from appliance.deliver.preparing import Payloads
+from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.accounts import Caller, CredentialKind
