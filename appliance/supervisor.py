@@ -40,7 +40,7 @@ from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, has_secrets, open_store
-from appliance.store.faults import OnFault
+from appliance.store.engine import OnFault
 from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server

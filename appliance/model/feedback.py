@@ -28,7 +28,7 @@ COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: below, a single complaint would ex
 
 
 class ShareScope(StrEnum):
-    """What queued feedback is counted by; the limits are in store/feedback_shares.py."""
+    """What queued feedback is counted by; the limits are in store/feedback.py."""
 
     ALL = "all"
     WITHOUT_TOKEN = "without_token"  # noqa: S105 - a scope

@@ -16,7 +16,7 @@ from appliance.inbound.listener import KEPT_BYTES, RATES, FeedbackListener, chec
 from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits
+from appliance.store.feedback import SHARE_PARTS, QueueLimits
 from appliance.submission import replies
 from appliance.submission.content import FindRecipient, PlainAction, Submit
 from appliance.submission.protocol import MAX_ERRORS, SmtpProtocol
