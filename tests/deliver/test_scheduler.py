@@ -56,7 +56,7 @@ class Crowd:
 async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Deferred each time, a recipient is tried twelve times by the delays, up to 20 % later, and then has failed."""
     server = FakeMx(answers={"RCPT": LATER})
-    rarely = Intervals(publish=600.0, close_idle=600.0)  # two days have many seconds
+    rarely = Intervals(poll_all=60.0, publish=600.0, close_idle=600.0, save_warmup=600.0)  # two days are many seconds
     async with stage(tmp_path, *one(server), intervals=rarely) as played:
         message = await played.send("ada@a.test")
         await played.final(message)
@@ -214,7 +214,8 @@ async def test_a_hold_counts_before_the_store_is_read_again(
 
     monkeypatch.setattr(StoredPools, "holds", slowly)
     server = FakeMx(answers={"RCPT": b"550 5.7.1 go away\r\n"})
-    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
+    rarely = Intervals(close_idle=600.0, save_warmup=600.0)
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1), intervals=rarely) as played:
         await from_the_only_account(played, 2 * SENDER_FAULTS)
         await trio.sleep(600)
         assert await played.rows("SELECT count(*) FROM attempts") == [(SENDER_FAULTS,)]
