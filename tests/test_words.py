@@ -79,14 +79,11 @@ NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rul
 STILL_TO_REWRITE: frozenset[str] = frozenset(
     {
         "appliance/cli",
-        "appliance/deliver",
-        "appliance/dns",
         "appliance/feedback",
         "appliance/inbound",
         "appliance/intake",
         "appliance/message",
         "appliance/model",
-        "appliance/net",
         "appliance/report",
         "appliance/store",
         "appliance/submission",

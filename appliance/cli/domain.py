@@ -156,7 +156,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     """
     import trio
 
-    from appliance.deliver.return_paths import use_if_published
+    from appliance.deliver.domain_watch import use_if_published
     from appliance.dns import check
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment

@@ -37,11 +37,7 @@ RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH
 
 @dataclass(frozen=True, slots=True)
 class DnsRecord:
-    """A record to publish; not `needed` if mail is sent and trusted without it.
-
-    Such are those of a return path, of reports, and of keys that only mail signed earlier needs. `pending` if its key
-    does not sign before DNS shows it.
-    """
+    """A record to publish; not `needed` for a return path, reports, and keys of mail signed earlier."""
 
     kind: RecordKind
     name: str

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import outcome
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 

@@ -10,13 +10,7 @@ import pybase64
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
-from appliance.store.access import (
-    CREDENTIAL_BYTES,
-    disown_access,
-    limit_access_to_reading,
-    revoke_access,
-    sha256,
-)
+from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
 from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY
 

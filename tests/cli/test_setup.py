@@ -25,7 +25,7 @@ from appliance.cli.settings_file import with_setting
 from appliance.cli.setup import STOPPED
 from appliance.cli.setup_records import zone_lines
 from appliance.config import load
-from appliance.deliver.mta_sts import policy_id, read_policy
+from appliance.deliver.tls_policy import policy_id, read_policy
 from appliance.doctor import RecordToPublish, fault
 from appliance.system.instance_lock import only_server
 from tests.cli.test_domain import dns_server

@@ -15,8 +15,7 @@ import trio
 from msgspec import Meta
 from quart import request
 
-from appliance.deliver.domain_watch import is_proven
-from appliance.deliver.return_paths import use_if_published
+from appliance.deliver.domain_watch import is_proven, use_if_published
 from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, check, find_senders, summary
 from appliance.dns.records import DnsRecord
