@@ -77,7 +77,6 @@ LONGEST = (
     "tests/e2e/contract/test_authentication.py",
     "tests/deliver/test_new_mail.py",
     "tests/deliver/test_pool_limiters.py",
-    "tests/deliver/test_due_mail.py",
     "tests/backup/test_restore.py",
     "tests/e2e/test_kill_9_between_parts_of_a_large_message.py",
     "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",
