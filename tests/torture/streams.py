@@ -126,7 +126,6 @@ Seen = tuple[str, bytes, list[tuple[bytes, bytes]], bytes]  # method, target, he
 
 
 def a_request(chance: Random) -> bytes:
-    """One to three requests on one connection."""
     return b"".join(_one_request(chance) for _ in range(chance.choice((1, 1, 2, 3))))
 
 
@@ -167,7 +166,6 @@ class Recorded:
         await send({"type": "http.response.body", "body": b""})
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
-        """By the fast path."""
         self.seen.append(("POST", b"/emails", list(request.headers.items()), request.body))
         self.answered += 1
         return (200, [(b"content-length", b"0")], b""), False
@@ -259,7 +257,6 @@ BODY_PIECES = (
 
 
 def a_body(chance: Random) -> bytes:
-    """A send request with some fields."""
     more: dict[str, Any] = {
         "cc": ["Ada <c@example.net>"], "bcc": "b@example.net", "reply_to": "r@example.com", "html": "<p>é</p>",
         "headers": {"X-A": "b"}, "tags": ["one", "two"], "variables": {"a": "x", "b": 1, "c": True},
@@ -333,7 +330,6 @@ def a_submission(chance: Random) -> tuple[bytes, bytes]:
 
 
 def some_feedback(chance: Random) -> tuple[bytes, bytes]:
-    """A bounce for an address of ours."""
     mail = chance.choice(list(MAILS.values()))
     start = _session(b"EHLO mx.example.net", b"MAIL FROM:<>")
     rest = b"RCPT TO:<%s>\r\nDATA\r\n" % _token() + mail.replace(b"\r\n.", b"\r\n..") + b"\r\n.\r\nQUIT\r\n"
@@ -352,14 +348,11 @@ def _token() -> bytes:
 
 @dataclass
 class Taken:
-    """What came of a session."""
-
     replies: bytes = b""
     mails: list[bytes] = field(default_factory=list)
 
 
 async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callable[[Submit], bytes]) -> Taken:
-    """A session as its driver conducts it, without a network."""
     taken = Taken()
     for piece in pieces:
         action = protocol.receive(piece)
@@ -428,7 +421,6 @@ async def check_submission(data: bytes, chance: Random) -> None:
 
 
 async def check_feedback(data: bytes, chance: Random) -> None:
-    """The same at the listener for feedback."""
     listener, _ = _feedback()
     session = feedback_session()
     backend = listener.backend_for("192.0.2.1", lambda _: False)
@@ -459,11 +451,9 @@ class _Reference(AiosmtpdServer):
         """Say nothing."""
 
     async def check_helo_needed(self, helo: str = "HELO") -> bool:
-        """Never."""
         return False
 
     async def check_auth_needed(self, caller_method: str) -> bool:
-        """Never."""
         return False
 
     async def _call_handler_hook(self, command: str, *words: object) -> str:
@@ -540,7 +530,6 @@ PAYLOAD = prepare(WHOLE)
 
 
 def some_replies(chance: Random) -> bytes:
-    """What a server says in one session."""
     return b"".join([*OPENING[: chance.choice((2, 2, 4))], *SENT])
 
 
@@ -631,7 +620,6 @@ class _Pieces:
         """Take it."""
 
     async def receive_some(self, most: int) -> bytes:
-        """The next piece."""
         return next(self._pieces, b"")
 
 
@@ -728,7 +716,6 @@ def _dns_answer(query: bytes, wire: bytes, kind: str) -> object:
 
 
 def _by_dnspython(query: bytes, wire: bytes, kind: str) -> object:
-    """The same by the library."""
     try:
         reply = dns.message.from_wire(wire)
         if not dns.message.from_wire(query).is_response(reply) or not isinstance(reply, dns.message.QueryMessage):
@@ -843,7 +830,6 @@ def check_all(count: int, seed: int, told: Callable[[str], None]) -> tuple[int, 
 
 
 def main() -> int:
-    """Check one input again, or some from one on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=STREAMS)
     parser.add_argument("seed", type=int)
