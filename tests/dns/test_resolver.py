@@ -320,7 +320,6 @@ def test_the_system_resolvers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 async def test_the_fake_answers_as_the_server_does(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The zone resolver of the unit tests and a real server say the same of every name, in records and in faults."""
     names = [*ZONE, "missing.example"]
     overcome = {"late.example", "stranger.example", "old.example"}
 

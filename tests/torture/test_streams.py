@@ -1,4 +1,4 @@
-"""Some of the changed inputs of `sh packaging/torture`, and that its checks can tell a reader that reads otherwise."""
+"""Some of the changed inputs of `sh packaging/torture`."""
 
 import pytest
 
