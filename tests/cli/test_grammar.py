@@ -5,9 +5,7 @@ from click.testing import CliRunner
 
 from appliance import __version__
 from appliance.cli import leaves, main
-from tests.cli.test_commands import Shell, acme, shell
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell
 
 # Earlier command line, and the one that the help shows.
 ALIASES = [

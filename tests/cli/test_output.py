@@ -8,9 +8,7 @@ import sys
 import pytest
 
 from appliance.cli.output import fitted
-from tests.cli.test_commands import ROOT, Shell, acme, shell
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import ROOT, Shell
 
 HEADINGS = ["ID", "NAME", "CREATED (UTC)", "REASON"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from appliance.config.load import SYSTEM_FILE
-from tests.cli.test_commands import ROOT, fields
+from tests.cli.shell import ROOT, fields
 from tests.docs.test_cli import documented
 from tests.ports import free_port
 from tests.running_appliance import appliance

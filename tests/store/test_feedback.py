@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import WebhookSecrets
 from appliance.model.accounts import Account, LedgerKind
 from appliance.model.feedback import (
     ComplaintRate,

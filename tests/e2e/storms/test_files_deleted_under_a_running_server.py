@@ -25,8 +25,6 @@ CHANGED = "database files changed while the server was running"
 
 
 def delete(*ends: str) -> Callable[[Running], None]:
-    """Delete these files of the database."""
-
     def act(running: Running) -> None:
         for end in ends:
             (running.data_dir / f"{FILE_NAME}{end}").unlink()
@@ -43,17 +41,14 @@ def copy_over(running: Running) -> None:
 
 
 def rename_database(running: Running) -> None:
-    """Give the database another name."""
     (running.data_dir / FILE_NAME).rename(running.data_dir / "old.db")
 
 
 def move_directory(running: Running) -> None:
-    """Give the data directory another name."""
     running.data_dir.rename(running.directory / "elsewhere")
 
 
 def reason(running: Running) -> str:
-    """Why it ended: the last line of its log."""
     line = json.loads(running.log_lines()[-1])
     assert line["event"] == CHANGED, line
     return str(line["reason"])
@@ -72,7 +67,6 @@ def started_by_hand(running: Running) -> "subprocess.CompletedProcess[str]":
 
 
 def acting_under_load(running: Running, senders: Senders, act: Callable[[Running], None]) -> None:
-    """Do it while mail comes in, and wait for the end."""
     sending = threading.Thread(target=senders.send_until_gone, args=(running,))
     sending.start()
     while len(senders.acknowledged) < 50:
@@ -130,7 +124,6 @@ def test_a_database_that_is_put_back_has_every_message(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_moved(tmp_path: Path) -> None:
-    """It ends and says so; moved back, the directory has everything."""
     senders = Senders(size=1_000)
     with appliance(tmp_path, credit=CREDIT) as running:
         acting_under_load(running, senders, move_directory)
