@@ -87,10 +87,8 @@ STILL_TO_REWRITE: frozenset[str] = frozenset(
         "appliance/message",
         "appliance/model",
         "appliance/net",
-        "appliance/report",
         "appliance/store",
         "appliance/submission",
-        "appliance/tls",
         "appliance/web",
         "appliance/webhook",
     }

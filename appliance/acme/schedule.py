@@ -3,8 +3,8 @@
 Times are seconds since 1970. `doctor` uses it as well.
 """
 
-from appliance.acme.files import AcmeState, HeldCertificate
 from appliance.acme.messages import MAX_RETRY_AFTER
+from appliance.acme.records import AcmeState, HeldCertificate
 from appliance.config.settings import AcmeSettings
 
 # Seconds after each consecutive failure; the last one repeats. Authorities limit failures per hour: Let's Encrypt

@@ -27,8 +27,8 @@ from appliance.store import (
     failed_writing,
     has_secrets,
     schema_inside,
-    sync,
 )
+from appliance.system.data_directory import sync
 from appliance.times import SECOND, rfc3339
 
 PAGES_PER_SYNC = 2_048  # 8 MiB

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import RESCUED, sync
-from appliance.system.instance_lock import only_server
+from appliance.store import RESCUED
+from appliance.system.data_directory import only_server, sync
 
 # Prefixes of directories:
 STAGING = "restoring-"  # before the commit point

@@ -23,8 +23,8 @@ def settings_with_hostname(hostname: str | None, ask: Callable[[str, str, str], 
     from appliance.config import load
     from appliance.config.settings import ConfigError
     from appliance.config.values import is_host_name
-    from appliance.system import service_plan as plan
-    from appliance.system.service_steps import StepFailed, run
+    from appliance.system import service as plan
+    from appliance.system.service import StepFailed, run
 
     named, text = named_config(), None
     try:
@@ -75,7 +75,7 @@ def _write(file: Path, text: str) -> None:
     """Replace the file atomically, with the same owner and mode; a new one is for root and the service's group."""
     import shutil
 
-    from appliance.system.service_plan import USER
+    from appliance.system.service import USER
 
     if file.exists() and not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))

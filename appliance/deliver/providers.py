@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.config.fields import place_of
 from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings
+from appliance.config.values import place_of
 
 ANSWER_COUNTS_FOR = 6 * 3600.0  # seconds
 ADDRESSES_KEPT = 20_000

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.config.values import MIB
 from appliance.environment import Environment
@@ -39,7 +39,7 @@ from appliance.submission.replies import Rejected
 from appliance.submission.server import SmtpService, serve_service
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import FEEDBACK_RECIPIENTS
-from appliance.tls.certificate_files import inbound_files
+from appliance.tls.certificate import inbound_files
 
 FEEDBACK_ADDRESSES: Final = 10  # of one mail; a server that has several bounces sends one mail for each
 # Of a mail that is kept: more than the largest report that is read has in base64. Of a bounce this is all but the end

@@ -9,10 +9,8 @@ import pytest
 import trio
 import trustme
 
-from appliance.acme.client import RESPONSE_BYTES, Client
-from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps
-from appliance.acme.messages import AcmeResponse
-from appliance.acme.problems import NotIssued
+from appliance.acme.issuance import RESPONSE_BYTES, AcmeRequest, Client, PublishToken, Step, Steps
+from appliance.acme.messages import AcmeResponse, NotIssued
 from appliance.environment import Environment
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
@@ -122,7 +120,7 @@ async def test_an_authority_of_an_unknown_root_is_not_believed() -> None:
 async def test_what_is_no_answer(says: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another protocol, a broken connection, floods and silence: each is told, and none harms."""
     if not says:
-        monkeypatch.setattr("appliance.acme.client.REQUEST_TIMEOUT", 0.5)
+        monkeypatch.setattr("appliance.acme.issuance.REQUEST_TIMEOUT", 0.5)
     async with site(says) as made:
         assert words in str(await fault(f"https://{NAME}:{made.port}/"))
 

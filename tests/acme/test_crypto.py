@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from appliance.acme.crypto import base64url, new_key, public_jwk, read_key, signed, thumbprint
-from appliance.tls.self_signed import private_pem
+from appliance.acme.messages import base64url, new_key, public_jwk, read_key, signed, thumbprint
+from appliance.tls.certificate import private_pem
 from tests.acme.authority import decoded
 
 

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from appliance.acme.crypto import new_key, thumbprint
 from appliance.acme.issuance import MAX_POLL_DELAY, NONCE_TRIES, Issuance
-from appliance.acme.messages import AcmeResponse
-from appliance.acme.problems import NotIssued
+from appliance.acme.messages import AcmeResponse, NotIssued, new_key, thumbprint
 from tests.acme.authority import DIRECTORY, HOST, Authority, problem
 
 NAMES = ("mail.example.com", "app.example.com")

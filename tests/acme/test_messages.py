@@ -2,8 +2,7 @@
 
 import pytest
 
-from appliance.acme.messages import MAX_RETRY_AFTER, retry_after_seconds
-from appliance.acme.problems import DETAIL_LIMIT, Problem, explain
+from appliance.acme.messages import DETAIL_LIMIT, MAX_RETRY_AFTER, Problem, explain, retry_after_seconds
 
 NOW = 1_794_700_000.0  # 2026-11-14 23:46:40
 

@@ -11,14 +11,13 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
-from appliance.acme.files import AcmeFiles
 from appliance.acme.issuance import Issuance
-from appliance.acme.problems import NotIssued
-from appliance.acme.records import FileRecords
+from appliance.acme.messages import NotIssued
+from appliance.acme.records import AcmeFiles, FileRecords
 from appliance.acme.renewal import Renewer
 from appliance.config.settings import AcmeSettings
 from appliance.environment import Environment
-from appliance.tls import self_signed
+from appliance.tls import certificate as self_signed
 from tests.acme.authority import DIRECTORY, Authority
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
@@ -208,7 +207,7 @@ async def test_a_state_that_cannot_be_written_is_remembered(
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("appliance.acme.files.write_private_file", full)
+    monkeypatch.setattr("appliance.acme.records.write_private_file", full)
     await stage.run(2 * HOUR)
     assert not stage.tries  # without a key for the account no request can be made
     monkeypatch.undo()

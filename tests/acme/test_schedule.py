@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.acme import schedule
-from appliance.acme.files import AcmeState, HeldCertificate
+from appliance.acme.records import AcmeState, HeldCertificate
 from appliance.config.settings import AcmeSettings
 
 DAY = 86400.0

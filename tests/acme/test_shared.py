@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
 from appliance.acme import shared
-from appliance.acme.files import ACCOUNT_KEY, STATE, AcmeFiles
 from appliance.acme.issuance import Issuance
-from appliance.acme.problems import NotIssued
+from appliance.acme.messages import NotIssued
+from appliance.acme.records import ACCOUNT_KEY, STATE, AcmeFiles
 from appliance.acme.renewal import Renewer
 from appliance.acme.shared import CHALLENGE_READ_PAUSE, SharedChallenges, SharedRecords, announced, wanted_by_all
 from appliance.config.settings import AcmeSettings
@@ -24,7 +24,7 @@ from appliance.store import Store
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import NodeIdentity
 from appliance.store.shared_certificates import ACME_CHORE
-from appliance.tls.certificate_files import ACME_FILE
+from appliance.tls.certificate import ACME_FILE
 from tests.acme.authority import DIRECTORY, Authority
 from tests.postgresql_server import PostgresServer, empty, postgresql
 from tests.programs import needs, require

@@ -17,10 +17,10 @@ import pytest
 import trio
 
 from appliance.backup import archive
+from appliance.backup.archive import verify
 from appliance.backup.make import NotMade, make
 from appliance.backup.restore import NotRestored, restore
 from appliance.backup.unfinished import settle
-from appliance.backup.verify import verify
 from appliance.environment import Environment
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
@@ -28,7 +28,7 @@ from appliance.keys.totp import TotpSecrets
 from appliance.store import FILE_NAME, open_store
 from appliance.store.pools import EVERY
 from appliance.store.sqlite.connection import open_writer
-from appliance.system.instance_lock import AlreadyRunning, only_server
+from appliance.system.data_directory import AlreadyRunning, only_server
 from tests import stored_mail
 
 OUTSIDE = Environment()

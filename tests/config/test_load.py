@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config import load as config
-from appliance.config.fields import Setting
 from appliance.config.load import load, parse
 from appliance.config.settings import (
     SECTIONS,
@@ -26,7 +25,7 @@ from appliance.config.settings import (
     named_tables,
     settings,
 )
-from appliance.config.values import Endpoint, Share
+from appliance.config.values import Endpoint, Setting, Share
 
 FILE = Path("/srv/config.toml")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.load import parse
-from appliance.config.reload import LIVE, Changes, LiveSettings
+from appliance.config.load import LIVE, Changes, LiveSettings, parse
 from appliance.config.settings import SECTIONS, Config, ConfigError, settings
 
 FILE = Path("/etc/appliance/config.toml")

@@ -21,7 +21,7 @@ import trio
 
 from appliance.config.load import parse
 from appliance.model.accounts import Role
-from appliance.system.service_plan import CONFIG_FILE, file
+from appliance.system.service import CONFIG_FILE, file
 from tests import engines
 from tests.docs.documents import BLOCKS, DOCUMENTS, ROOT, Block, document_name, read_blocks
 from tests.e2e.submission.client import smtp

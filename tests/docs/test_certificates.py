@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from appliance.acme import schedule
-from appliance.acme.files import STATE
+from appliance.acme.records import STATE
 from appliance.config.load import parse
-from appliance.tls.certificate_files import ACME_DIRECTORY, CERTIFICATE
+from appliance.tls.certificate import ACME_DIRECTORY, CERTIFICATE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "certificates.md").read_text()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.fields import NamedTables, Setting, place_of
 from appliance.config.load import SYSTEM_FILE, VARIABLE, parse
 from appliance.config.settings import SECTIONS, named_tables, settings
+from appliance.config.values import NamedTables, Setting, place_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config.example.toml"

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.cli import leaves, main
 from appliance.config.load import parse
-from appliance.system import service_plan as plan
+from appliance.system import service as plan
 from tests.docs.documents import USER, installed
 from tests.docs.documents import blocks as shell_blocks
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import generate
 from tests.docs.documents import BLOCKS
 from tests.ports import free_port
 from tests.programs import require

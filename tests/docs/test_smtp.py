@@ -6,7 +6,7 @@ from pathlib import Path
 from appliance.errors import Code
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.submission import limits, replies
-from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.certificate import CERTIFICATE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "smtp.md").read_text()
 

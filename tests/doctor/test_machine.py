@@ -7,11 +7,11 @@ import pytest
 import trio
 from cryptography import x509
 
-from appliance.acme.crypto import new_key
-from appliance.acme.files import AcmeFiles, AcmeState
+from appliance.acme.messages import new_key
+from appliance.acme.records import AcmeFiles, AcmeState
 from appliance.doctor import Finding, FindingLevel
-from appliance.tls import self_signed
-from appliance.tls.self_signed import private_pem
+from appliance.tls import certificate as self_signed
+from appliance.tls.certificate import private_pem
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World
 

@@ -26,7 +26,7 @@ from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, fingerprint, load_or_create
 from appliance.store import open_store
 from appliance.store.postgresql.migrate import newest_known
-from appliance.system.instance_lock import LOCK_FILE
+from appliance.system.data_directory import LOCK_FILE
 from tests.fork_client import fork
 from tests.pgbouncer import pgbouncer
 from tests.ports import free_port

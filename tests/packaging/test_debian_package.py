@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from appliance import __version__
-from appliance.system.service_plan import file
+from appliance.system.service import file
 from tests.e2e.submission.client import final_status, submit
 from tests.packaging.built_binary import ROOT, package
 from tests.programs import needs

@@ -11,9 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError
 from appliance.submission.server import load_certificate
-from appliance.tls.certificate import CERTIFICATE_CHECK_INTERVAL, Certificate
-from appliance.tls.certificate_files import CERTIFICATE
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import CERTIFICATE, CERTIFICATE_CHECK_INTERVAL, Certificate, generate
 
 
 def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> Config:

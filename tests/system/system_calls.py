@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from ctypes.util import find_library
 
-from appliance.system import service_plan as plan
+from appliance.system import service as plan
 
 LIBRARY = find_library("seccomp")
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*, as <linux/audit.h> numbers them

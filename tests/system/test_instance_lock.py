@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.system.instance_lock import AlreadyRunning, is_running, only_server
+from appliance.system.data_directory import AlreadyRunning, is_running, only_server
 
 
 def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.system.private_file import write_private_file
+from appliance.system.data_directory import write_private_file
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

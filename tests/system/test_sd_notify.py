@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from appliance.system.sd_notify import ServiceManager, service_manager
+from appliance.system.service import ServiceManager, service_manager
 
 
 @contextmanager

@@ -5,17 +5,20 @@ from pathlib import Path
 import pytest
 
 from appliance.config.load import parse
-from appliance.system import service_plan as plan
-from appliance.system.service_plan import (
+from appliance.system import service as plan
+from appliance.system.service import (
     BACKUP_UNIT_FILE,
     CONFIG_FILE,
     DATA_DIR,
     PROGRAM,
     UNIT_FILE,
     Installation,
+    InstallStep,
     Program,
+    keep,
+    link,
+    remove,
 )
-from appliance.system.service_steps import InstallStep, keep, link, remove
 
 BINARY = Program(Path("/home/me/Downloads/appliance"), single_file=True)
 SCRIPT = Program(Path("/opt/appliance/bin/appliance"), single_file=False)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.system.service_steps import StepFailed, copy, link, own_environment, remove, run, write
+from appliance.system.service import StepFailed, copy, link, own_environment, remove, run, write
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import trio
 
 from appliance.environment import Environment
 from appliance.store import open_store
-from appliance.system import service_plan as plan
-from appliance.system.service_plan import Installation, Program
+from appliance.system import service as plan
+from appliance.system.service import Installation, Program
 from tests.e2e.submission.client import final_status, submit
 from tests.ports import free_port
 from tests.postgresql_server import USER, postgresql

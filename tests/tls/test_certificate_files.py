@@ -7,9 +7,8 @@ from cryptography import x509
 
 from appliance.config.load import parse
 from appliance.config.settings import Config
-from appliance.tls import self_signed
-from appliance.tls.certificate import Certificate
-from appliance.tls.certificate_files import CERTIFICATE, KEY, by_acme, http_files, smtp_files
+from appliance.tls import certificate as self_signed
+from appliance.tls.certificate import CERTIFICATE, KEY, Certificate, by_acme, http_files, smtp_files
 
 
 def settings(directory: Path, *, acme: str | None = "", http: bool = False, smtp: bool = False) -> Config:

@@ -26,6 +26,7 @@ from appliance.store.faults import StorageFault
 from appliance.store.sqlite.connection import BUSY_TIMEOUT, CHECKPOINT_PAGES, Connection, open_reader, open_writer
 from appliance.store.sqlite.embedded_db import new_inside
 from appliance.store.sqlite.faults import found_no_room
+from appliance.system.data_directory import sync
 from appliance.telemetry.log import get_logger
 
 log = get_logger("store")
@@ -67,14 +68,6 @@ def checkpoint_file(path: Path) -> None:
 def checkpoint(connection: apsw.Connection) -> None:
     """The same on an open connection, not the writer's own."""
     connection.execute(_CHECKPOINT).fetchall()
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---- checkpoints

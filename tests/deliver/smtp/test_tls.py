@@ -30,8 +30,7 @@ from appliance.deliver.smtp.tls import (
     opportunistic_context,
 )
 from appliance.dns.wire import Tlsa
-from appliance.tls.certificate import verifying_context
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import generate, verifying_context
 from tests.cpu_time import cpu_seconds
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 

@@ -17,7 +17,7 @@ from appliance.store.sqlite import upgrade
 from appliance.store.sqlite.connection import open_reader, open_writer
 from appliance.store.sqlite.migrate import Migration, migrate, migrations
 from appliance.store.sqlite.upgrade import kept_file
-from appliance.system.instance_lock import only_server
+from appliance.system.data_directory import only_server
 
 KNOWN = migrations()
 NEXT = KNOWN[-1].number + 1
