@@ -26,12 +26,10 @@ class Watch:
         self.files: set[str] = set()
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
-        """A function is called."""
         if event == "call" and (name := frame.f_code.co_filename).startswith(PRODUCT):
             self.files.add(name.removeprefix(PRODUCT))
 
     def tell(self, listener: socket.socket) -> None:
-        """Answer until the process ends, on a thread of its own."""
         while True:
             asking, _ = listener.accept()
             with asking:
@@ -51,7 +49,6 @@ def run_watched() -> None:
 
 
 def program() -> tuple[str, ...]:
-    """How to start it."""
     return (sys.executable, "-m", "tests.call_watch")
 
 

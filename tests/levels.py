@@ -31,7 +31,6 @@ PROGRAM = (
     "tests/system/test_unit.py",
     "tests/test_main.py",
     "tests/test_programs.py",
-    "tests/test_readable_copy.py",
     "tests/test_retention.py",
     "tests/torture",
 )

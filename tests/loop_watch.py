@@ -24,22 +24,18 @@ class Watch(trio.abc.Instrument):
     """The longest step so far."""
 
     def __init__(self) -> None:
-        """Nothing has run yet."""
         self._began = self._collecting = 0.0
         self._thread = 0
         self.longest: tuple[float, str] = (0.0, "")
         gc.callbacks.append(self._collect)
 
     def before_run(self) -> None:
-        """The loop's own thread is this one."""
         self._thread = threading.get_ident()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step begins."""
         self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It has ended."""
         took = time.thread_time() - self._began
         if took > self.longest[0]:
             self.longest = (took, task.name)
@@ -53,7 +49,6 @@ class Watch(trio.abc.Instrument):
             self._began += time.thread_time() - self._collecting
 
     def tell(self, listener: socket.socket) -> None:
-        """Answer until the process ends, on a thread of its own."""
         while True:
             asking, _ = listener.accept()
             with asking:
@@ -77,7 +72,6 @@ def run_watched() -> None:
 
 
 def program() -> tuple[str, ...]:
-    """How to start it."""
     return (sys.executable, "-m", "tests.loop_watch")
 
 

@@ -18,25 +18,8 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance import __version__
-from appliance.acme.messages import (
-    BAD_NONCE,
-    NO_ACCOUNT,
-    AcmeResponse,
-    Authorization,
-    Directory,
-    Json,
-    NotIssued,
-    Order,
-    Problem,
-    base64url,
-    certificate_request,
-    checked_chain,
-    explain,
-    read,
-    retry_after_seconds,
-    signed,
-    thumbprint,
-)
+from appliance.acme import messages
+from appliance.acme.messages import AcmeResponse, Authorization, Directory, Json, NotIssued, Order, Problem
 from appliance.dns.resolver import LookupFailed, Resolver, host_addresses
 from appliance.environment import Environment
 from appliance.net.address_policy import Address
@@ -96,20 +79,20 @@ class Issuance:
 
     def certificate(self, certificate_key: ec.EllipticCurvePrivateKey) -> Steps[bytes]:
         """Yield the steps that lead to the chain (PEM) for the names and this key."""
-        self._directory = read(self._accepted((yield AcmeRequest("GET", self.directory_url))).body, Directory)
+        self._directory = messages.read(self._accepted((yield AcmeRequest("GET", self.directory_url))).body, Directory)
         place, order = yield from self._order()
         yield from self._authorize(order)
         order = yield from self._until(place, Order, ("pending",))
         if order.status == "ready":
-            request = base64url(certificate_request(certificate_key, self.names))
-            order = read((yield from self._post(order.finalize, {"csr": request})).body, Order)
+            request = messages.base64url(messages.certificate_request(certificate_key, self.names))
+            order = messages.read((yield from self._post(order.finalize, {"csr": request})).body, Order)
         order = yield from self._until(place, Order, ("pending", "ready", "processing"), order)
         if order.status != "valid" or not order.certificate:
             gave_up = NotIssued("the authority cancelled the order")
-            raise gave_up if order.error is None else explain(order.error, self.names)
+            raise gave_up if order.error is None else messages.explain(order.error, self.names)
         answer = yield from self._post(order.certificate, None, accept="application/pem-certificate-chain")
         try:
-            return checked_chain(answer.body, certificate_key, self.names)
+            return messages.checked_chain(answer.body, certificate_key, self.names)
         except ValueError as wrong:
             raise NotIssued(f"the certificate is not usable: {wrong}") from wrong
 
@@ -117,7 +100,7 @@ class Issuance:
         """Create the account, or find it by its key (RFC 8555 7.3)."""
         meta = self._directory.meta
         if meta.external_account_required:
-            raise explain(Problem("externalAccountRequired"), self.names)
+            raise messages.explain(Problem("externalAccountRequired"), self.names)
         contact = {"contact": [f"mailto:{self.email}"]} if self.email else {}
         self.account = ""
         answer = yield from self._post(self._directory.new_account, {"termsOfServiceAgreed": True, **contact})
@@ -133,26 +116,26 @@ class Issuance:
         try:
             answer = yield from self._post(self._directory.new_order, identifiers)
         except NotIssued as failed:
-            if failed.kind != NO_ACCOUNT:
+            if failed.kind != messages.NO_ACCOUNT:
                 raise
             yield from self._register()
             answer = yield from self._post(self._directory.new_order, identifiers)
         if not answer.location:
             raise NotIssued("the authority created an order without returning its URL")
-        return answer.location, read(answer.body, Order)
+        return answer.location, messages.read(answer.body, Order)
 
     def _authorize(self, order: Order) -> Steps[None]:
         """Answer a challenge for each name that is not authorized yet, then wait for the results."""
         pending = []
         for url in order.authorizations:
-            authorization = read((yield from self._post(url, None)).body, Authorization)
+            authorization = messages.read((yield from self._post(url, None)).body, Authorization)
             if authorization.status == "pending":
                 offered = [offer for offer in authorization.challenges if offer.type == "http-01"]
                 challenge = next((offer for offer in offered if offer.token and offer.url), None)
                 if challenge is None:
                     text = f"the authority offers no http-01 challenge for {authorization.identifier.value}"
                     raise NotIssued(text, "Use names without a wildcard, or another authority.")
-                yield PublishToken(challenge.token, f"{challenge.token}.{thumbprint(self.key)}")
+                yield PublishToken(challenge.token, f"{challenge.token}.{messages.thumbprint(self.key)}")
                 if challenge.status in ("", "pending"):
                     yield from self._post(challenge.url, {})
                 pending.append(url)
@@ -167,7 +150,7 @@ class Issuance:
         name, problem = authorization.identifier.value, authorization.error
         if problem is None:
             return NotIssued(f"the authority did not authorize {name} ({authorization.status})")
-        return explain(problem, [name], validating=True)
+        return messages.explain(problem, [name], validating=True)
 
     def _until(
         self, url: str, kind: type[Stated], pending: Sequence[str], known: Stated | None = None
@@ -177,7 +160,7 @@ class Issuance:
             wait = delay
             if known is None:
                 answer = yield from self._post(url, None)
-                known = read(answer.body, kind)
+                known = messages.read(answer.body, kind)
                 wait = delay if answer.retry_after is None else min(max(answer.retry_after, delay), MAX_POLL_DELAY)
             if known.status not in pending:
                 return known
@@ -191,12 +174,12 @@ class Issuance:
             if not self._nonce:
                 self._accepted((yield AcmeRequest("HEAD", self._directory.new_nonce)))
             nonce, self._nonce = self._nonce, ""
-            body = signed(self.key, url, nonce, payload, self.account or None)
+            body = messages.signed(self.key, url, nonce, payload, self.account or None)
             answer = yield AcmeRequest("POST", url, body, accept)
             try:
                 return self._accepted(answer)
             except NotIssued as failed:
-                if failed.kind != BAD_NONCE or not left:
+                if failed.kind != messages.BAD_NONCE or not left:
                     raise
         raise AssertionError("the last try returns or raises")
 
@@ -213,7 +196,7 @@ class Issuance:
             advice = "Check acme.directory." if answer.status < 500 else "None: the server retries."
             text = f"the authority returned HTTP status {answer.status}"
             raise NotIssued(text, advice, retry_after=answer.retry_after)
-        raise explain(problem, self.names, retry_after=answer.retry_after)
+        raise messages.explain(problem, self.names, retry_after=answer.retry_after)
 
 
 # ---- the client
@@ -293,7 +276,7 @@ class Client:
             return b"".join(answer.all(name)[:1]).decode("latin-1")
 
         body = await answer.body(RESPONSE_BYTES)
-        retry_after = retry_after_seconds(header(b"retry-after"), self.env.now() / SECOND)
+        retry_after = messages.retry_after_seconds(header(b"retry-after"), self.env.now() / SECOND)
         return AcmeResponse(answer.status, body, header(b"replay-nonce"), header(b"location"), retry_after)
 
 

@@ -21,15 +21,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme.messages import NotIssued, new_key, read_key
-from appliance.acme.records import (
-    ACCOUNT_KEY,
-    STATE,
-    AcmeState,
-    AcmeView,
-    read_certificate,
-    read_state,
-    state_content,
-)
+from appliance.acme.records import ACCOUNT_KEY, STATE, AcmeState, AcmeView, read_certificate, read_state, state_content
 from appliance.acme.schedule import RETRY_DELAYS
 from appliance.config.settings import AcmeSettings
 from appliance.errors import StorageUnavailable

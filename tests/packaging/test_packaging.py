@@ -77,7 +77,6 @@ class Tree:
     log: Path
 
     def sh(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run one of the scripts as a user does, from some other directory."""
         settings = {
             "PATH": str(self.tools),
             "FAKE_LOG": str(self.log),
@@ -95,14 +94,12 @@ class Tree:
         )
 
     def installed(self) -> list[str]:
-        """What was installed and run since the last time this was asked."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return lines
 
 
 def shell() -> str:
-    """The machine's own sh: dash on Debian, and the scripts must not need more."""
     found = shutil.which("sh")
     assert found
     return found
@@ -110,7 +107,6 @@ def shell() -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """The scripts and what they read, with a PATH of the few commands they may use."""
     made = Tree(tmp_path / "a project", tmp_path / "tools", tmp_path / "log")
     shutil.copytree(PACKAGING, made.root / "packaging")
     shutil.copy(ROOT / "pyproject.toml", made.root)
@@ -134,14 +130,12 @@ RUN_INSTALLS = ["pip requirements.txt", "pip requirements-build.txt", "pip a pro
 
 @pytest.mark.parametrize("script", ["packaging/run", "packaging/test"])
 def test_without_python_one_line_says_what_to_install(script: str, tree: Tree) -> None:
-    """On a bare machine, with nothing at all in PATH, there is one line of advice and exit code 1."""
     ran = tree.sh(script, PATH="/nonexistent")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == "Python 3.11 or newer is needed; on Debian: apt-get install python3 python3-venv\n"
 
 
 def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
-    """Debian's Python without python3-venv is told from no Python at all."""
     ran = tree.sh("packaging/run", FAKE_WITHOUT_VENV="yes")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == "Python 3.11.2 is here without its venv module; on Debian: apt-get install python3-venv\n"
@@ -149,7 +143,6 @@ def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
 
 
 def test_a_python_that_does_not_run_is_passed_over(tree: Tree) -> None:
-    """A pyenv shim that only complains does not hide the next Python, and its complaint is not shown."""
     for name in ("python3.15", "python3.12"):
         shim = tree.tools / name
         shim.write_text(f"#!{shell()}\necho 'pyenv: command not found' >&2\nexit 127\n")
@@ -161,7 +154,6 @@ def test_a_python_that_does_not_run_is_passed_over(tree: Tree) -> None:
 
 @pytest.mark.parametrize("version", ["3.14.0", "3.16.1"])
 def test_a_newer_python_is_taken(tree: Tree, version: str) -> None:
-    """Neither a supported version nor one that came after this release is refused."""
     assert f"with Python {version} ..." in tree.sh("packaging/run", FAKE_VERSION=version).stderr
 
 
@@ -183,10 +175,7 @@ def test_python_can_be_chosen(tree: Tree) -> None:
     [
         ({"id": "echo 1000"}, "installing Debian testing needs root"),
         ({"id": "echo 0"}, "this machine has no apt, whose mirror would be used"),
-        (
-            {"id": "echo 0", "apt-get": ":"},
-            "debootstrap is missing; on Debian: apt-get install debootstrap",
-        ),
+        ({"id": "echo 0", "apt-get": ":"}, "debootstrap is missing; on Debian: apt-get install debootstrap"),
         (
             {"id": "echo 0", "apt-get": ":", "debootstrap": ":", "unshare": "exit 1"},
             "this process may not mount /proc, which the tests read",
@@ -199,7 +188,6 @@ def test_python_can_be_chosen(tree: Tree) -> None:
     ids=["not root", "not Debian", "no debootstrap", "no mounts", "no mirror"],
 )
 def test_without_debian_testing_one_line_says_why(tree: Tree, programs: dict[str, str], reason: str) -> None:
-    """Where the newest Python cannot be had, its tests are skipped with the reason, and nothing is left behind."""
     for name, command in programs.items():
         program = tree.tools / name
         program.write_text(f"#!{shell()}\n{command}\n")
@@ -226,7 +214,6 @@ def test_run_sets_up_and_starts(tree: Tree) -> None:
 
 
 def test_a_second_start_installs_nothing(tree: Tree) -> None:
-    """With everything in place a start is silent and needs no network, nor a Python besides that in .venv."""
     tree.sh("packaging/run")
     tree.installed()
     (tree.tools / "python3").unlink()
@@ -237,7 +224,6 @@ def test_a_second_start_installs_nothing(tree: Tree) -> None:
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "packaging/requirements.txt", "packaging/requirements-build.txt"])
 def test_changed_requirements_are_installed(file: str, tree: Tree) -> None:
-    """After an update the next start installs again, into the same environment, once."""
     tree.sh("packaging/run")
     tree.installed()
     with (tree.root / file).open("a") as changed:
@@ -250,7 +236,6 @@ def test_changed_requirements_are_installed(file: str, tree: Tree) -> None:
 
 @pytest.mark.parametrize("failing", ["requirements.txt", "requirements-build.txt", "a project"])
 def test_an_interrupted_installation_is_done_again(failing: str, tree: Tree) -> None:
-    """Whichever step failed, the next start begins anew and never takes the half for the whole."""
     ran = tree.sh("packaging/run", FAKE_FAILING=failing)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.endswith("the installation failed (see above); the next start tries it again\n")
@@ -260,7 +245,6 @@ def test_an_interrupted_installation_is_done_again(failing: str, tree: Tree) -> 
 
 
 def test_a_moved_project_is_installed_again(tree: Tree) -> None:
-    """The environment points to the project, so a copy of both must not run the original's code."""
     tree.sh("packaging/run")
     tree.installed()
     moved = Tree(tree.root.with_name("moved"), tree.tools, tree.log)
@@ -270,7 +254,6 @@ def test_a_moved_project_is_installed_again(tree: Tree) -> None:
 
 
 def test_a_broken_environment_is_made_anew(tree: Tree) -> None:
-    """An environment whose Python is gone or too old, or that has no pip, is replaced."""
     tree.sh("packaging/run")
     (tree.root / ".venv" / "bin" / "python").unlink()
     tree.installed()
@@ -305,7 +288,6 @@ REST = "-m pytest --level rest -n 4 --dist loadfile --no-loadscope-reorder"
 
 
 def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) -> None:
-    """packaging/test shares .venv with packaging/run, adds the test packages once, and runs every check."""
     tree.sh("packaging/run")
     tree.installed()
     ran = tree.sh("packaging/test")
@@ -336,7 +318,6 @@ def test_test_has_modes(tree: Tree, mode: str, checks: list[str]) -> None:
 
 
 def test_test_hands_arguments_to_pytest(tree: Tree) -> None:
-    """With arguments only pytest runs, and gets them as they were given."""
     tree.sh("packaging/test")
     tree.installed()
     assert tree.sh("packaging/test", "-k", "one and two").returncode == 0
@@ -345,7 +326,6 @@ def test_test_hands_arguments_to_pytest(tree: Tree) -> None:
 
 @pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
 def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
-    """One failing check fails the whole, after all of them have run; failing tests have run by themselves, too."""
     ran = tree.sh("packaging/test", FAKE_FAILING=failing)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith(f"failed: {failing}")
@@ -354,7 +334,6 @@ def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
 
 
 def test_test_ends_with_what_was_skipped(tree: Tree) -> None:
-    """The last line names the missing programs, of a run that failed too, and that of an earlier run is forgotten."""
     ran = tree.sh("packaging/test", FAKE_ADVICE="2 tests skipped")
     assert ran.returncode == 0
     assert ran.stderr.splitlines()[-2:] == ["all passed", "2 tests skipped"]
@@ -402,7 +381,6 @@ done
 
 
 def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) -> None:
-    """Only what is missing is asked for; meanwhile Debian may start no service, and afterwards it may again."""
     fakes = {"apt-get": FAKE_APT, "dpkg": FAKE_DPKG, "dpkg-deb": FAKE_DPKG_DEB, "dpkg-query": FAKE_DPKG_QUERY}
     for name, text in {**fakes, "npm": FAKE_NPM}.items():
         (tree.tools / name).write_text(f"#!{shell()}\n{text}")
@@ -430,7 +408,6 @@ def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) ->
 
 @pytest.fixture
 def workshop(tree: Tree) -> Tree:
-    """The project's tree with a program to pack, on a machine with the tools for that."""
     for name in ("appliance", "docs"):
         (tree.root / name).mkdir()
     (tree.root / "appliance" / "cli.py").write_text("one\n")
@@ -440,7 +417,6 @@ def workshop(tree: Tree) -> Tree:
 
 
 def test_the_binary_is_built_once(workshop: Tree) -> None:
-    """In an environment of its own, and again only when something that goes into it has changed."""
     ran = workshop.sh("packaging/build-binary")
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.splitlines()[-1] == "built dist/appliance (7 bytes)"
@@ -455,7 +431,6 @@ def test_the_binary_is_built_once(workshop: Tree) -> None:
 
 
 def test_a_build_that_failed_is_done_again(workshop: Tree) -> None:
-    """It ends with one line, and what was there before is not taken for the result."""
     ran = workshop.sh("packaging/build-binary", FAKE_FAILING="PyInstaller")
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "the build failed (see above)")
     workshop.installed()
@@ -464,7 +439,6 @@ def test_a_build_that_failed_is_done_again(workshop: Tree) -> None:
 
 
 def test_what_a_build_lacks_is_said_in_one_line(workshop: Tree) -> None:
-    """A Python without its shared library, and a machine without objdump, are each told with what to install."""
     ran = workshop.sh("packaging/build-binary", FAKE_STATIC="yes")
     assert ran.returncode == 1
     assert ran.stderr.endswith("Python 3.11.2 has no shared library; on Debian: apt-get install libpython3.11\n")
@@ -479,7 +453,6 @@ def test_what_a_build_lacks_is_said_in_one_line(workshop: Tree) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_can_be_run(script: str) -> None:
-    """Every script is executable and parses."""
     file = ROOT / script
     assert file.stat().st_mode & stat.S_IXUSR
     subprocess.run([shell(), "-n", str(file)], check=True, timeout=60)
@@ -487,7 +460,6 @@ def test_scripts_can_be_run(script: str) -> None:
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
 def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
-    """A requirement is one version with its hashes; no option and no address of a package index is in the file."""
     text = (PACKAGING / name).read_text()
     assert "://" not in text
     statements = [line for line in text.replace("\\\n", "").splitlines() if not line.startswith("#")]
@@ -497,7 +469,6 @@ def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
 
 
 def test_the_requirements_are_those_of_the_project() -> None:
-    """A dependency added to pyproject.toml needs a run of packaging/lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     needed = project["project"]["dependencies"] + extras["postgresql"]
@@ -507,28 +478,23 @@ def test_the_requirements_are_those_of_the_project() -> None:
 
 
 def test_run_needs_no_test_packages() -> None:
-    """What only the tests use is not installed to run the program."""
     assert not pins("requirements.txt") & {"pytest", "mypy", "ruff", "hypothesis"}
 
 
 def test_the_test_pins_are_those_that_run() -> None:
-    """The tests see the same versions as the program; a condition on the Python may be wider for them."""
     versions = {name: re.findall(r"^\S+==\S+", (PACKAGING / name).read_text(), re.M) for name in REQUIREMENTS}
     assert set(versions["requirements.txt"]) <= set(versions["requirements-test.txt"])
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The packages that a list in pyproject.toml names, in the spelling of the requirement files."""
     return {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower().replace("_", "-") for line in requirements}
 
 
 def pins(name: str) -> set[str]:
-    """The packages that a requirement file pins."""
     return set(re.findall(r"^([a-z0-9.-]+)==", (PACKAGING / name).read_text(), re.MULTILINE))
 
 
 def test_no_script_depends_on_where_it_was_written() -> None:
-    """Nothing here names a home directory or a package index."""
     for script in [*SCRIPTS, "packaging/setup.sh"]:
         text = (ROOT / script).read_text()
         assert os.path.expanduser("~") + "/" not in text

@@ -38,7 +38,6 @@ def calls_of(group: str) -> set[str]:
 
 
 def allowed_calls() -> set[str]:
-    """What the unit lets through, on all architectures together."""
     allowed: set[str] = set()
     for line in re.findall(r"^SystemCallFilter=(.*)$", plan.file("appliance.service"), re.MULTILINE):
         for group in line.removeprefix("~").split():

@@ -21,7 +21,6 @@ OUTSIDE = Environment()
 
 
 async def told() -> str:
-    """In the place of the page."""
     return "a 1\n"
 
 
@@ -38,7 +37,6 @@ async def told() -> str:
     ],
 )
 async def test_each_request_has_its_answer(head: bytes, status: bytes, body: bytes) -> None:
-    """The page, and what is said to everything else."""
     answered = await prometheus.answer(head, told)
     first, _, rest = answered.partition(b"\r\n")
     assert first == b"HTTP/1.1 " + status
@@ -47,7 +45,6 @@ async def test_each_request_has_its_answer(head: bytes, status: bytes, body: byt
 
 
 async def ask(address: str) -> str:
-    """The page, over a socket."""
     host, _, port = address.rpartition(":")
     stream = await trio.open_tcp_stream(host, int(port))
     async with stream:
@@ -57,7 +54,6 @@ async def ask(address: str) -> str:
 
 
 async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """Over a real socket: what waits, what is held, memory, disk; and the event loop is watched meanwhile."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         account = await stored_mail.account(store)
         await stored_mail.accept(store, OUTSIDE, account, "a@example.net", "b@example.net")
@@ -83,13 +79,11 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
 
 
 async def silent_clients(address: str, count: int) -> list[trio.SocketStream]:
-    """Connections without a request."""
     port = int(address.rpartition(":")[2])
     return [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(count)]
 
 
 async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """Beside half of the connections without a request another client is served before they time out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         (address,) = await nursery.start(prometheus.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
         silent = await silent_clients(address, prometheus.METRICS_CONNECTIONS // 2)
@@ -101,7 +95,6 @@ async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: tri
 
 
 async def test_slow_and_rude_clients_are_cut(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """With more silent or closed connections than are allowed, others are served once those have timed out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         serve = partial(prometheus.serve, scrape_timeout=0.3)
         (address,) = await nursery.start(serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
@@ -119,7 +112,6 @@ async def test_slow_and_rude_clients_are_cut(tmp_path: Path, nursery: trio.Nurse
 async def test_the_queue_is_not_read_for_each_request(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a few seconds the same reading is reused; one that failed leaves its metrics out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         readings = Readings(tmp_path, store)
         assert await _due(readings) == 0
@@ -146,6 +138,5 @@ async def _due(readings: Readings) -> float | None:
 
 
 async def test_without_an_address_there_is_no_listener(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The default: nothing is opened."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         assert await nursery.start(prometheus.serve, (), Readings(tmp_path, store)) == []
