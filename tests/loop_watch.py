@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -48,21 +49,30 @@ class Watch(trio.abc.Instrument):
         else:
             self._began += time.thread_time() - self._collecting
 
-    def tell(self, listener: socket.socket) -> None:
+    def take(self) -> dict[str, Any]:
+        longest, self.longest = self.longest, (0.0, "")
+        return {"milliseconds": longest[0] * 1000, "task": longest[1]}
+
+
+def serve_watch(take: Callable[[], object]) -> None:
+    """Answer each connection with what `take` returns, on a thread, until the process ends."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.environ["WATCH_SOCKET"])
+    listener.listen()
+
+    def answer() -> None:
         while True:
             asking, _ = listener.accept()
             with asking:
-                longest, self.longest = self.longest, (0.0, "")
-                asking.sendall(json.dumps({"milliseconds": longest[0] * 1000, "task": longest[1]}).encode() + b"\n")
+                asking.sendall(json.dumps(take()).encode() + b"\n")
+
+    threading.Thread(target=answer, daemon=True).start()
 
 
 def run_watched() -> None:
     """Be `python -m appliance`, with every Trio loop instrumented."""
     watch, run = Watch(), trio.run
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(os.environ["WATCH_SOCKET"])
-    listener.listen()
-    threading.Thread(target=watch.tell, args=(listener,), daemon=True).start()
+    serve_watch(watch.take)
 
     def run_instrumented(*arguments: Any, **options: Any) -> Any:
         return run(*arguments, instruments=[watch], **options)
@@ -75,13 +85,17 @@ def program() -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.loop_watch")
 
 
-def longest_step(path: str) -> tuple[float, str]:
-    """Milliseconds of the longest step since the last call, and the task it was of."""
+def ask(path: str) -> Any:
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(10)
         asking.connect(path)
-        told = json.loads(asking.makefile().readline())
-    return told["milliseconds"], told["task"]
+        return json.loads(asking.makefile().readline())
+
+
+def longest_step(path: str) -> tuple[float, str]:
+    """Milliseconds of the longest step since the last call, and the task it was of."""
+    answer = ask(path)
+    return answer["milliseconds"], answer["task"]
 
 
 if __name__ == "__main__":

@@ -50,25 +50,6 @@ def test_an_id_is_time_then_randomness_in_hexadecimal(moment: int, bits: int) ->
     assert identifier_time(made) == moment
 
 
-def test_the_random_part_is_random() -> None:
-    bits = [Environment().random_bits() for _ in range(20_000)]
-    assert max(bits) < 2**74
-    for place in range(74):
-        share = sum(number >> place & 1 for number in bits) / len(bits)
-        assert 0.45 < share < 0.55
-
-
-def test_the_clock_tells_microseconds() -> None:
-    first, second = Environment().now(), Environment().now()
-    assert 1_700_000_000_000_000 < first <= second < 10_000_000_000_000_000
-
-
-def test_tokens_are_as_long_as_asked_for() -> None:
-    first, second = Environment().token_bytes(32), Environment().token_bytes(32)
-    assert len(first) == len(second) == 32
-    assert first != second
-
-
 async def test_a_refused_connection_does_not_tell_the_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

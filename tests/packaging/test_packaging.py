@@ -11,26 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import PROGRAMS
-
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
-SCRIPTS = [
-    "packaging/run",
-    "packaging/test",
-    "packaging/test-clients",
-    "packaging/test-newest-python",
-    "packaging/lock",
-    "packaging/build-binary",
-    "packaging/build-deb",
-    "packaging/build-all",
-    "packaging/build-twice",
-    "packaging/install-test-programs",
-    "packaging/debian/postinst",
-    "packaging/debian/prerm",
-    "packaging/debian/postrm",
-    ".ci/run",
-]
+SHELL_FILES = [path for path in PACKAGING.rglob("*") if path.is_file() and path.read_bytes().startswith(b"#!/bin/sh")]
+SCRIPTS = [".ci/run", *sorted(str(path.relative_to(ROOT)) for path in SHELL_FILES)]
 REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-binary.txt", "requirements-test.txt"]
 
 # Stands in for Python: knows what setup.sh asks of one, and writes down every installation.
@@ -165,38 +149,6 @@ def test_python_can_be_chosen(tree: Tree) -> None:
     shutil.copy(chosen, tree.tools / "python3")
     ran = tree.sh("packaging/run", PYTHON="gone")
     assert (ran.returncode, ran.stderr) == (1, "PYTHON=gone is not a Python 3.11 or newer that runs\n")
-
-
-# The newest Python, in Debian testing
-
-
-@pytest.mark.parametrize(
-    ("programs", "reason"),
-    [
-        ({"id": "echo 1000"}, "installing Debian testing needs root"),
-        ({"id": "echo 0"}, "this machine has no apt, whose mirror would be used"),
-        ({"id": "echo 0", "apt-get": ":"}, "debootstrap is missing; on Debian: apt-get install debootstrap"),
-        (
-            {"id": "echo 0", "apt-get": ":", "debootstrap": ":", "unshare": "exit 1"},
-            "this process may not mount /proc, which the tests read",
-        ),
-        (
-            {"id": "echo 0", "apt-get": ":", "debootstrap": ":", "sort": "cat"},
-            "no mirror of apt's configuration has Debian testing (apt-get update first?)",
-        ),
-    ],
-    ids=["not root", "not Debian", "no debootstrap", "no mounts", "no mirror"],
-)
-def test_without_debian_testing_one_line_says_why(tree: Tree, programs: dict[str, str], reason: str) -> None:
-    for name, command in programs.items():
-        program = tree.tools / name
-        program.write_text(f"#!{shell()}\n{command}\n")
-        program.chmod(0o755)
-    own_mounts = "" if "unshare" in programs else "yes"  # as after `unshare`
-    ran = tree.sh("packaging/test-newest-python", "tests/message", APPLIANCE_OWN_MOUNTS=own_mounts)
-    assert (ran.returncode, ran.stdout) == (0, "")
-    assert ran.stderr == f"skipped the newest Python: {reason}\n"
-    assert not list(tree.root.glob("build/*"))
 
 
 # Installing once
@@ -341,66 +293,6 @@ def test_test_ends_with_what_was_skipped(tree: Tree) -> None:
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-2:] == ["failed: ruff ruff", "2 tests skipped"]
     assert tree.sh("packaging/test").stderr.splitlines()[-1] == "all passed"
-
-
-def test_another_environment_leaves_the_usual_one_alone(tree: Tree) -> None:
-    """$APPLIANCE_VENV is where the environment of another Python goes."""
-    tree.sh("packaging/test")
-    before = tree.installed()
-    tree.sh("packaging/test", APPLIANCE_VENV=str(tree.root / "other"), FAKE_VERSION="3.13.0")
-    assert tree.installed() == before
-    tree.sh("packaging/test")
-    assert tree.installed() == ALL_CHECKS
-
-
-FAKE_APT = """\
-echo "apt-get $*" >>"$FAKE_LOG"
-[ "$1" != install ] || "$POLICY_RC_D" || echo "services: $?" >>"$FAKE_LOG"
-[ "$1" != download ] || : >package.deb
-"""
-FAKE_DPKG = """\
-mkdir -p "$3/usr/sbin"
-: >"$3/usr/sbin/exim4"
-"""
-FAKE_DPKG_DEB = "echo 'cron | anacron, libc6 (>= 2.34)'\n"
-FAKE_DPKG_QUERY = """\
-for last; do :; done
-[ "$last" = "$FAKE_MISSING" ] || printf installed
-"""
-
-
-OF_NPM = [each for each in PROGRAMS.values() if each.package.startswith("npm:")]
-FROM_NPM = " ".join(sorted(each.package.removeprefix("npm:") for each in OF_NPM))
-FAKE_NPM = f"""\
-echo "npm $*" >>"$FAKE_LOG"
-for each in {" ".join(each.found_by[0] for each in OF_NPM)}; do
-    : >"${{0%/*}}/$each"
-    chmod 755 "${{0%/*}}/$each"
-done
-"""
-
-
-def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) -> None:
-    fakes = {"apt-get": FAKE_APT, "dpkg": FAKE_DPKG, "dpkg-deb": FAKE_DPKG_DEB, "dpkg-query": FAKE_DPKG_QUERY}
-    for name, text in {**fakes, "npm": FAKE_NPM}.items():
-        (tree.tools / name).write_text(f"#!{shell()}\n{text}")
-        (tree.tools / name).chmod(0o755)
-    for name in ("find", "mktemp", "sed", "sort", "tr"):
-        (tree.tools / name).symlink_to(shutil.which(name) or "")
-    policy, unpacked = tree.root / "policy-rc.d", tree.tools.parent / "unpacked"
-    table = tree.root / "packaging" / "test-programs.txt"
-    table.write_text(table.read_text().replace("/usr/local/lib/test-programs", str(unpacked)))
-    machine = {"POLICY_RC_D": str(policy), "UNPACKED_PROGRAMS": str(unpacked), "TMPDIR": str(tree.tools.parent)}
-    ran = tree.sh("packaging/install-test-programs", FAKE_MISSING="strace", **machine)
-    said = f"installing strace ...\nunpacking exim4-daemon-light ...\ninstalling {FROM_NPM} ...\n"
-    assert (ran.returncode, ran.stderr) == (0, said)
-    update, install = "apt-get update -qq", "apt-get install -y -qq --no-install-recommends"
-    unpacking = [update, "apt-get download -qq exim4-daemon-light", f"{install} libc6", "services: 101"]
-    npm = f"npm install --global --silent {FROM_NPM}"
-    assert tree.installed() == [update, f"{install} strace", "services: 101", *unpacking, npm]
-    assert not policy.exists()
-    assert tree.sh("packaging/install-test-programs", **machine).returncode == 0
-    assert tree.installed() == []
 
 
 # Building the single binary
