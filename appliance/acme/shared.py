@@ -57,10 +57,7 @@ def announced(settings: AcmeSettings) -> str:
 
 
 def wanted_by_all(announcements: Sequence[str], settings: AcmeSettings) -> AcmeSettings | None:
-    """Return the settings with the names of all nodes; None if another node's settings apply. No I/O.
-
-    The announcement of the node that started last is the first.
-    """
+    """Return the settings with all nodes' names; None if those of the node that started last, the first one, differ."""
     certificates = [msgspec.json.decode(text, type=WantedCertificate) for text in announcements]
     if not certificates or (certificates[0].directory, certificates[0].email) != (settings.directory, settings.email):
         return None
@@ -192,11 +189,9 @@ class SharedRecords:
 
 @dataclass(slots=True)
 class SharedChallenges:
-    """Looks up the challenges of other nodes.
+    """Looks up the challenges of other nodes, in a read that starts after the request, so none is missed.
 
-    An unknown token is looked up in a read that starts after the request, so no published challenge is missed. All
-    waiting requests share one read of all challenges, at most one per CHALLENGE_READ_PAUSE: requests for tokens that do
-    not exist cost the database no more.
+    All requests share the reads, at most one per CHALLENGE_READ_PAUSE: unknown tokens cost the database no more.
     """
 
     read: Callable[[], Awaitable[dict[str, str]]]

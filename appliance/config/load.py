@@ -227,8 +227,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str] | None:
     """Return the first settings file with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
-    A named file must exist, because a fallback would start with the wrong settings. For the same reason a
-    ./config.toml that cannot be read, or lacks all of these sections, is an error.
+    A named file must exist, and a ./config.toml must be ours: a fallback would start with the wrong settings.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     local = cwd / LOCAL_FILE

@@ -344,10 +344,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting. `source` is the file; without a file it is None and `embedded` is true.
-
-    `local_webhooks` allows webhook URLs with plain http to this machine; `serve --sandbox` sets it.
-    """
+    """Every setting."""
 
     server: ServerSettings
     store: StoreSettings
@@ -364,9 +361,9 @@ class Config:
     retention: RetentionSettings
     metrics: MetricsSettings
     log: LogSettings
-    source: Path | None = None
-    embedded: bool = False
-    local_webhooks: bool = False
+    source: Path | None = None  # the file
+    embedded: bool = False  # without a file
+    local_webhooks: bool = False  # allows webhook URLs with plain http to this machine: `serve --sandbox`
 
 
 SECTIONS: dict[str, type[Any]] = {

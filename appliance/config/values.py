@@ -97,14 +97,6 @@ def _is_host(text: str) -> bool:
     return is_host_name(text) or is_address(text)
 
 
-def _read_host_name(value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong("a host name", value)
-    if not is_host_name(value.lower()):
-        raise _wrong('a host name such as "mail.example.com"', value)
-    return value.lower()
-
-
 def _read_secret(value: object) -> str:
     """A password, or text sent with one. The error does not quote it."""
     if not isinstance(value, str) or not value.isprintable():
@@ -197,7 +189,7 @@ def integer(minimum: int, maximum: int, name: str = "integer") -> ValueKind[int]
 
 
 BOOLEAN: ValueKind[bool] = _kind("boolean", "true or false", lambda value: value, bool)
-HOST_NAME = ValueKind("host name", _read_host_name)
+HOST_NAME = _kind("host name", 'a host name such as "mail.example.com"', _lower(is_host_name))
 HOST = _kind("host name or IP", 'a host name or an IP address, such as "smtp.example.com"', _lower(_is_host))
 DOMAIN_PATTERN = _kind(
     "domain",

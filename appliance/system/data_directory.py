@@ -69,10 +69,7 @@ def is_running(data_dir: Path) -> bool:
 
 
 def become_owner(directory: Path) -> None:
-    """Run the rest of a root process as the directory's owner, the service's user.
-
-    So it leaves no file that the server cannot open, and that user cannot have root write or read elsewhere.
-    """
+    """Go on as the directory's owner, if root: every new file is the server's, and no link of its leads root astray."""
     if os.geteuid() != ROOT_UID or not directory.is_dir() or (facts := directory.stat()).st_uid == ROOT_UID:
         return
     unpacked = Path(getattr(sys, "_MEIPASS", "/"))
