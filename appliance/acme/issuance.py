@@ -213,7 +213,7 @@ class Client:
     async def run(
         self, steps: Steps[T], tokens: dict[str, str], publish: Callable[[str, str], Awaitable[None]] | None = None
     ) -> T:
-        """Run all steps, with published tokens in `tokens`; raises `NotIssued`. `publish` passes them to other nodes."""
+        """Run all steps; raises `NotIssued`. Tokens are published in `tokens`, and by `publish` to other nodes."""
         published: list[str] = []
         response: AcmeResponse | None = None  # to the last step, if that was a request
         try:

@@ -57,7 +57,7 @@ def announced(settings: AcmeSettings) -> str:
 
 
 def wanted_by_all(announcements: Sequence[str], settings: AcmeSettings) -> AcmeSettings | None:
-    """Return the settings with all nodes' names; None if those of the node that started last, the first one, differ."""
+    """Return the settings with all nodes' names; None if the first node, which started last, has other settings."""
     certificates = [msgspec.json.decode(text, type=WantedCertificate) for text in announcements]
     if not certificates or (certificates[0].directory, certificates[0].email) != (settings.directory, settings.email):
         return None

@@ -136,11 +136,12 @@ def _read_base_url(text: str) -> str | None:
 
 def _read_network(value: object) -> Network:
     try:
-        return ipaddress.ip_network(value if isinstance(value, str) else "")
-    except ValueError as reason:
-        if "has host bits set" in str(reason):
-            raise ValueError(f"{value} has bits set beyond its prefix length") from None
+        network = ipaddress.ip_network(value if isinstance(value, str) else "", strict=False)
+    except ValueError:
         raise _wrong('a network such as "10.0.0.0/8" or an IP address', value) from None
+    if ipaddress.ip_address(str(value).partition("/")[0]) != network.network_address:
+        raise ValueError(f"{value} has bits set beyond its prefix length")
+    return network
 
 
 def _read_bind(value: object) -> Endpoint:

@@ -69,7 +69,7 @@ def is_running(data_dir: Path) -> bool:
 
 
 def become_owner(directory: Path) -> None:
-    """Go on as the directory's owner, if root: every new file is the server's, and no link of its leads root astray."""
+    """Turn root into the directory's owner: so the server can open new files, and root follows no link of its user."""
     if os.geteuid() != ROOT_UID or not directory.is_dir() or (facts := directory.stat()).st_uid == ROOT_UID:
         return
     unpacked = Path(getattr(sys, "_MEIPASS", "/"))
