@@ -151,14 +151,14 @@ def read(file: IO[bytes], on: BytesDone) -> OpenedBackup:
     if header.name != DATABASE or header.size < 0:
         raise BrokenBackup("it does not begin like one")
     members_at = BEGIN + header.size + len(padding(header.size))
-    if not members_at <= length - _TAIL <= members_at + LARGEST_MANIFEST:
+    if length % tarfile.BLOCKSIZE or not members_at <= length - _TAIL <= members_at + LARGEST_MANIFEST:
         raise BrokenBackup("its end is missing, or it was altered")
     file.seek(0)
     sealed = hashlib.sha256()
     for chunk in chunks(file, length - _TAIL, on):
         sealed.update(chunk)
     if file.read() != tail(sealed.hexdigest(), int(header.mtime)):
-        raise BrokenBackup("it was altered since it was made: its seal is broken")
+        raise BrokenBackup("it was altered, or its end is missing: its seal is broken")
     file.seek(members_at)
     return _opened(file.read(length - _TAIL - members_at), header.size)
 

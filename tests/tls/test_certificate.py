@@ -14,8 +14,16 @@ from cryptography.x509.oid import NameOID
 
 from appliance.config.load import parse
 from appliance.config.settings import Config
-from appliance.tls import certificate as self_signed
-from appliance.tls.certificate import CERTIFICATE, KEY, Certificate, by_acme, http_files, smtp_files, verifying_context
+from appliance.tls.certificate import (
+    CERTIFICATE,
+    KEY,
+    Certificate,
+    by_acme,
+    generate,
+    http_files,
+    smtp_files,
+    verifying_context,
+)
 
 HOST = "hooks.example.com"
 
@@ -81,7 +89,7 @@ def test_the_rules_are_the_same_under_every_python() -> None:
 
 def settings(directory: Path, *, acme: str | None = "", http: bool = False, smtp: bool = False) -> Config:
     own = f'tls_cert = "{directory}/own.pem"\ntls_key = "{directory}/own.pem"'
-    self_signed.generate(directory / "own.pem", directory / "own.pem", "own.example.com")
+    generate(directory / "own.pem", directory / "own.pem", "own.example.com")
     text = f'[server]\nhostname = "mail.example.com"\ndata_dir = "{directory}"\n[acme]\n'
     text += "" if acme is None else f"enabled = true\n{acme}\n"
     text += f"[http]\n{own if http else ''}\n[smtp]\n{own if smtp else ''}\n"
@@ -127,7 +135,7 @@ def test_until_acme_has_one_it_is_made_here_in_one_file(tmp_path: Path) -> None:
 
 def test_when_a_certificate_expires_is_known(tmp_path: Path) -> None:
     file = tmp_path / "both.pem"
-    self_signed.generate(file, file, "mail.example.com")
+    generate(file, file, "mail.example.com")
     shown = Certificate(file, file)
     end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     assert shown.expires == end.timestamp()
