@@ -7,7 +7,7 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from appliance.environment import Environment
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.totp import TotpSecrets
-from appliance.store import FILE_NAME, open_store
+from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.pools import EVERY
 from appliance.store.sqlite.connection import open_writer
 from appliance.system.data_directory import AlreadyRunning, only_server
@@ -217,55 +217,57 @@ def test_a_database_that_was_broken_before_is_refused(
         verify(tmp_path / "backup.tar", nothing)
 
 
-def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -> None:
-    data_dir = tmp_path / "hooked"
+async def add_webhooks(store: Store, key: bytes) -> None:
+    for name in ("acme", "gone"):
+        await stored_mail.webhook(store, OUTSIDE, await stored_mail.account(store, name), key)
+    await store.webhooks.delete((await store.accounts.named("gone")).id)  # it has nothing to be opened
+
+
+async def add_factors(store: Store, key: bytes) -> None:
+    for name in ("ann", "bob"):
+        (user,) = await store.people.of(await stored_mail.account(store, name))
+        _, sealed = TotpSecrets(key, OUTSIDE).fresh(user.id)
+        await store.second_factors.begin(user.id, sealed)
+        if name == "ann":  # that of the other is not in force
+            await store.second_factors.confirm(user.id, sealed, 1, ["a"])
+
+
+async def add_signing_key(store: Store, key: bytes) -> None:
+    account = await stored_mail.account(store)
+    await store.access.add_domain(account, "example.com", usable=True)
+    await SigningKeys(store, OUTSIDE, key).rotate(account, "example.com")
+
+
+@pytest.mark.parametrize(
+    ("add", "secret"),
+    [
+        (add_webhooks, "the webhook secret of acme"),
+        (add_factors, r"the second factor of ann@example\.org"),
+        (add_signing_key, r"the signing keys of example\.com"),
+    ],
+)
+def test_a_key_that_does_not_open_a_secret_is_noticed(
+    tmp_path: Path, add: Callable[[Store, bytes], Awaitable[None]], secret: str
+) -> None:
+    """Where nothing else is sealed. Without its key file no backup is made, and no new key takes its place."""
+    data_dir = tmp_path / "sealed"
+    key = keyfile.load_or_create(data_dir)
 
     async def fill() -> None:
         async with open_store(data_dir, OUTSIDE, inline=True) as store:
-            for name in ("acme", "gone"):
-                await stored_mail.webhook(store, OUTSIDE, await stored_mail.account(store, name), key)
-            await store.webhooks.delete((await store.accounts.named("gone")).id)
-
-    key = keyfile.load_or_create(data_dir)
-    trio.run(fill)
-    save(data_dir, tmp_path / "good.tar")
-    assert len(verify(tmp_path / "good.tar", nothing).contents.webhook_secrets) == 1
-    replace_key(data_dir)
-    save(data_dir, tmp_path / "backup.tar")
-    with pytest.raises(archive.BrokenBackup, match=r"does not open the webhook secret of acme"):
-        verify(tmp_path / "backup.tar", nothing)
-
-
-def test_a_key_that_does_not_open_a_second_factor_is_noticed(tmp_path: Path) -> None:
-    data_dir = tmp_path / "people"
-    key = keyfile.load_or_create(data_dir)
-
-    async def fill() -> None:
-        async with open_store(data_dir, OUTSIDE, inline=True) as store:
-            for name in ("ann", "bob"):
-                (user,) = await store.people.of(await stored_mail.account(store, name))
-                _, sealed = TotpSecrets(key, OUTSIDE).fresh(user.id)
-                await store.second_factors.begin(user.id, sealed)
-                if name == "ann":  # that of the other is not in force
-                    await store.second_factors.confirm(user.id, sealed, 1, ["a"])
+            await add(store, key)
 
     trio.run(fill)
     save(data_dir, tmp_path / "good.tar")
-    assert len(verify(tmp_path / "good.tar", nothing).contents.second_factors) == 1
-    (data_dir / keyfile.KEY_FILE).rename(tmp_path / "elsewhere")
+    contents = verify(tmp_path / "good.tar", nothing).contents
+    assert len((*contents.dkim_keys[:1], *contents.webhook_secrets, *contents.second_factors)) == 1
+    (data_dir / keyfile.KEY_FILE).unlink()
     with pytest.raises(NotMade, match=r"appliance\.key is missing"):
         save(data_dir, tmp_path / "backup.tar")
-    (tmp_path / "elsewhere").rename(data_dir / keyfile.KEY_FILE)
-    replace_key(data_dir)
+    assert not (data_dir / keyfile.KEY_FILE).exists()
+    keyfile.load_or_create(data_dir)
     save(data_dir, tmp_path / "backup.tar")
-    with pytest.raises(archive.BrokenBackup, match=r"does not open the second factor of ann@example\.org"):
-        verify(tmp_path / "backup.tar", nothing)
-
-
-def test_a_key_that_opens_nothing_is_noticed(data_dir: Path, tmp_path: Path) -> None:
-    replace_key(data_dir)
-    save(data_dir, tmp_path / "backup.tar")
-    with pytest.raises(archive.BrokenBackup, match=r"does not open the signing keys of example\.com"):
+    with pytest.raises(archive.BrokenBackup, match=f"does not open {secret}"):
         verify(tmp_path / "backup.tar", nothing)
 
 
@@ -279,13 +281,6 @@ def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path)
     trio.run(rotate)
     save(data_dir, tmp_path / "backup.tar")
     assert len(verify(tmp_path / "backup.tar", nothing).contents.dkim_keys) == 2
-
-
-def test_without_its_key_file_no_backup_is_made(data_dir: Path, tmp_path: Path) -> None:
-    (data_dir / keyfile.KEY_FILE).unlink()
-    with pytest.raises(NotMade, match=r"appliance\.key is missing"):
-        save(data_dir, tmp_path / "backup.tar")
-    assert not (data_dir / keyfile.KEY_FILE).exists()
 
 
 def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: Path) -> None:
