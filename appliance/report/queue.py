@@ -112,7 +112,9 @@ def _pool(
 ) -> WaitingPool:
     in_use, allowed = (state.in_use, state.allowed) if state else (None, None)
     nodes = [NodeHold(hold.node, rfc3339(hold.held_at), hold.reason, _time(hold.probe_at)) for hold in holds]
-    held = (nodes[0].held_at, nodes[0].held_because, nodes[0].next_probe_at) if nodes else (None, None, None)
+    held: tuple[str | None, str | None, str | None] = (None, None, None)
+    if nodes:
+        held = nodes[0].held_at, nodes[0].held_because, nodes[0].next_probe_at
     by_nodes = [hold for hold in nodes if hold.node]
     slowed_until, slowed_by = (_time(state.slowed_until), state.slowed_by) if state else (None, None)
     slowed_accounts = sum(not account.waits_for_session for account in state.slowed_accounts) if state else 0

@@ -125,8 +125,8 @@ def forged(rest: bytes) -> bytes:
     "rest",
     [
         b"",
-        b"rubbish" * 300,
-        b"\x1f\x8b" + b"\0" * 600,  # would be unpacked by who guesses
+        b"rubbish" * 512,
+        b"\x1f\x8b" + b"\0" * 510,  # would be unpacked by who guesses
         member("manifest.json", b"{}", size=2**50),
         member("manifest.json", b"{}"),
         member("manifest.json", b"\xff\xfe"),

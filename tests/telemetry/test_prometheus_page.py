@@ -21,7 +21,7 @@ def test_counts_by_their_labels() -> None:
         ("b_total", (("x", "p"), ("y", "q"))): 1,
         ("b_total", (("x", "p"), ("y", "r"))): 2,
     }
-    assert found["c_total"].samples == {}
+    assert found["c_total"].samples == {("c_total", ()): 0}
 
 
 def test_a_spread_counts_up_to_each_bound() -> None:
