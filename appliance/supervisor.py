@@ -20,8 +20,9 @@ from appliance.acme import renewal as acme
 from appliance.config.load import LiveSettings, known_keys, load
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
-from appliance.deliver import build, sandbox
+from appliance.deliver import build
 from appliance.deliver.domain_watch import DomainWatch
+from appliance.deliver.outcome import run_sandbox
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
@@ -189,7 +190,7 @@ async def _run_all(
     async with trio.open_nursery() as workers:
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
-        workers.start_soon(sandbox.run_sandbox, store, env, store.new_simulated_mail, attempts)
+        workers.start_soon(run_sandbox, store, env, store.new_simulated_mail, attempts)
         delivery = build.build(config, env, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
         workers.start_soon(store.queue_control.answer_others)

@@ -40,7 +40,7 @@ LONG = (
     "tests/acme/test_shared.py",
     "tests/backup/test_archive.py",
     "tests/backup/test_restore.py",
-    "tests/deliver/test_due_mail.py",
+    "tests/deliver/test_pending_due_mail.py",
     "tests/deliver/test_in_flight.py",
     "tests/deliver/test_new_mail.py",
     "tests/deliver/test_pool_limiters.py",

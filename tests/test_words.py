@@ -76,14 +76,11 @@ NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rul
 STILL_TO_REWRITE: frozenset[str] = frozenset(
     {
         "appliance/cli",
-        "appliance/deliver",
-        "appliance/dns",
         "appliance/feedback",
         "appliance/inbound",
         "appliance/intake",
         "appliance/message",
         "appliance/model",
-        "appliance/net",
         "appliance/store",
         "appliance/submission",
         "appliance/web",

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.net.connection_limits import ConnectionTable
-from appliance.net.connection_server import accept_connections
+from appliance.net.connection_server import ConnectionTable, accept_connections
 from appliance.net.http import ShortConnection, answer_one, read_request, response
 from appliance.telemetry.log import get_logger
 

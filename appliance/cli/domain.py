@@ -156,17 +156,16 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     """
     import trio
 
-    from appliance.deliver.return_paths import use_if_published
-    from appliance.dns import check, records
+    from appliance.deliver.domain_watch import use_if_published
+    from appliance.dns import check
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
 
     settings, domain = database.load_settings(), domain_name(domain)
 
     def check_dns() -> "list[CheckedRecord]":
-        resolver, host = DnsResolver(settings.dns.resolvers), records.sending_host(settings)
-        published = records_of(name, domain, settings)
-        return trio.run(partial(check.check, resolver, host, published, for_operator=True))
+        resolver, published = DnsResolver(settings.dns.resolvers), records_of(name, domain, settings)
+        return trio.run(partial(check.check, resolver, published, for_operator=True))
 
     async def switch(store: "Store", account_id: str) -> bool:
         sender = await store.domains.find(account_id, domain)
@@ -235,7 +234,9 @@ def records_of(
     *,
     keys: "Callable[[Store, Config, str, str], Awaitable[list[StoredDkimKey]]]" = _keys,
 ) -> "list[DnsRecord]":
-    from appliance.dns import records
+    from appliance.dns.check import find_senders
+    from appliance.dns.records import records_for
+    from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
 
     settings, domain = settings or database.load_settings(), domain_name(domain)
@@ -243,7 +244,9 @@ def records_of(
     async def work(store: "Store", account_id: str) -> "list[DnsRecord]":
         sender = await _registered(store, account, account_id, domain)
         known = await keys(store, settings, account_id, domain)
-        return records.records_for(settings, sender, known, Environment().now(), await store.engine.hosts())
+        nodes = await store.engine.hosts()
+        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes)
+        return records_for(settings, sender, known, Environment().now(), sending, nodes)
 
     return database.run_for(account, work, settings=settings)
 

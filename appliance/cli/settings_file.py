@@ -1,10 +1,9 @@
-"""The settings file that `appliance setup` writes: adds the host name, and changes nothing else in the file."""
+"""The settings file that `appliance setup` writes: sets single keys, and changes nothing else in the file."""
 
 import errno
 import json
 import os
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,57 +17,85 @@ if TYPE_CHECKING:
     from appliance.config.settings import Config
 
 
-def settings_with_hostname(hostname: str | None, ask: Callable[[str, str, str], str]) -> tuple["Config", bool]:
-    """Return the settings and whether this run wrote them; `ask` takes a question, an option and a default."""
-    from appliance.config import load
-    from appliance.config.settings import ConfigError
-    from appliance.config.values import is_host_name
-    from appliance.system import service as plan
-    from appliance.system.service import StepFailed, run
+class SettingsFile:
+    """The settings file of this installation, which may not exist yet; `written` is whether this run changed it."""
 
-    named, text = named_config(), None
-    try:
-        if named is None and (source := load.find(None, os.environ, Path.cwd())) is not None:
-            named, text = source
-        file = Path(os.path.abspath(named or (load.SYSTEM_FILE if os.geteuid() == 0 else load.LOCAL_FILE)))
+    def __init__(self) -> None:
+        from appliance.config import load
+        from appliance.config.settings import ConfigError
+
+        named, text = named_config(), None
+        try:
+            if named is None and (source := load.find(None, os.environ, Path.cwd())) is not None:
+                named, text = source
+            self.path = Path(os.path.abspath(named or (load.SYSTEM_FILE if os.geteuid() == 0 else load.LOCAL_FILE)))
+            if text is None:
+                text = self.path.read_text("utf-8") if self.path.exists() else None
+            self.hostname = "" if text is None else load.named_host(text, self.path)
+        except (ConfigError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        self._text, self.written = text, False
+
+    def settings(self) -> "Config":
+        from appliance.config import load
+        from appliance.config.settings import ConfigError
+
+        try:
+            return load.parse(self._text or "", self.path)
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from None
+
+    def change(self, table: str, **values: str | bool) -> None:
+        """Write these keys of a table if they differ; a new file is a copy of the packaged one."""
+        from appliance.config import load
+        from appliance.config.settings import ConfigError
+        from appliance.system import service as plan
+
+        text = self._text
         if text is None:
-            text = file.read_text("utf-8") if file.exists() else None
-        existing = "" if text is None else load.named_host(text, file)
-    except (ConfigError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    if existing:
-        if hostname and hostname != existing:
-            raise click.ClickException(f"{file}: server.hostname is already {existing}: change it there")
-        return load.parse(text or "", file), False
-    machine = load.machine_name()
-    default = machine if "." in machine else ""
-    hostname = hostname or ask("Full name of this machine, such as mail.example.com", "--hostname", default)
-    if not is_host_name(hostname) or "." not in hostname:
-        raise click.ClickException(f"{hostname!r} is not a full host name such as mail.example.com")
-    if text is None:
-        text = plan.file("config.toml")
-        if file != load.SYSTEM_FILE:
-            text = text.replace(plan.HOSTNAME_LINE, f'{plan.HOSTNAME_LINE}\ndata_dir = "appliance-data"')
-    try:
-        _write(file, with_hostname(text, hostname))
-        settings = load.load(file, {}, Path.cwd())
-    except (ConfigError, OSError) as error:
-        reason = f"{error.filename}: {system_text(error)}" if isinstance(error, OSError) else str(error)
-        raise click.ClickException(reason) from None
-    if file == load.SYSTEM_FILE and os.geteuid() == 0 and Path("/run/systemd/system").is_dir():
-        with suppress(StepFailed):  # its log says why; a later step checks whether a server runs
-            run("systemctl", "try-restart", plan.UNIT).do()
-    return settings, True
+            text = plan.file("config.toml")
+            if self.path != load.SYSTEM_FILE:
+                text = text.replace(plan.HOSTNAME_LINE, f'{plan.HOSTNAME_LINE}\ndata_dir = "appliance-data"')
+        for key, value in values.items():
+            text = with_setting(text, table, key, value)
+        if text == self._text:
+            return
+        try:
+            load.parse(text, self.path)
+            _write(self.path, text)
+        except (ConfigError, OSError) as error:
+            reason = f"{error.filename}: {system_text(error)}" if isinstance(error, OSError) else str(error)
+            raise click.ClickException(reason) from None
+        self._text, self.written = text, True
+
+    def restart_service(self) -> None:
+        """Restart the running service with the changed settings; does nothing without systemd."""
+        from appliance.config import load
+        from appliance.system import service as plan
+        from appliance.system.service import StepFailed, run
+
+        if self.written and self.path == load.SYSTEM_FILE and has_systemd():
+            with suppress(StepFailed):  # its log says why; a later step checks whether a server runs
+                run("systemctl", "try-restart", plan.UNIT).do()
 
 
-def with_hostname(text: str, hostname: str) -> str:
-    """Return the text of a settings file with this host name added; everything else, comments too, stays."""
-    line = f"hostname = {json.dumps(hostname)}"
-    changed, count = re.subn(r"^hostname[ \t]*=[ \t]*\"\"", line, text, count=1, flags=re.MULTILINE)
-    if count:
-        return changed
-    changed, count = re.subn(r"^\[server\][^\n]*\n", lambda match: f"{match[0]}{line}\n", text, count=1, flags=re.M)
-    return changed if count else f"[server]\n{line}\n\n{text}"
+def has_systemd() -> bool:
+    """Whether this process may start and stop services."""
+    return os.geteuid() == 0 and Path("/run/systemd/system").is_dir()
+
+
+def with_setting(text: str, table: str, key: str, value: str | bool) -> str:
+    """Return the text of a settings file with one key set; everything else, comments too, stays."""
+    line = f"{key} = {json.dumps(value)}"
+    text = text if not text or text.endswith("\n") else f"{text}\n"
+    head = re.search(rf"^\[{table}\][^\n]*\n", text, re.MULTILINE)
+    if head is None:
+        return f"{text.rstrip()}\n\n[{table}]\n{line}\n".lstrip()
+    following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
+    end = following.start() if following else len(text)
+    old = re.compile(rf'^{key}[ \t]*=[ \t]*(?:"[^"\n]*"|true|false)', re.MULTILINE)
+    body, count = old.subn(lambda _: line, text[head.end() : end], count=1)
+    return text[: head.end()] + (body if count else f"{line}\n{body}") + text[end:]
 
 
 def _write(file: Path, text: str) -> None:

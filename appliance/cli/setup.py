@@ -1,19 +1,23 @@
 """`appliance setup`: sets up a new installation, from the settings to a delivered test message.
 
-Each step is skipped if it is done, so the command can be repeated: it adds what is missing and changes nothing else.
+Each step is skipped if it is done, so the command can be repeated: it adds what is missing, and changes answers that
+differ. Settings are written first, because root's privileges are dropped before the database is opened.
 The checks of the machine depend on DNS and remote servers. They run in a thread as soon as the host name is known, so
 that no question waits for them.
 """
 
-import hashlib
+import getpass
+import os
 import queue
 import secrets
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,27 +25,26 @@ from appliance.cli import database
 from appliance.cli.doctor import lines
 from appliance.cli.domain import domain_name, records_of, register
 from appliance.cli.options import common, flag, number_option, text_option
-from appliance.cli.output import printable, record, show, zone_line
+from appliance.cli.output import printable, record, show
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
-from appliance.cli.settings_file import settings_with_hostname
+from appliance.cli.settings_file import SettingsFile, has_systemd
+from appliance.cli.setup_records import mta_sts_lines, wait_for_records, with_tls_reports, zone_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from appliance.config.settings import Config
-    from appliance.dns.check import CheckedRecord
-    from appliance.dns.records import DnsRecord
     from appliance.doctor import Finding
     from appliance.model.accounts import Account
     from appliance.store import Store
 
-ASK_DNS_EVERY = 5.0  # seconds between two DNS checks
 ACCOUNT_NAME = "main"
 CHECKS_TIMEOUT = 30.0  # seconds for all checks of the machine
-POLICY_MAX_AGE = 604_800  # seconds for which senders remember an MTA-STS policy (RFC 8461 3.2)
-ADDRESS_TYPES = ("A", "AAAA", "PTR")
-UNKNOWN_ADDRESS = "ADDRESS"  # doctor's placeholder for an unknown address
+STOPPED = "Setup stopped. Completed steps are kept; run `appliance setup` again to continue."
 NEW_PASSWORD_BYTES = 12  # random; 16 characters that can be typed
+
+
+_FULL_NAME = "Full name of this machine, such as mail.example.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,13 @@ class _Sender:
 @text_option("--domain", "DOMAIN", "Your sending domain.")
 @text_option("--email", "ADDRESS", "Login of the administrator.")
 @text_option("--account", "NAME", f"Account name (default the only account, or {ACCOUNT_NAME!r}).", "name")
+@click.option(
+    "--acme/--no-acme",
+    default=None,
+    help="Get and renew a certificate from Let's Encrypt (default: keep the setting). Port 80 must be reachable.",
+)
+@click.option("--warmup/--no-warmup", default=None, help="Limit mail at first (default: keep the setting).")
+@click.option("--backup-timer/--no-backup-timer", default=None, help="Back up every night (default: keep the timer).")
 @text_option("--tls-rpt", "ADDRESS", "Add a record that sends TLS reports to this address.")
 @flag("--mta-sts", "Add MTA-STS records and policy for the return path.")
 @text_option("--to", "ADDRESS", "Send a test message to this address and report its delivery.")
@@ -67,24 +77,13 @@ class _Sender:
 )
 @number_option("--timeout", 3600, 86_400, "Maximum time to wait for DNS.", metavar="SECONDS")
 @common
-def setup(
-    hostname: str | None,
-    domain: str | None,
-    email: str | None,
-    name: str | None,
-    tls_rpt: str | None,
-    mta_sts: bool,
-    to: str | None,
-    wait: bool | None,
-    timeout: int,
-    as_json: bool,
-) -> None:
+def setup(**options: Any) -> None:
     """Set everything up, from the settings to a first delivered message.
 
     Asks for values that no option sets: the name of this machine, your domain, your address. Meanwhile it checks the
     machine (port 25, PTR, blocklists). Writes the settings, creates an account with an administrator and an API key,
     prints a zone file with all records, waits until they are published, and sends a test message. You can run it again
-    at any time: it changes only what is missing, and shows secrets only when it creates them.
+    at any time: it adds what is missing, changes the answers that differ, and shows secrets only when it creates them.
 
     \b
     Examples:
@@ -92,6 +91,28 @@ def setup(
       sudo appliance setup --hostname mail.example.com --domain example.com --email you@example.com --no-wait
       sudo appliance setup --to you@example.net
     """
+    try:
+        _set_up(**options)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"\n{STOPPED}", err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+def _set_up(
+    hostname: str | None,
+    domain: str | None,
+    email: str | None,
+    name: str | None,
+    acme: bool | None,
+    warmup: bool | None,
+    backup_timer: bool | None,
+    tls_rpt: str | None,
+    mta_sts: bool,
+    to: str | None,
+    wait: bool | None,
+    timeout: int,
+    as_json: bool,
+) -> None:
     import trio
 
     from appliance.doctor.machine import check_name
@@ -99,7 +120,10 @@ def setup(
     asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     tls_rpt = tls_rpt and _address(tls_rpt)
     ask = partial(_asked, asks=asks)
-    settings, written = settings_with_hostname(hostname, ask)
+    file = SettingsFile()
+    _write_settings(file, ask(hostname, _FULL_NAME, "--hostname", _default_name(file), _host_name), acme, warmup, asks)
+    settings = file.settings()
+    _set_backup_timer(settings, backup_timer, asks)
     if mta_sts and not settings.inbound.bind:
         raise click.ClickException("--mta-sts needs a listener for inbound mail: set inbound.bind")
     machine = _Machine(settings)
@@ -107,52 +131,129 @@ def setup(
     parent = settings.server.hostname.partition(".")[2]
     default = domains[0] if domains else parent if "." in parent else ""
     shown = machine.show_new() if asks else []
-    domain = domain_name(domain or (domains[0] if domains else ask("Your domain", "--domain", default)))
+    domain = ask(domain, "Your domain", "--domain", default, domain_name)
     shown += machine.show_new() if asks else []
-    if known is None:
-        email = email or ask("Your address, for the login", "--email", f"postmaster@{domain}")
-    create = partial(_create, known, name or ACCOUNT_NAME, email or "", domain, settings)
+    default = f"postmaster@{domain}" if known is None else known.email
+    email = ask(email, "Your address, for the login", "--email", default, _address)
+    create = partial(_create, known, name or ACCOUNT_NAME, email, domain, settings)
     sender = database.run(create, settings=settings)
     findings = machine.findings(verbose=asks)
-    records = _with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
-    zone = "\n".join(_zone(records, findings) + (_mta_sts(records, settings) if mta_sts else []))
+    records = with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
+    zone = "\n".join(zone_lines(records, findings) + (mta_sts_lines(records, settings) if mta_sts else []))
     answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
     answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
-    answer["findings"] = [*map(_row, findings)]
+    answer |= {"dashboard": f"{settings.http.base_url}/dashboard", "findings": [*map(_row, findings)]}
     if not as_json:
         new = [finding for finding in findings if finding not in shown]
-        click.echo("\n".join(_summary(settings, written, sender, domain, new, zone)))
+        click.echo("\n".join(_summary(settings, file.written, sender, domain, new, zone)))
     waits = asks if wait is None else wait
-    checked = trio.run(_checked, settings, records, timeout if waits else 0, not as_json)
+    checked = trio.run(wait_for_records, settings, domain, records, timeout if waits else 0, not as_json)
     answer["records"] = [record(one.record, "name", "type", "value") | record(one, "status") for one in checked]
     answer["dns_ok"] = not any(result.is_wrong for result in checked)
     if to is None and asks:
-        to = click.prompt("\nSend a test message to (empty: none)", default="", show_default=False) or None
+        to = (
+            ask(None, "\nSend a test message to (empty: none)", "--to", "", lambda text: text and _address(text))
+            or None
+        )
     answer["test"] = None
     unfit: list[Finding] = []
     if to is not None and not (unfit := trio.run(check_name, settings)):
         answer["test"] = database.run(partial(_send_test, sender.account, domain, to, settings), settings=settings)
     answer["findings"] += [row for row in map(_row, unfit) if row not in answer["findings"]]
-    show(as_json, answer, "\n".join(_end(answer, unfit)))
+    show(as_json, answer, "\n".join(_end(answer, unfit, settings)))
     if waits and not answer["dns_ok"]:
         raise click.ClickException(f"DNS records of {domain} are not all published yet")
     if to and (unfit or answer["test"]["status"] != "delivered"):
         raise click.ClickException(f"the test message was not {'sent' if unfit else 'delivered'}")
 
 
-def _asked(question: str, option: str, default: str, *, asks: bool) -> str:
-    if asks:
-        return str(click.prompt(question, default=default or None))
-    if not default:
-        raise click.UsageError(f"Missing option '{option}'.")
-    return default
+# ---- questions and settings
+
+
+def _asked(
+    option: str | None, question: str, name: str, default: str, parse: "Callable[[str], str]", *, asks: bool
+) -> str:
+    """Return the parsed value of an option, or an answer; a person is asked again after a wrong answer."""
+    if option is not None or not asks:
+        if not option and not default:
+            raise click.UsageError(f"Missing option '{name}'.")
+        return parse(option or default)
+    while True:
+        try:
+            return parse(str(click.prompt(question, default=default, show_default=bool(default))))
+        except click.ClickException as error:
+            click.echo(f"{click.style('Error', fg='red')}: {error.message}. Try again.")
+
+
+def _default_name(file: SettingsFile) -> str:
+    from appliance.config.load import machine_name
+
+    machine = machine_name()
+    return file.hostname or (machine if "." in machine else "")
+
+
+def _host_name(text: str) -> str:
+    from appliance.config.values import is_host_name
+
+    if not is_host_name(text) or "." not in text:
+        raise click.ClickException(f"{text!r} is not a full host name such as mail.example.com")
+    return text
+
+
+def _write_settings(file: SettingsFile, hostname: str, acme: bool | None, warmup: bool | None, asks: bool) -> None:
+    """Write the host name, and offer a certificate and warm-up; restart the service if anything changed."""
+    file.change("server", hostname=hostname)
+    settings = file.settings()
+    if acme is None and asks and not settings.smtp.tls_cert:
+        click.echo(f"\nA certificate for {hostname}: Let's Encrypt issues it free of charge, and the server renews it.")
+        click.echo("Port 80 of this machine must be reachable from the internet. Yes accepts the authority's terms.")
+        acme = click.confirm("Get a certificate", default=settings.acme.enabled)
+    if acme is not None and acme != settings.acme.enabled:
+        # Behind a proxy or on loopback, HTTP stays plain.
+        file.change("acme", enabled=acme, **({"http": False} if acme and _is_local(settings) else {}))
+    if warmup is None and asks:
+        click.echo("\nWarm-up: receivers distrust an address that has sent no mail before and suddenly sends much.")
+        limit = settings.warmup.first_hour
+        click.echo(f"The server sends at most {limit} messages an hour to each provider at first, and queues the rest.")
+        warmup = click.confirm("Warm this address up", default=settings.warmup.enabled)
+    if warmup is not None and warmup != settings.warmup.enabled:
+        file.change("warmup", enabled=warmup)
+    file.restart_service()
+
+
+def _is_local(settings: "Config") -> bool:
+    """Whether only this machine reaches the HTTP API."""
+    return all(ip_address(endpoint.host).is_loopback for endpoint in settings.http.bind)
+
+
+def _set_backup_timer(settings: "Config", enable: bool | None, asks: bool) -> None:
+    """Enable or disable the nightly backup; offered where systemd has the timer and the database is embedded."""
+    from appliance.system.service import BACKUP_TIMER, StepFailed, run
+
+    def runs(*words: str) -> bool:
+        try:
+            run("systemctl", *words, BACKUP_TIMER).do()
+        except StepFailed:
+            return False
+        return True
+
+    if not has_systemd() or settings.store.url or not runs("cat"):
+        if enable:
+            raise click.ClickException("--backup-timer needs root, systemd, its installed timer and no store.url")
+        return
+    enabled = runs("is-enabled")
+    if enable is None and asks:
+        click.echo()
+        enable = click.confirm("Back up every night to /var/backups/appliance", default=True)
+    if enable is not None and enable != enabled and not runs("enable" if enable else "disable", "--now"):
+        raise click.ClickException(f"could not change the backup timer: see `systemctl status {BACKUP_TIMER}`")
 
 
 def _address(text: str) -> str:
     from appliance.intake.account_rules import login_email
 
     with database.refusals():
-        return login_email(text)
+        return login_email(text).lower()
 
 
 # ---- account, key and domain
@@ -176,9 +277,12 @@ async def _create(
     from appliance.model.accounts import Role, Scope
 
     password = key = None
+    if known is not None and email != known.email:
+        await store.people.set_email(known.email, email)
+        known = replace(known, email=email)
     if known is None:
         password = secrets.token_urlsafe(NEW_PASSWORD_BYTES)
-        name, email = account_rules.account_name(name), account_rules.login_email(email)
+        name = account_rules.account_name(name)
         known = await store.accounts.create(name, email, hash_password(password), Role.ADMIN, None)
     if not await store.access.keys(known.id):
         _, key = await store.access.create_key(known.id, scope=Scope.FULL, test=False)
@@ -250,83 +354,6 @@ class _Machine:
         return new
 
 
-def _with_tls_reports(records: "Sequence[DnsRecord]", domain: str, address: str | None) -> "list[DnsRecord]":
-    """Return the records, with one that requests TLS reports if there is an address for them."""
-    from appliance.dns.records import DnsRecord, RecordKind
-
-    if address is None:
-        return list(records)
-    value = f"v=TLSRPTv1; rua=mailto:{address}"
-    purpose = "TLS reports: servers that send mail to the domain report failed TLS connections to this address"
-    requested = DnsRecord(RecordKind.TLS_RPT, f"_smtp._tls.{domain}", value, purpose, needed=False)
-    return [*(record for record in records if record.kind is not RecordKind.TLS_RPT), requested]
-
-
-def _mta_sts(records: "Sequence[DnsRecord]", settings: "Config") -> list[str]:
-    """Return the MTA-STS records for the return path, and the policy to serve (RFC 8461 3); the same each time."""
-    from appliance.dns.records import RecordKind
-
-    (name,) = [record.name for record in records if record.kind is RecordKind.RETURN_PATH_MX]
-    host = settings.server.hostname
-    policy = ["version: STSv1", "mode: testing", f"mx: {host}", f"max_age: {POLICY_MAX_AGE}"]
-    identifier = hashlib.sha256("\n".join(policy).encode()).hexdigest()[:16]
-    return [
-        "; MTA-STS, optional: servers that send bounces use TLS, and only to the host of the policy",
-        zone_line(f"_mta-sts.{name}", "TXT", f"v=STSv1; id={identifier}"),
-        zone_line(f"mta-sts.{name}", "CNAME", f"{host}."),
-        f"; The policy; your web server must serve it at https://mta-sts.{name}/.well-known/mta-sts.txt:",
-        *(f";   {line}" for line in policy),
-    ]
-
-
-def _zone(records: "Sequence[DnsRecord]", findings: "Sequence[Finding]") -> "list[str]":
-    """Return a zone file: missing or wrong records of the machine, and all records of the domain."""
-    text = []
-    of_machine = dict.fromkeys(entry for finding in findings for entry in finding.records)
-    for entry in of_machine:
-        line = zone_line(entry.name, entry.type, entry.value)
-        if entry.type not in ADDRESS_TYPES:
-            continue
-        if entry.type == "PTR":
-            line = f"; PTR, to be ordered from the provider of this machine: {line}"
-        elif entry.value == UNKNOWN_ADDRESS:
-            order = f"; PTR, to be ordered from the provider of this machine: that address must lead to {entry.name}."
-            line = f"; the public address of this machine: {line}\n{order}"
-        text.append(line)
-    for published in records:
-        is_relative = published.type == "MX" and not published.value.endswith(".")
-        value = f"{published.value}." if is_relative else published.value
-        text += [f"; {published.purpose}", zone_line(published.name, published.type, value)]
-    return text
-
-
-async def _checked(
-    settings: "Config", records: "Sequence[DnsRecord]", patience: float, verbose: bool
-) -> "list[CheckedRecord]":
-    """Check the records until all are correct or the time is over; print each one once when it is correct."""
-    import trio
-
-    from appliance.dns.check import check
-    from appliance.dns.records import sending_host
-    from appliance.dns.resolver import DnsResolver
-
-    deadline, correct = trio.current_time() + patience, set()
-    if verbose and patience:
-        click.echo("\nWaiting for the DNS records (Ctrl-C stops; you can run this again at any time):")
-    while True:
-        # A new resolver without a cache: a missing record may be published now.
-        resolver = DnsResolver(settings.dns.resolvers)
-        checked = await check(resolver, sending_host(settings), records, for_operator=True)
-        for result in checked:
-            if result.status == "ok" and result.record not in correct:
-                correct.add(result.record)
-                if verbose:
-                    click.echo(f"  {click.style('ok', fg='green')}  {result.record.name}  {result.record.type}")
-        if not any(result.is_wrong for result in checked) or trio.current_time() >= deadline:
-            return checked
-        await trio.sleep(min(ASK_DNS_EVERY, max(0.1, deadline - trio.current_time())))
-
-
 # ---- the test message and the output
 
 
@@ -360,7 +387,7 @@ def _row(finding: "Finding") -> dict[str, Any]:
     return record(finding, "level", "check", "subject", "text")
 
 
-def _end(answer: dict[str, Any], unfit: "Sequence[Finding]") -> list[str]:
+def _end(answer: dict[str, Any], unfit: "Sequence[Finding]", settings: "Config") -> list[str]:
     """Return the last lines; `unfit` are the faults that prevent a test message."""
     wrong = [row for row in answer["records"] if row["status"] != "ok"]
     text = [""]
@@ -374,5 +401,13 @@ def _end(answer: dict[str, Any], unfit: "Sequence[Finding]") -> list[str]:
             text.append("No server is running: the message is sent once one starts.")
     if unfit:
         text += ["No test message was sent.", *lines(unfit)]
+    text += ["", f"Dashboard  {answer['dashboard']}"]
+    if _is_local(settings) and (urlsplit(answer["dashboard"]).hostname or "") in (
+        "localhost",
+        settings.http.bind[0].host,
+    ):
+        port, user = settings.http.bind[0].port, os.environ.get("SUDO_USER") or getpass.getuser()
+        tunnel = f"ssh -L {port}:{settings.http.bind[0]} {user}@{answer['hostname']}"
+        text.append(f"           from your laptop: {tunnel}, then open http://localhost:{port}/dashboard")
     text.append("Run `appliance setup` again after changes; `appliance doctor` checks everything.")
     return text

@@ -1,13 +1,21 @@
 """Shares a limited resource between owners: `Shares` counts who holds how much, and in a `TurnQueue` owners take turns.
 
 Every device that divides slots, bytes or time between accounts, networks or receivers is built from these two classes
-(docs/decisions.md, "How shares, budgets and limits interact"). Neither waits nor does I/O: a device adds its own limit
-per holder, and decides whether a request waits or is refused.
+(docs/decisions.md, "How shares, budgets and limits interact"). Two devices are here: `Workers` runs expensive work on
+threads, so that the event loop keeps serving other clients, and `MemoryBudget` divides memory for data of clients.
 """
 
+import time
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from appliance.errors import Code, Refused
 
 SHARE_OF_FREE = 4  # a holder may have fewer than four times as many slots as are free
 SPARE_SHARE = 2  # the stricter share, for uses that yield to other uses of the same holder
@@ -17,10 +25,7 @@ Item = TypeVar("Item")
 
 
 def may_take(held: int, free: int, share: int = SHARE_OF_FREE) -> bool:
-    """Whether a holder of `held` slots may take one of the `free` ones: if it holds fewer than `share` times as many.
-
-    One holder gets four fifths of all slots, two get four ninths each. However many hold slots, one stays free.
-    """
+    """Whether a holder of `held` slots may take a free one: one gets four fifths of all, two four ninths each."""
     return held < share * free
 
 
@@ -43,7 +48,6 @@ class Shares(Generic[Owner]):
         return may_take(self._held.get(holder, 0), self.total - self.used, share)
 
     def take(self, holder: Owner, amount: int = 1) -> None:
-        """Count an amount as held. The caller checks the limit."""
         self.used += amount
         self._held[holder] = self._held.get(holder, 0) + amount
 
@@ -64,7 +68,6 @@ class TurnQueue(Generic[Owner, Item]):
         return self._count
 
     def owners(self) -> Iterable[Owner]:
-        """Owners with items, in the order of their turns."""
         return self._items.keys()
 
     def count(self, owner: Owner) -> int:
@@ -96,7 +99,6 @@ class TurnQueue(Generic[Owner, Item]):
         return next(iter(self._items.values()))[0]
 
     def heads(self) -> list[Item]:
-        """Every owner's first item, in the order of their turns."""
         return [items[0] for items in self._items.values()]
 
     def next_that(self, may_go: Callable[[Item], bool]) -> Item | None:
@@ -119,5 +121,192 @@ class TurnQueue(Generic[Owner, Item]):
         return item
 
     def drain(self) -> list[Item]:
-        """Remove and return all items, by turns."""
         return [self.next() for _ in range(self._count)]
+
+
+# ---- worker threads
+#
+# - Work whose estimated cost (`appliance.message.cost`) is within `ON_LOOP` runs at once, on the event loop.
+# - All other work runs on `THREADS` threads: the waiting owner (account) that has used the least time is next.
+# - After a job its thread rests as long as the job took, up to `LONGEST_REST`: pure-Python work holds the interpreter
+#   lock, and the event loop would otherwise compete for it all the time.
+# - Beyond the limits of the queue the client must retry: HTTP 503 `temporary_failure` with `Retry-After`, SMTP 451.
+# - A started job finishes even if its caller is cancelled; the size of its input bounds it.
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+ON_LOOP: Final = 2_000  # microseconds, estimated: less than half of what one step on the loop may take
+THREADS: Final = 1  # a second one would compete with the first for the interpreter lock
+QUEUED_PER_OWNER: Final = 64  # jobs
+QUEUED: Final = 512  # jobs; their memory is counted where they were read
+QUEUE_TIMEOUT: Final = 10.0  # seconds
+LONGEST_REST: Final = 0.1  # seconds
+SERVER_WORK: Final = ""  # the owner of work that belongs to no account and is never refused
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    owner: str
+    turn: trio.Event = field(default_factory=trio.Event)
+    seconds: float = 0.0  # its cost, once it is done
+
+    def run(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
+        started = time.thread_time()
+        try:
+            return work(*arguments)
+        finally:
+            self.seconds = time.thread_time() - started
+
+
+class FairQueue:
+    """Start-time fair queueing by measured cost: the cost of jobs differs a thousandfold, so turns would be unfair."""
+
+    def __init__(self, at_once: int, *, patience: float = QUEUE_TIMEOUT, rest: float = 1.0) -> None:
+        self._slots = Shares[str](at_once)
+        self._rest = rest  # times the cost of a job
+        self._patience = patience
+        self._waiting = TurnQueue[str, _Job]()
+        self._used: dict[str, float] = {}  # by owner: virtual time up to which it has had its share
+        self._now = 0.0  # virtual time: that of the job that started last
+        self._rested_at = 0.0  # Trio's clock: when the next job may start
+
+    @asynccontextmanager
+    async def take(self, owner: str) -> AsyncIterator[_Job]:
+        """Wait for a turn. Its time is charged to the owner, unless the job has measured its own."""
+        job = _Job(owner)
+        await self._await_turn(job)
+        started = trio.current_time()
+        try:
+            await trio.sleep_until(self._rested_at)
+            started = trio.current_time()
+            yield job
+        finally:
+            job.seconds = job.seconds or trio.current_time() - started
+            self._end(job)
+
+    async def _await_turn(self, job: _Job) -> None:
+        if self._slots.free > 0:
+            self._start(job)
+            return
+        is_full = self._waiting.count(job.owner) >= QUEUED_PER_OWNER or len(self._waiting) >= QUEUED
+        if is_full and job.owner != SERVER_WORK:
+            raise _busy()
+        self._waiting.add(job.owner, job)
+        try:
+            with trio.fail_after(self._patience):
+                await job.turn.wait()
+        except BaseException as ended:
+            if job.turn.is_set():  # its turn came just as it timed out
+                self._end(job)
+            else:
+                self._waiting.remove(job.owner, job)
+            if isinstance(ended, trio.TooSlowError):
+                raise _busy() from None
+            raise
+
+    def _start(self, job: _Job) -> None:
+        self._slots.take(job.owner)
+        self._now = max(self._now, self._used.get(job.owner, 0.0))
+        job.turn.set()
+
+    def _end(self, job: _Job) -> None:
+        self._slots.give_back(job.owner)
+        self._rested_at = trio.current_time() + min(self._rest * job.seconds, LONGEST_REST)
+        self._used[job.owner] = max(self._now, self._used.get(job.owner, 0.0)) + job.seconds
+        if self._waiting:
+            owner = min(self._waiting.owners(), key=lambda owner: self._used.get(owner, 0.0))
+            self._start(self._waiting.next_of(owner))
+        else:
+            self._used.clear()  # no owner waits, so none is ahead of another
+            self._now = 0.0
+
+
+class Workers:
+    def __init__(self, threads: int = THREADS, patience: float = QUEUE_TIMEOUT) -> None:
+        self._queue = FairQueue(threads, patience=patience)
+        self._limiter = trio.CapacityLimiter(threads)
+
+    async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
+        """Run `work` for `owner`, on the loop or on a thread by its `cost` in microseconds. Raises what it raises."""
+        if cost <= ON_LOOP:
+            return work(*arguments)
+        async with self._queue.take(owner) as job:
+            return await trio.to_thread.run_sync(job.run, work, *arguments, limiter=self._limiter)
+
+
+def _busy() -> Refused:
+    text = "The server has too much work of this kind queued. Retry in 2 seconds."
+    return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
+
+
+# ---- memory
+
+
+class MemoryBudget:
+    """Counts the bytes that owners (accounts or networks) hold. HTTP bodies wait (`take`); SMTP does not (`try_take`).
+
+    When the budget is used up, bodies wait, and the oldest gets memory first, not the owner whose turn it is: a body
+    holds its memory until it ends, so turns could leave all bodies half read. One body at a time, the oldest waiting
+    one, may exceed the limits, so that any single body fits.
+    """
+
+    def __init__(self, total: int, *, owner_part: int) -> None:
+        self.shares = Shares[str](total)
+        self._owner_limit = total // owner_part  # bytes
+        self._requests: list[_Request] = []  # waiting, the oldest body first
+        self._excess_age: int | None = None  # the age of the body that may exceed the limits
+
+    def try_take(self, owner: str, amount: int) -> bool:
+        """Take memory at once, if there is enough. An owner that holds none may exceed its share."""
+        held = self.shares.of(owner)
+        if amount > self.shares.free or (held and held + amount > self._owner_limit):
+            return False
+        if amount:
+            self.shares.take(owner, amount)
+        return True
+
+    async def take(self, owner: str, amount: int, *, age: int, patience: float) -> bool:
+        """Take more memory for a body; False after `patience` seconds without success. `age` orders the bodies."""
+        request = _Request(age, owner, amount)
+        insort(self._requests, request)
+        self._grant()
+        if request.granted.is_set():
+            return True
+        try:
+            with trio.move_on_after(patience):
+                await request.granted.wait()
+        finally:
+            if not request.granted.is_set():
+                self._requests.remove(request)
+        return request.granted.is_set()
+
+    def give_back(self, owner: str, amount: int, age: int | None = None) -> None:
+        self.shares.give_back(owner, amount)
+        if self._excess_age == age:
+            self._excess_age = None
+        self._grant()
+
+    def _grant(self) -> None:
+        is_used_up = False
+        for request in list(self._requests):
+            if request.age != self._excess_age:
+                if is_used_up:
+                    continue  # a younger body must not take the memory that an older one waits for
+                held = self.shares.of(request.owner) + request.amount
+                if request.amount > self.shares.free or held > self._owner_limit:
+                    if self._excess_age is not None:
+                        is_used_up = request.amount > self.shares.free
+                        continue
+                    self._excess_age = request.age
+            self._requests.remove(request)
+            self.shares.take(request.owner, request.amount)
+            request.granted.set()
+
+
+@dataclass(slots=True, order=True)
+class _Request:
+    age: int  # the order in which bodies began
+    owner: str = field(compare=False)
+    amount: int = field(compare=False)
+    granted: trio.Event = field(compare=False, default_factory=trio.Event)

@@ -33,7 +33,6 @@ class TtlCache(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value, ttl: float | None = None) -> None:
-        """Keep a value, for `ttl` instead of the default if given."""
         now = self._clock()
         self._entries[key] = value, now, now + (self._ttl if ttl is None else ttl)
         self._entries.move_to_end(key)
@@ -50,7 +49,6 @@ class TtlCache(Generic[Key, Value]):
         return self.get(key) is not None
 
     def __len__(self) -> int:
-        """The number of values, expired ones included."""
         return len(self._entries)
 
 

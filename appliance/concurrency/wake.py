@@ -1,8 +1,19 @@
-"""Sleeps of loops between two rounds of work, ended early by a wake-up or by a change of the wall clock."""
+"""Background loops: their sleep between two rounds of work, and the writing of their results.
+
+A wake-up or a change of the wall clock ends a sleep early. `BatchWriter` writes many results per transaction, and all
+before the process ends: a delivered message must not be sent again. One exception: if the store refuses writes
+while the process is stopping, the results are lost and the work is still due in the store.
+"""
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Generic, TypeVar
 
 import trio
 
 from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
+from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
 SLEEP_LIMIT = 60.0  # seconds; no loop sleeps longer, so a clock change delays work by a minute at most
@@ -51,3 +62,61 @@ class ClockJumps:
             if jump := self.jump():
                 return jump
         return 0.0
+
+
+# ---- results
+
+RESULTS_PER_TRANSACTION = 64
+STORAGE_PAUSE = 1.0  # seconds before a failed write is retried
+
+Result = TypeVar("Result")
+
+
+class BatchWriter(Generic[Result]):
+    """Collects results for `write`; `fields` returns what identifies a result in the log."""
+
+    def __init__(
+        self, part: str, write: Callable[[list[Result]], Awaitable[None]], fields: Callable[[Result], dict[str, str]]
+    ) -> None:
+        self._log, self._put, self._fields = get_logger(part), write, fields
+        self._results: list[Result] = []
+        self._wake, self._closing = Wake(), False
+
+    def add(self, result: Result) -> None:
+        self._results.append(result)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Accept no more results: `run` returns once all are written, or cannot be."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self, done: Callable[[list[Result], bool], None]) -> None:
+        """Write until closed. Calls `done` with results and whether they are on disk."""
+        with trio.CancelScope(shield=True):
+            while self._results or not self._closing:
+                if not self._results:
+                    await self._wake.wait(inf)
+                    continue
+                batch, self._results = self._results[:RESULTS_PER_TRANSACTION], self._results[RESULTS_PER_TRANSACTION:]
+                await self._write(batch, done)
+
+    async def _write(self, batch: list[Result], done: Callable[[list[Result], bool], None]) -> None:
+        while True:
+            try:
+                await self._put(batch)
+                break
+            except StorageUnavailable as outage:
+                self._log.warning("recording paused: storage unavailable", reason=outage.text)
+                if self._closing:
+                    return
+                await trio.sleep(STORAGE_PAUSE)
+            except Exception as error:
+                if len(batch) > 1:  # one of them cannot be written: find it
+                    for result in batch:
+                        await self._write([result], done)
+                else:  # not retried: it would fail forever
+                    self._log.exception("result not recorded", error, **self._fields(batch[0]))
+                    done(batch, False)
+                return
+        done(batch, True)

@@ -13,24 +13,25 @@ from typing import NamedTuple
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.deliver.due_mail import Envelope
-from appliance.deliver.judgement import (
+from appliance.deliver.outcome import (
     DELIVERED,
     TEMPORARY,
-    Disposition,
+    Contact,
     FaultSide,
     Judgement,
+    Retries,
     judge,
     judge_no_route,
+    outcome,
 )
-from appliance.deliver.outcome import Contact, Retries, outcome
-from appliance.deliver.payloads import Payloads
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
-from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed
 from appliance.deliver.route import Host, NoRoute, Relay
 from appliance.deliver.smtp.connection import (
     CONNECTION,
+    ConnectionKey,
+    Connections,
     DeadlineWatch,
     LeaseLost,
     Progress,
@@ -38,7 +39,6 @@ from appliance.deliver.smtp.connection import (
     SmtpConnection,
     Timeouts,
 )
-from appliance.deliver.smtp.idle import ConnectionKey, Connections
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
 from appliance.deliver.smtp.sending import MailTransaction
 from appliance.deliver.smtp.tls import TlsPlan
@@ -48,7 +48,7 @@ from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.message.addresses import parse
-from appliance.model.mail import DueRecipient, Outcome
+from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -91,8 +91,6 @@ class ActiveAttempt:
 
 
 class _Reached(NamedTuple):
-    """The verdicts of one server on each recipient."""
-
     verdicts: tuple[Verdict, ...]
     contact: Contact
     final: bool  # try no other server
@@ -120,10 +118,7 @@ class Deliverer:
         object.__setattr__(self, "payloads", Payloads(self.store, self.env))
 
     async def attempt(self, active: ActiveAttempt) -> list[Outcome] | None:
-        """Return the outcomes of an envelope, without recipients that were cancelled while they were queued.
-
-        None: the warm-up, a hold or the storage prevented the attempt, and the envelope is due as before.
-        """
+        """Return the outcomes of an envelope; None: the warm-up, a hold or the storage prevented the attempt."""
         routed, active.progress.may_hand_over = active.ready.routed, self.store.engine.holds_lease
         if not self.store.engine.holds_lease():
             return None
@@ -205,7 +200,6 @@ class Deliverer:
         return envelope._replace(recipients=remaining) if remaining else None
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
-        """Hand an envelope to the first server of its route that answers."""
         recipients, addresses, unreadable = self._addresses(envelope)
         outcomes = self._same_for_all(
             unreadable, TEMPORARY, "4.1.3 the stored address cannot be read", Contact(active.started_at), "4.1.3"
@@ -223,8 +217,8 @@ class Deliverer:
         reached, judgements = result
         if active.slot.probes is not None:  # a refused probe is not bounced
             judgements = [
-                judgement._replace(result=Disposition.DEFERRED)
-                if judgement.fault is FaultSide.SENDER and judgement.result is Disposition.BOUNCED
+                judgement._replace(result=RecipientStatus.DEFERRED)
+                if judgement.fault is FaultSide.SENDER and judgement.result is RecipientStatus.BOUNCED
                 else judgement
                 for judgement in judgements
             ]
@@ -243,10 +237,7 @@ class Deliverer:
         return outcomes
 
     def _addresses(self, envelope: Envelope) -> tuple[list[DueRecipient], tuple[str, ...], list[DueRecipient]]:
-        """The recipients whose stored address can be read, their addresses, and the other recipients.
-
-        An older version may have stored an address that this version rejects; only that recipient is deferred.
-        """
+        """The readable recipients, their addresses, and the others, whose address an older version stored."""
         recipients, addresses, unreadable = list[DueRecipient](), list[str](), list[DueRecipient]()
         for recipient in envelope.recipients:
             try:
@@ -404,7 +395,9 @@ class Deliverer:
             return judgements
         if all(verdict.code is None for verdict in verdicts):  # no server replied
             return judgements
-        slot.note_reply(limiter, delivered=any(judgement.result is Disposition.DELIVERED for judgement in judgements))
+        slot.note_reply(
+            limiter, delivered=any(judgement.result is RecipientStatus.DELIVERED for judgement in judgements)
+        )
         slow_downs, refusals, unexplained = [], [], []
         for address, judgement, verdict in zip(addresses, judgements, verdicts, strict=True):
             if judgement is DELIVERED:
@@ -429,10 +422,7 @@ class Deliverer:
 
 
 def _is_every_rcpt_deferred(verdicts: Iterable[Verdict]) -> bool:
-    """Whether the server replied 4xx to every RCPT, as Postfix's postscreen does to a client that has passed its tests.
-
-    Postscreen accepts mail only on the next connection, so this one is of no use.
-    """
+    """Whether every RCPT was deferred: Postfix's postscreen accepts mail only on the next connection."""
     remote = [verdict for verdict in verdicts if verdict.kind is not ResultKind.LOCAL]
     return bool(remote) and all(
         verdict.kind is ResultKind.DEFERRED and verdict.stage is Stage.RCPT for verdict in remote

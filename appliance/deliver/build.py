@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 
-from appliance.config.settings import Config, DeliveryMode, DeliverySettings
+from appliance.config.settings import Config
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.due_mail import DueMail
-from appliance.deliver.mta_sts import PolicyFetcher
 from appliance.deliver.outcome import NAMED_POOLS, Retries
-from appliance.deliver.pool_limiters import PoolLimiters
-from appliance.deliver.preparing import Preparing, Signer
-from appliance.deliver.providers import ProviderServers, pools
-from appliance.deliver.route import Relay, Relays, RouteCache, Router
+from appliance.deliver.pending import DueMail
+from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
+from appliance.deliver.preparing import Preparing, RouteCache, Signer
+from appliance.deliver.providers import pools
+from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
-from appliance.deliver.smtp.idle import Connections
-from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.smtp.connection import Connections
+from appliance.deliver.tls_policy import PolicyFetcher, TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
@@ -39,7 +38,7 @@ def build(
         allowed=delivery.allow_networks,
         own=own,
         own_names=lambda: {config.server.hostname} | others().names,
-        relays=relays(delivery),
+        relays=configured_relays(delivery),
     )
     trusting = verifying_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
@@ -65,16 +64,3 @@ def build(
         sessions=delivery.sessions,
         stop_by=stop_by,
     )
-
-
-def relays(delivery: DeliverySettings) -> Relays:
-    """Which mail goes to a relay: all mail in mode relay, else mail for domains with their own relay."""
-    by_domain = {
-        domain: Relay(table.host, table.port, table.username, table.password, table.tls)
-        for domain, table in delivery.relays.items()
-    }
-    relays_all, default = delivery.mode is DeliveryMode.RELAY, None
-    if relays_all and (host := delivery.relay_host):
-        username, password = delivery.relay_username, delivery.relay_password
-        default = Relay(host, delivery.relay_port, username, password, delivery.relay_tls)
-    return Relays(default, by_domain, relays_all)

@@ -1,15 +1,20 @@
-"""Decides which ready envelopes may start an SMTP session, and counts the running sessions. No I/O and no tasks.
+"""Decides which envelopes may start an SMTP session, and which sessions with slow servers end for other mail. No I/O.
 
 Accounts share the sessions, and within an account so do pools known to answer and all other pools (`Holder`). A holder
 may take a session while it has fewer than four times as many as are free. A pool that keeps a session waiting, and a
 further session to a pool that has not answered yet, need twice as many free. So sessions stay free for other mail,
-whatever servers do. `slow_sessions.py` decides which session ends for other mail.
+whatever servers do.
+
+Mail to a pool that is not slow replaces a session that waits for a slow server (`SlowSessions.replaced`). This uses up
+no attempt: the message of that session is queued again. A session without any progress ends for other mail with a
+deferral (`stalled`). No session ends after the final dot: only the server's reply says whether it has the message.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 
 import trio
 
@@ -29,10 +34,8 @@ from appliance.telemetry.log import get_logger
 
 PROMPT = 10.0  # seconds within which a transaction shows that its pool answers; such a pool may take as long to reply
 SLOW = 1.0  # seconds without progress after which a session with any other pool is slow
-POOLS_KEPT = 10_000  # that answer or are slow
-POOLS_KEPT_FOR = 3_600.0  # seconds
-REPORTED_AFTER = 2.0  # seconds of a session until commands show it; most end sooner
-RECIPIENTS_REPORTED = 1_000
+POOLS_KEPT, POOLS_KEPT_FOR = 10_000, 3_600.0  # pools that answer or are slow; seconds
+REPORTED_AFTER, RECIPIENTS_REPORTED = 2.0, 1_000  # seconds until commands show a session, as most end sooner; rows
 QUEUES_PER_SLICE = 200  # between two checkpoints
 UNTRIED_PAUSE = 10.0  # seconds until mail for a domain is tried again if none of its servers could be tried
 DOMAINS_PAUSED = 10_000  # remembered; beyond that, domains are not paused
@@ -70,7 +73,6 @@ class ShortageBrake:
         return self._met_at is not None and trio.current_time() < self._met_at + SHORTAGE_PAUSE
 
     def release(self) -> None:
-        """Let the sessions grow by the time that has passed, however often this is called."""
         if self._met_at is None:
             return
         steps = int((trio.current_time() - self._grown_at) / SHORTAGE_PAUSE)
@@ -86,8 +88,6 @@ class ShortageBrake:
 
 @dataclass(slots=True)
 class InFlight:
-    """The running sessions, at most `sessions`, `large` of them with large messages; and who may start the next."""
-
     limiters: PoolLimiters
     warmup: Warmup
     slots: Shares[Holder]
@@ -105,14 +105,11 @@ class InFlight:
     def __post_init__(self) -> None:
         self.brake = ShortageBrake(self.slots, self.slots.total)
 
-    # ---- slots
-
     def is_open(self, limiter: PoolLimiter) -> bool:
         """Whether a pool may have one more transaction, before its account is considered."""
         return not self.is_stopping and limiter.is_open(self.limiters.env.now())
 
     def may_start(self, ready: Ready) -> bool:
-        """Whether there is a slot for an envelope of an open pool."""
         routed = ready.routed
         account = routed.envelope.account_id
         if self._paused and trio.current_time() < self._paused.get(routed.envelope.domain, 0.0):
@@ -171,14 +168,14 @@ class InFlight:
         return is_usable
 
     def serve_all(self) -> None:
-        """All pools are about to be served."""
+        """Reset the notes about blocked mail: all pools are about to be served."""
         self.others_wait = False
         self.brake.release()
         self._blocked.clear()
         self._blocked_large.clear()
 
     def pause_domain(self, domain: str) -> None:
-        """Start no session for a domain for a while: the next attempt would end like this one."""
+        """Start no session for a domain for a while, because none of its servers could be tried."""
         if len(self._paused) >= DOMAINS_PAUSED:
             self._paused.clear()
         self._paused[domain] = trio.current_time() + UNTRIED_PAUSE
@@ -255,3 +252,122 @@ class InFlight:
         if self.claim(ready.routed)[1] == SPARE_SHARE:
             reason += "; its servers are slow, so mail to others goes first"
         return reason
+
+
+# ---- sessions that end for other mail
+
+SLOW_CHECK = 0.1  # seconds between two searches for slow sessions
+STALLED_CHECK = 1.0  # seconds between two searches for stalled sessions
+STALLED, STALLED_LONG = 15.0, 60.0  # seconds without progress until a session ends for another or its own account
+STEPS_PER_SLICE = 500  # heads and sessions looked at between two checkpoints: about a millisecond
+
+
+@dataclass(slots=True)
+class SlowSessions:
+    in_flight: InFlight
+    _slow: list[ActiveAttempt] = field(default_factory=list)  # the next to end is last
+    _slow_at: float = -inf  # the time of that search
+    _in_vain: set[tuple[Holder, bool]] = field(default_factory=set)  # holders that none of them makes room for
+    _promised: set[str] = field(default_factory=set)  # pools whose mail replaces a session that is ending
+    _stalled_at: float = -inf  # the time of the last search for stalled sessions
+
+    def replaced(self, ready: Ready) -> ActiveAttempt | None:
+        """The session to end for an envelope that has found no slot, if there is one."""
+        if ready.routed.limiter.pool in self._promised:
+            return None
+        self._search(trio.current_time())
+        holder, _ = self.in_flight.claim(ready.routed)
+        needs_large = ready.routed.large and self.in_flight.slots.has_room(holder)
+        if (holder, needs_large) in self._in_vain:  # one search serves all pools of an account
+            return None
+        for index in range(len(self._slow) - 1, -1, -1):
+            active = self._slow[index]
+            if not self._may_end(active):
+                del self._slow[index]
+            elif self._makes_room(active, holder, needs_large=needs_large):
+                del self._slow[index]
+                active.successor = ready.routed.limiter.pool
+                self._promised.add(active.successor)
+                return active
+        self._in_vain.add((holder, needs_large))
+        return None
+
+    def ended(self, successor: str) -> None:
+        self._promised.discard(successor)
+
+    def _may_end(self, active: ActiveAttempt) -> bool:
+        return active in self.in_flight.active and not active.gives_way and not active.progress.handed_over
+
+    def _makes_room(self, active: ActiveAttempt, holder: Holder, *, needs_large: bool) -> bool:
+        slots, large_slots = self.in_flight.slots, self.in_flight.large_slots
+        if needs_large:
+            is_large, account = active.ready.routed.large, active.holder.account
+            return is_large and (account == holder.account or large_slots.of(account) > large_slots.of(holder.account))
+        return active.holder == holder or slots.of(active.holder) > slots.of(holder)
+
+    def _search(self, now: float) -> None:
+        """Order the slow sessions: further ones with the same pool end first, then those idle for longest."""
+        if now < self._slow_at + SLOW_CHECK:
+            return
+        self._slow_at = now
+        self._in_vain.clear()
+        sessions = self.in_flight.active
+        for active in sessions:
+            if not active.slow and now >= active.progress.moved_at + (PROMPT if active.holder.answers else SLOW):
+                self.in_flight.mark_slow(active)
+        slow = [active for active in sessions if active.slow and now >= active.progress.moved_at + SLOW]
+        self._slow = [active for active in slow if not active.progress.handed_over]
+        self._slow.sort(key=lambda active: (active.slot.limiter.in_use == 1, active.progress.moved_at), reverse=True)
+
+    def stalled(self, queues: Iterable[PoolQueue]) -> Iterator[ActiveAttempt | None]:
+        """Sessions without progress to end for waiting mail, the longest idle first; None: let other tasks run."""
+        now = trio.current_time()
+        if now < self._stalled_at + STALLED_CHECK:
+            return
+        self._stalled_at = now
+        idle = [active for active in self.in_flight.active if now >= active.progress.moved_at + STALLED]
+        idle.sort(key=lambda active: active.progress.moved_at)
+        by_pool: dict[str, list[ActiveAttempt]] = {}
+        for active in idle:
+            by_pool.setdefault(active.slot.limiter.pool, []).append(active)
+        in_vain: set[tuple[str, Lack, str]] = set()  # accounts and lacks that none of these sessions can help
+        steps = 0
+        for queue in queues if idle else ():
+            for ready in queue.heads():
+                if steps >= STEPS_PER_SLICE:
+                    steps = 0
+                    yield None
+                    if not any(head is ready for head in queue.heads()):  # started in the meantime
+                        continue
+                steps += 1
+                account, lack = ready.routed.envelope.account_id, self.in_flight.lack(ready)
+                if lack is None or now < ready.routed.since + STALLED_CHECK:
+                    continue
+                pool = queue.limiter.pool if lack is Lack.POOL_SLOT else ""
+                if (account, lack, pool) in in_vain:
+                    continue
+                sessions = by_pool.get(pool, []) if pool else idle
+                steps += len(sessions)
+                ending = next((active for active in sessions if self._gives_way(active, ready, lack, now)), None)
+                if ending is None:
+                    in_vain.add((account, lack, pool))
+                else:
+                    yield ending
+
+    def _gives_way(self, active: ActiveAttempt, ready: Ready, lack: Lack, now: float) -> bool:
+        routed, account = ready.routed, ready.routed.envelope.account_id
+        is_own = active.slot.account == account
+        # A server may have answered since the search began: it lets other tasks run.
+        if not self._may_end(active) or now < active.progress.moved_at + STALLED:
+            return False
+        if lack is Lack.POOL_SLOT:
+            # A message for the same server would fare no better.
+            is_same = any(active.progress.address in host.dialled for host in routed.route.hosts)
+            return active.slot.limiter is routed.limiter and not is_own and not is_same
+        if lack is Lack.LARGE_SLOT and not active.ready.routed.large:
+            return False
+        if is_own:
+            return now >= active.progress.moved_at + STALLED_LONG
+        if lack is Lack.LARGE_SLOT:
+            return self.in_flight.large_slots.of(active.slot.account) > self.in_flight.large_slots.of(account)
+        return self.in_flight.slots.of(active.holder) > self.in_flight.slots.of(self.in_flight.claim(routed)[0])

@@ -1,14 +1,32 @@
 """Pending envelopes: taken from the store, but in no SMTP session yet. Each is being prepared or is ready.
 
-Counts them by pool and by account within a pool. Ready envelopes wait in one queue per pool. There accounts take turns,
-an account's retries go before its untried mail, and a large message blocks no small one. No I/O.
+`Pending` counts them by pool and by account within a pool. Each pool has a queue of ready envelopes, in which accounts
+take turns, an account's retries go before its untried mail, and a large message blocks no small one. `next_poll` says
+when delivery reads the store, and `Admission` which due mail becomes pending: no account may fill all the room, each
+pool and account always has room for its first few envelopes, and mail in memory never passes older mail of the same
+account and pool.
+
+`DueMail` reads due mail from the store as envelopes. Usually one poll reads all due mail, in order of time. Behind a
+backlog the polls visit accounts in turn, each for a few recipients at a few domains, continuing where the last visit
+ended. Retries are read separately as they become due: a greylisting server that would accept them now must not receive
+all older untried mail first. Invariant: a recipient that was taken is not read again until it is released.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from math import inf
 
-from appliance.concurrency.fair_share import TurnQueue
+from appliance.concurrency.fair_share import TurnQueue, may_take
+from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import Ready
+from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
+from appliance.deliver.preparing import Envelope, Ready
+from appliance.deliver.warmup import Warmup
+from appliance.environment import Environment
+from appliance.model.mail import DueRecipient
+from appliance.store import Store
 
 
 class PoolQueue:
@@ -23,7 +41,6 @@ class PoolQueue:
         return len(self._queues[0]) + len(self._queues[1])
 
     def add(self, ready: Ready) -> None:
-        """Add an envelope; a retry goes before the untried mail of its account."""
         envelope = ready.routed.envelope
         ahead_of = _is_untried if envelope.is_retry else None
         self._queues[ready.routed.large].add(envelope.account_id, ready, ahead_of)
@@ -41,7 +58,6 @@ class PoolQueue:
         return None
 
     def heads(self) -> list[Ready]:
-        """The first envelope of every account and size."""
         return self._queues[self._turn].heads() + self._queues[1 - self._turn].heads()
 
     def drain(self) -> list[Ready]:
@@ -83,15 +99,12 @@ class Pending:
             self._by_account[pool, account] = count
 
     def move(self, pool: str, to: str, account: str) -> None:
-        """Count an envelope under another pool, once its route is known."""
         if pool != to:
             self.remove(pool, account)
             self.add(to, account)
 
-    # ---- ready envelopes
-
     def enqueue(self, ready: Ready) -> None:
-        """Queue an envelope that is counted already."""
+        """Queue a ready envelope that is counted already."""
         self._queue(ready.routed.limiter).add(ready)
 
     def put_back(self, ready: Ready) -> None:
@@ -101,7 +114,6 @@ class Pending:
         self._queue(limiter).put_back(ready)
 
     def next(self, pool: str, may_go: Callable[[Ready], bool]) -> Ready | None:
-        """Remove and return the next envelope of a pool that may go."""
         queue = self.queues.get(pool)
         ready = None if queue is None else queue.next_that(may_go)
         if ready is not None:
@@ -111,7 +123,6 @@ class Pending:
         return ready
 
     def end_turn(self, pool: str) -> None:
-        """Serve the other pools before this one."""
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
@@ -128,3 +139,282 @@ class Pending:
         if queue is None:
             queue = self.queues[limiter.pool] = PoolQueue(limiter)
         return queue
+
+
+# ---- when to read the store
+
+POLL_AT_ONCE = 0.005  # seconds; one poll reads all mail that arrives within them
+POLL_SOON = 0.1  # seconds; enough envelopes are pending, but they may all be for one slow pool
+
+
+class Poll(Enum):
+    ALL = auto()  # all due mail, and the holds of pools
+    NEW = auto()  # mail that became due since the last poll
+    LIMITERS = auto()  # no mail: the holds of pools, so that ready mail can go
+
+
+@dataclass(slots=True)
+class PollState:
+    """The inputs of `next_poll`. Times are on Trio's clock."""
+
+    polled_at: float = -inf
+    polled_all_at: float = -inf
+    checked_at: float = -inf  # limiters; checking them must not delay a poll for mail
+    is_requested: bool = True
+    has_room: bool = False  # a pool has room for mail that was left in the store
+    due_in: float = inf  # seconds until the next recipient is due
+    is_short: bool = True  # few envelopes are pending
+    has_left: bool = False  # due mail was left in the store
+    has_ready: bool = False  # envelopes are ready, but have no session
+
+
+def next_poll(state: PollState, now: float, all_every: float) -> tuple[float, Poll]:
+    """Return the seconds until the next poll (0: now) and what it reads.
+
+    The earliest row whose condition holds decides. A poll reads all due mail if the last one that did so was
+    `all_every` seconds ago, else only mail that became due since the last poll.
+
+    | condition                                             | time                                                |
+    |-------------------------------------------------------|-----------------------------------------------------|
+    | a poll is requested or a recipient is due, and few    | `POLL_AT_ONCE` after the last poll                  |
+    | envelopes are pending or a pool has room              |                                                     |
+    | the same, with enough envelopes pending               | `POLL_SOON` after it, or once `all_every` is over   |
+    | due mail was left in the store: its pool was full or  | `all_every` after all due mail was read             |
+    | held, or it exceeded one poll                         |                                                     |
+    | envelopes are ready without a session: limiters open  | no poll; limiters are checked `all_every` after the |
+    | with time, and holds end                              | last check                                          |
+    | always                                                | `SLEEP_LIMIT` after the last poll                   |
+    """
+    all_at = state.polled_all_at + all_every
+    soonest = min(state.polled_at + (POLL_AT_ONCE if state.is_short or state.has_room else POLL_SOON), all_at)
+    at = min(
+        soonest if state.is_requested else inf,
+        max(now + state.due_in, soonest),
+        all_at if state.has_left else inf,
+        state.polled_at + SLEEP_LIMIT,
+    )
+    seconds = max(0.0, at - now)
+    until_check = max(0.0, state.checked_at + all_every - now)
+    if state.has_ready and until_check < seconds:
+        return until_check, Poll.LIMITERS
+    return seconds, Poll.ALL if now + seconds >= all_at else Poll.NEW
+
+
+# ---- which mail to take
+
+PENDING_PER_POOL = 100  # envelopes of one pool, or for domains without a known route
+PENDING_OF_NEW = 1_000  # envelopes in total up to which new mail is taken from memory, and need not be read later
+PENDING_WITH_RETRIES = 2_000  # envelopes in total up to which retries are taken: they go before pending mail
+PENDING_OF_ONE = 5  # envelopes of one account for one pool that are always taken
+FEW_PENDING = 50  # envelopes, in total or of one pool, below which a poll for more is worth it at any time
+UNROUTED_NEW = "*new"  # as UNROUTED, for mail from memory: older mail that is being routed must not delay it
+
+
+@dataclass(slots=True)
+class Admission:
+    pending: Pending
+    limiters: PoolLimiters
+    warmup: Warmup
+    _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
+
+    @property
+    def has_left(self) -> bool:
+        return bool(self._left)
+
+    def leave(self, pool: str, account: str) -> None:
+        self._left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(account)
+
+    def forget_left(self) -> None:
+        self._left.clear()
+
+    def may_take(self, account: str, domain: str) -> bool:
+        """Whether to read more of an account's untried mail for a domain."""
+        return self._admits(account, self.limiters.pool_of(domain), PENDING_PER_POOL)
+
+    def pool_for_due(self, envelope: Envelope) -> str | None:
+        """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
+        pool = self.limiters.pool_of(envelope.domain)
+        is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
+        limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
+        return pool if self._admits(envelope.account_id, pool, limit) else None
+
+    def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
+        """The same for an envelope that was just accepted; `is_behind`: the store has a backlog.
+
+        Behind a backlog, mail for a pool without pending mail of the account is still taken: the rounds of the store
+        visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
+        """
+        account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
+        has_older = is_behind or account in self._left.get(pool, ())
+        if has_older and pool != UNROUTED_NEW and self.pending.of(pool, account) > 0:
+            return None
+        limit = PENDING_OF_NEW if self.pending.total < PENDING_OF_NEW else PENDING_PER_POOL
+        return pool if self._admits(account, pool, limit) else None
+
+    def _admits(self, account: str, pool: str, limit: int) -> bool:
+        pending, own = self.pending[pool], self.pending.of(pool, account)
+        if pool in (UNROUTED, UNROUTED_NEW):
+            # These envelopes wait for the name servers of their domains: no account may take all the room.
+            has_room = may_take(own, limit - pending)
+        else:
+            has_room = pending < min(limit, self.warmup.pending_limit(pool))
+        if (has_room or own < PENDING_OF_ONE) and not self.limiters.is_held(pool):
+            return True
+        if not pending and self.limiters.may_probe(pool, account):
+            return True
+        self.leave(pool, account)
+        return False
+
+    def should_poll(self, account: str, domain: str, *, is_behind: bool) -> bool:
+        """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
+        pool = self.limiters.pool_of(domain)
+        if is_behind and self.pending[pool] < FEW_PENDING:
+            return True
+        return bool(self._left) and (self._has_room(pool, account) or self._has_room(UNROUTED, account))
+
+    def _has_room(self, pool: str, account: str) -> bool:
+        accounts = self._left.get(pool)
+        if accounts is None or self.limiters.is_held(pool):
+            return False
+        has_few = account in accounts and self.pending.of(pool, account) < PENDING_OF_ONE
+        return has_few or self.pending[pool] < FEW_PENDING
+
+
+# ---- due mail from the store
+
+RECIPIENTS_PER_POLL = 500  # in addition to those already taken
+LEAST_PER_ACCOUNT = 5  # recipients per poll, however many accounts have a backlog
+DOMAINS_PER_VISIT = 25  # of one account in one round
+RECIPIENTS_PER_VISIT = 50  # of one domain in one round; also the limit of one transaction
+OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due from its arrival, before its commit
+
+MayTake = Callable[[str, str], bool]
+
+
+@dataclass(slots=True)
+class DueMail:
+    """Reads envelopes. `may_take` decides whether to take more of an account's untried mail for a domain."""
+
+    store: Store
+    env: Environment
+    new_messages: Container[str] = frozenset()  # handed over in memory, so not to be read here
+    taken: set[str] = field(default_factory=set)  # pending recipients; for the store they are still due
+    is_behind: bool = False  # the last poll read less than was due
+    _taken_counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by account and domain
+    _released: set[str] | None = None  # recipients released during a poll, which may read them as still due
+    _read_until: int = 0  # mail due by then has been read
+    _retries_read_until: int = 0  # the same for retries, behind a backlog
+    _last_account: str = ""  # visited last
+    _last_domains: dict[str, str] = field(default_factory=dict)  # by account: the last domain of its last visit
+
+    def take(self, envelope: Envelope) -> None:
+        self.taken.update([recipient.id for recipient in envelope.recipients])
+        lane = envelope.account_id, envelope.domain
+        self._taken_counts[lane] = self._taken_counts.get(lane, 0) + len(envelope.recipients)
+
+    def release(self, envelope: Envelope) -> None:
+        recipients = [recipient.id for recipient in envelope.recipients]
+        self.taken.difference_update(recipients)
+        if self._released is not None:
+            self._released.update(recipients)
+        lane = envelope.account_id, envelope.domain
+        remaining = self._taken_counts.pop(lane, 0) - len(envelope.recipients)
+        if remaining > 0:
+            self._taken_counts[lane] = remaining
+
+    async def new(self, may_take: MayTake) -> list[Envelope]:
+        """Mail that became due since the last poll; all due mail if the clock was set back."""
+        since = self._read_until - OVERLAP
+        with self._noting_released():
+            return await self._poll(since if self._read_until <= self.env.now() else 0, may_take)
+
+    async def all(self, may_take: MayTake) -> list[Envelope]:
+        with self._noting_released():
+            return await self._poll(0, may_take)
+
+    async def left(self, may_take: MayTake) -> list[Envelope]:
+        """One round of mail left in the store, for pools that have room again."""
+        with self._noting_released():
+            return envelopes(await self._round(may_take))
+
+    @contextmanager
+    def _noting_released(self) -> Iterator[None]:
+        self._released = set()
+        try:
+            yield
+        finally:
+            self._released = None
+
+    async def _poll(self, since: int, may_take: MayTake) -> list[Envelope]:
+        if not self.is_behind:
+            now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
+            due = await self.store.queue.due(simulated=False, most=limit, since=since)
+            if len(due) < limit:
+                self._read_until = now
+                self._retries_read_until = now
+                new = filter(self._is_new, due)
+                return envelopes(row for row in new if row.attempt_count or may_take(row.account_id, row.domain))
+        retries = await self._retries()
+        backlog = await self._round(may_take)
+        self.is_behind = len(backlog) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
+        known = {row.id for row in retries}
+        return envelopes(retries + [row for row in backlog if row.id not in known])
+
+    # ---- behind a backlog
+
+    async def _retries(self) -> list[DueRecipient]:
+        """Retries that became due since the last poll; the rounds read those that this query does not return."""
+        now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
+        since, self._retries_read_until = self._retries_read_until or now, now
+        due = await self.store.queue.due_retries(most=limit, since=since)
+        return [row for row in due if self._is_new(row)]
+
+    async def _round(self, may_take: MayTake) -> list[DueRecipient]:
+        backlog: list[DueRecipient] = []
+        accounts = await self.store.lanes.accounts()
+        self._last_domains = {account: domain for account, domain in self._last_domains.items() if account in accounts}
+        share = max(LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL // max(1, len(accounts)))
+        later = [account for account in accounts if account > self._last_account]
+        for account in later + accounts[: len(accounts) - len(later)]:
+            if len(backlog) >= RECIPIENTS_PER_POLL:
+                break
+            backlog += await self._visit(account, share, may_take)
+            self._last_account = account
+        return backlog
+
+    async def _visit(self, account: str, share: int, may_take: MayTake) -> list[DueRecipient]:
+        domains = await self.store.lanes.domains(account, self._last_domains.get(account, ""), DOMAINS_PER_VISIT)
+        self._last_domains[account] = ""  # start over, unless there are more
+        recipients: list[DueRecipient] = []
+        for number, domain in enumerate(domains, 1):
+            if may_take(account, domain):
+                limit = min(RECIPIENTS_PER_VISIT, share - len(recipients))
+                # For the store, recipients already taken are still due, and come first.
+                due = await self.store.lanes.due(account, domain, limit + self._taken_counts.get((account, domain), 0))
+                recipients += [recipient for recipient in due if self._is_new(recipient)][:limit]
+            if len(recipients) >= share or number == DOMAINS_PER_VISIT:
+                self._last_domains[account] = domain
+                break
+        return recipients
+
+    def _is_new(self, recipient: DueRecipient) -> bool:
+        was_released = self._released is not None and recipient.id in self._released
+        return not (recipient.id in self.taken or was_released or recipient.message_id in self.new_messages)
+
+
+def envelopes(recipients: Iterable[DueRecipient]) -> list[Envelope]:
+    """Group recipients by message and domain, up to the limit of one transaction; accounts take turns."""
+    groups: dict[tuple[str, str], list[DueRecipient]] = {}
+    for recipient in recipients:
+        groups.setdefault((recipient.message_id, recipient.domain), []).append(recipient)
+    ordered = [
+        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]))
+        for (message_id, domain), group in groups.items()
+        for first in range(0, len(group), RECIPIENTS_PER_VISIT)
+    ]
+    if len({envelope.account_id for envelope in ordered}) < 2:
+        return ordered
+    queue = TurnQueue[str, Envelope]()
+    for envelope in ordered:
+        queue.add(envelope.account_id, envelope)
+    return queue.drain()

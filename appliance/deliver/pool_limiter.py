@@ -93,7 +93,6 @@ class Throttle:
             self._pause, self.slowed_by = FIRST_PAUSE, None
 
     def is_at_rest(self, now: int) -> bool:
-        """Whether it can be dropped without losing anything."""
         return self.slowed_by is None or abs(now - self.slowed_until) >= LONGEST_PAUSE
 
 
@@ -138,7 +137,6 @@ class PoolLimiter:
 
     @property
     def slots(self) -> int:
-        """Simultaneous transactions allowed on this node."""
         return max(1, self.throttle.slots // self._nodes())
 
     @property
@@ -268,7 +266,6 @@ class PoolLimiter:
             self.hold_reason = f"{count} refusals in a row of mail from this server, the last with {status}"
 
     def reopen(self) -> None:
-        """Forget the refusals that hold the pool."""
         self._faults.clear()
         self._standings.clear()
         self.hold_reason = None

@@ -15,14 +15,15 @@ from, so each node holds and probes its own mail; the operator's holds apply to 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 import trio
 
-from appliance.concurrency.batch_writer import STORAGE_PAUSE
 from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.wake import STORAGE_PAUSE
 from appliance.deliver.pool_limiter import JudgedSender, PoolLimiter
-from appliance.deliver.providers import ProviderServers
+from appliance.deliver.providers import Pool, ProviderPools
 from appliance.deliver.route import Route
 from appliance.deliver.smtp.protocol import Stage, Verdict
 from appliance.environment import Environment
@@ -43,9 +44,47 @@ ACCOUNTS_EVERY = 10.0  # seconds between two checks whether there is more than o
 ACCOUNTS_PUBLISHED = 100  # slowed accounts of one pool
 ACCEPTED_KEPT = 20_000  # recipients that a server accepted most recently, of all pools
 ACCEPTED_FOR = 7 * 24 * 3600.0  # seconds; an older delivery says nothing about today
+ANSWER_COUNTS_FOR = 6 * 3600.0  # seconds, of a provider's server at an address
+ADDRESSES_KEPT = 20_000
+HOSTS_KEPT = 10_000
 UNROUTED = ""  # instead of a pool, for domains whose pool is not known yet
 
 log = get_logger("deliver")
+
+
+class ProviderServers:
+    """The addresses at which a provider's server has answered, and the pools for host names, cached."""
+
+    def __init__(self, pools: ProviderPools) -> None:
+        self.pools = pools
+        self.by_name = {pool.name: pool for pool in pools.providers.values()}
+        self._by_host: dict[str, Pool] = {}
+        # By address: the provider, and the time of its last answer. Mail to a held pool goes to no server.
+        self._providers: TtlCache[str, tuple[str, float]] = TtlCache(ADDRESSES_KEPT, inf)
+
+    def pool_of(self, host: str) -> Pool:
+        if (pool := self._by_host.get(host)) is None:
+            if len(self._by_host) >= HOSTS_KEPT:
+                self._by_host.clear()
+            pool = self._by_host[host] = self.pools.of(host)
+        return pool
+
+    def known_as(self, pool: str) -> str:
+        """The pool's name for operators: a limiter that has the name of a provider's host is shown as the provider."""
+        return pool if pool in self.by_name or not pool else self.pool_of(pool).name
+
+    def provider_at(self, address: str, held: Container[str] = ()) -> str | None:
+        """The provider whose server answered at this address lately, or before its pool was `held`."""
+        provider, answered_at = self._providers.get(address) or ("", -inf)
+        return provider if provider in held or trio.current_time() < answered_at + ANSWER_COUNTS_FOR else None
+
+    def answered(self, host: str, address: str) -> None:
+        """The server at this address of a host completed its opening."""
+        if (pool := self.pool_of(host)).is_provider:
+            self._providers.put(address, (pool.name, trio.current_time()))
+
+    def silent(self, address: str) -> None:
+        self._providers.discard(address)
 
 
 @dataclass(slots=True)
@@ -76,14 +115,11 @@ class PoolSlot:
 
     @property
     def affects_hold(self) -> bool:
-        """Whether a hold must begin, or may end."""
         return self.probes is not None or any(limiter.hold_reason is not None for limiter in self.answered)
 
 
 @dataclass(slots=True)
 class PoolLimiters:
-    """A limiter for each pool that has mail or something to remember."""
-
     store: Store
     env: Environment
     servers: ProviderServers
@@ -131,9 +167,8 @@ class PoolLimiters:
         return limiter.provider is not None and self.at(route, host.name, host.dialled[0]) is not limiter
 
     def at(self, route: Route, host: str, address: str) -> PoolLimiter:
-        """The limiter of a server."""
         pool, is_relay = self.servers.pool_of(host), route.relay is not None
-        provider = None if is_relay else self.servers.provider_at(address)
+        provider = None if is_relay else self.servers.provider_at(address, self._holds)
         if provider is not None:
             pool = self.servers.by_name[provider]
         is_unanswered = provider is None and pool.is_provider and not is_relay
@@ -165,7 +200,6 @@ class PoolLimiters:
         return provider is None or (not provider.throttle.is_slowed(now) and provider.lets_pass(account, now))
 
     def is_held(self, pool: str) -> bool:
-        """Whether the pool is held, or all mail is paused."""
         if self._pause is not None:
             return True
         return bool(self._holds) and (pool in self._holds or self.servers.known_as(pool) in self._holds)
@@ -188,10 +222,7 @@ class PoolLimiters:
         return PoolSlot(limiter, account, domain, probes)
 
     def move(self, slot: PoolSlot, route: Route, host: str, address: str) -> bool:
-        """Move a slot to the limiter of this server; False: that limiter has no free slot.
-
-        Mail must not flood the pool of a second server because its first server is dead.
-        """
+        """Move a slot to the limiter of this server; False: that has no free slot, even if the first server is dead."""
         if not slot.dialled:
             slot.dialled = True
             return True
@@ -215,14 +246,10 @@ class PoolLimiters:
         return JudgedSender(slot.account, slot.domain, self._only)
 
     def note_accepted(self, limiter: PoolLimiter, account: str, address: str) -> None:
-        """A server of the pool accepted a message for this recipient."""
         self._accepted.put(hash((limiter.pool, account, address)), True)
 
     def repeated(self, limiter: PoolLimiter, account: str, verdicts: list[tuple[str, Verdict]]) -> list[Verdict]:
-        """Of verdicts without a reason, by recipient, those that recipients accepted before have met repeatedly.
-
-        A verdict on the whole message counts once for all its recipients.
-        """
+        """Of verdicts without a reason, those met repeatedly by recipients that were accepted before."""
         met = [
             (key, verdict)
             for address, verdict in verdicts
@@ -270,7 +297,6 @@ class PoolLimiters:
                 log.info("pool resumed: slow-downs lifted", pool=limiter.pool)
 
     def _log_holds(self, before: dict[str, PoolHold]) -> None:
-        """Log the beginning of an operator's hold, and the end of every hold."""
         for pool in self._holds.keys() - before.keys():
             if self._holds[pool].probe_at is None:
                 log.warning("pool held by the operator", pool=pool, reason=self._holds[pool].reason)

@@ -2,27 +2,94 @@
 
 The scheduler calls the steps, and each returns a value: `known` or `find` → `DeliveryPath`, `prepare` → `Ready`, or
 `Routed` if the message is unsigned, and `signed` → a batch of `Ready`. An envelope that fails is `NotPrepared`. Threads
-sign messages with the keys of their From domain, several per thread hop; accounts take turns.
+sign messages with the keys of their From domain, several per thread hop; accounts take turns. `Payloads` returns the
+bytes to send; a message in several sessions at once has one copy in memory.
 """
 
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import trio
 
 from appliance.concurrency.fair_share import TurnQueue
-from appliance.concurrency.ttl_cache import TtlCache
-from appliance.deliver.due_mail import Envelope
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.route import Route, RouteCache
+from appliance.deliver.route import NoRoute, Route, Router
+from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.environment import Environment
+from appliance.errors import Refused
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.message.addresses import parse
 from appliance.message.dkim import Algorithm, SigningKey, sign
+from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import DueRecipient
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
+
+
+class Envelope(NamedTuple):
+    """One message and its recipients at one domain, to be delivered in one SMTP transaction."""
+
+    message_id: str
+    account_id: str
+    domain: str
+    recipients: tuple[DueRecipient, ...]
+
+    @property
+    def is_retry(self) -> bool:
+        return self.recipients[0].attempt_count > 0
+
+    @property
+    def sender_domain(self) -> str:
+        """The domain of the From header, whose keys sign the message: DMARC checks From, not the envelope sender."""
+        recipient = self.recipients[0]
+        try:
+            return parse(recipient.sender, "from").domain
+        except (Refused, ValueError):  # stored by an older version; the mail still goes out
+            return recipient.envelope_from.rpartition("@")[2]
+
+
+# ---- the route
+
+ROUTE_FRESH, ROUTES_KEPT = 1.0, 1_000  # seconds for which envelopes for one domain share a route; domains
+
+log = get_logger("deliver")
+
+
+@dataclass(slots=True)
+class RouteCache:
+    """Routes, looked up once for all envelopes for a domain within a moment."""
+
+    router: Router
+    _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))  # by domain
+    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
+
+    def known(self, domain: str) -> Route | None:
+        return self._known.get(domain)
+
+    async def find(self, domain: str) -> Route:
+        if (route := self.known(domain)) is not None:
+            return route
+        result = await self._finding.run(domain, partial(self._find, domain))
+        if isinstance(result, NoRoute):
+            raise NoRoute(result.status, result.text, result.detail)
+        return result
+
+    async def _find(self, domain: str) -> Route | NoRoute:
+        try:
+            route = await self.router.route(domain)
+        except NoRoute as reason:
+            if reason.detail:
+                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
+            return reason
+        self._known.put(domain, route)
+        return route
+
 
 # ---- signing
 
@@ -32,8 +99,6 @@ SIGNATURES_KEPT = 1_000  # for messages with recipients at several domains
 
 
 class Signing(NamedTuple):
-    """The keys and the return path of a From domain."""
-
     keys: list[SigningKey]
     return_path: str | None = None  # the domain of the envelope sender, if one is in use
 
@@ -46,10 +111,7 @@ class Unsigned(NamedTuple):
 
 @dataclass(slots=True)
 class Signer:
-    """Signs messages with the keys of their From domain, several per thread hop: a hop costs as much as a signature.
-
-    It also reads the return path of that domain if `return_paths` is set.
-    """
+    """Signs messages, several per thread hop: a hop costs as much as a signature. Reads return paths if so set."""
 
     keys: SigningKeys
     env: Environment
@@ -66,7 +128,6 @@ class Signer:
         self._known = TtlCache(KEYS_KEPT, KEYS_FRESH, self.env.now)
 
     def made(self, message_id: str) -> bytes | None:
-        """The DKIM-Signature fields of a recently signed message."""
         return self._signatures.get(message_id)
 
     async def sign(self, messages: Sequence[Unsigned]) -> list[bytes | Exception]:
@@ -81,7 +142,6 @@ class Signer:
         return results
 
     def known(self, account_id: str, domain: str) -> Signing | None:
-        """The keys of a domain, if they were read a moment ago."""
         return self._known.get((account_id, domain))
 
     async def find(self, account_id: str, domain: str) -> Signing:
@@ -116,8 +176,6 @@ LARGE_MESSAGE = 1024 * 1024  # bytes; a larger message is in memory until its se
 
 
 class DeliveryPath(NamedTuple):
-    """The route of an envelope, the keys that sign its message, and its return path if one is in use."""
-
     route: Route
     keys: list[SigningKey]
     return_path: str | None = None
@@ -171,7 +229,6 @@ class Preparing:
     # ---- the route
 
     def known(self, envelope: Envelope) -> DeliveryPath | None:
-        """The path of an envelope, if it is in memory."""
         route, domain = self.routes.known(envelope.domain), envelope.sender_domain
         signing = self.signer.known(envelope.account_id, domain)
         return None if route is None or signing is None else _path(envelope, route, domain, signing)
@@ -229,7 +286,6 @@ class Preparing:
         return ready
 
     async def _sign_batch(self, batch: list[Routed]) -> list[bytes | Exception]:
-        """The signature of each message, or the error."""
         unsigned, failed, messages = [], {}, self.store.messages
         for routed in batch:
             message_id = routed.envelope.message_id
@@ -242,10 +298,7 @@ class Preparing:
         return [failed.get(routed.envelope.message_id) or next(signatures) for routed in batch]
 
     def _next_unsigned(self) -> tuple[list[Ready | NotPrepared], list[Routed]]:
-        """Envelopes whose message was signed in the meantime, and this signer's share of the unsigned messages.
-
-        A large message ends a share, so that memory holds one per signer.
-        """
+        """Envelopes signed in the meantime, and this signer's share of the others; a large message ends a share."""
         ready: list[Ready | NotPrepared] = []
         batch: list[Routed] = []
         later: list[Routed] = []
@@ -273,14 +326,58 @@ class Preparing:
 
 
 def _path(envelope: Envelope, route: Route, domain: str, signing: Signing) -> DeliveryPath:
-    """The path of an envelope whose From is at `domain`.
-
-    The return path replaces a sender at that domain only. The client chose any other sender, and an empty sender asks
-    for no bounces.
-    """
+    """The path of an envelope. The return path replaces only a sender at the From domain."""
     is_own = signing.return_path is not None and envelope.recipients[0].envelope_from.rpartition("@")[2] == domain
     return DeliveryPath(route, signing.keys, signing.return_path if is_own else None)
 
 
 def _slow(routed: Routed) -> bool:
     return any(key.algorithm is Algorithm.RSA for key in routed.keys)
+
+
+# ---- payloads
+
+THREAD_BYTES = 256 * 1024  # size from which a payload is made on a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    store: Store
+    env: Environment
+    _limiter: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
+    _shared: WeakValueDictionary[str, Payload] = field(default_factory=WeakValueDictionary)  # by message
+    _making: SingleFlight[str, Payload] = field(default_factory=SingleFlight)
+
+    async def of(self, ready: Ready) -> Payload:
+        """The payload of a message; one copy for all its recipients."""
+        envelope = ready.routed.envelope
+        if envelope.recipients[0].recipient_count == 1:
+            return await self._make(ready)
+        if (payload := self._shared.get(envelope.message_id)) is None:
+            payload = await self._making.run(envelope.message_id, partial(self._make, ready))
+            self._shared[envelope.message_id] = payload
+        return payload
+
+    async def seven_bit(self, ready: Ready, transaction: MailTransaction) -> MailTransaction:
+        """Re-encode the message in seven bits and sign it again, for the rare server that needs it."""
+        mime, keys, now = await self._mime(ready), ready.routed.keys, self.env.now() // 1_000_000
+
+        def encode() -> Payload:
+            encoded = seven_bit(mime)
+            return prepare(sign(encoded, keys, now_seconds=now) + encoded)
+
+        try:
+            payload = await trio.to_thread.run_sync(encode, limiter=self._limiter)
+        except CannotEncode as cannot:
+            return transaction._replace(unencodable=str(cannot))
+        return transaction._replace(payload=payload, needs_smtputf8=False)
+
+    async def _make(self, ready: Ready) -> Payload:
+        signature, mime = ready.signature, await self._mime(ready)
+        if len(mime) < THREAD_BYTES:
+            return prepare(signature + mime)
+        return await trio.to_thread.run_sync(lambda: prepare(signature + mime), limiter=self._limiter)
+
+    async def _mime(self, ready: Ready) -> bytes:
+        messages, message_id = self.store.messages, ready.routed.envelope.message_id
+        return ready.routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)

@@ -13,13 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings
 from appliance.config.values import place_of
-
-ANSWER_COUNTS_FOR = 6 * 3600.0  # seconds
-ADDRESSES_KEPT = 20_000
-HOSTS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +33,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A row of the table: the suffixes of a provider's MX hosts, and the initial limits of its pool.
-
-    A `*` in a suffix matches exactly one label.
-    """
+    """The suffixes of a provider's MX hosts (`*` is one label), and the initial limits of its pool."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -162,40 +154,6 @@ class ProviderPools:
         return Pool(organisation(host), self.others)
 
 
-class ProviderServers:
-    """The addresses at which a provider's server has answered, and the pools for host names, cached."""
-
-    def __init__(self, pools: ProviderPools) -> None:
-        self.pools = pools
-        self.by_name = {pool.name: pool for pool in pools.providers.values()}
-        self._by_host: dict[str, Pool] = {}
-        self._providers: TtlCache[str, str] = TtlCache(ADDRESSES_KEPT, ANSWER_COUNTS_FOR)  # by address
-
-    def pool_of(self, host: str) -> Pool:
-        if (pool := self._by_host.get(host)) is None:
-            if len(self._by_host) >= HOSTS_KEPT:
-                self._by_host.clear()
-            pool = self._by_host[host] = self.pools.of(host)
-        return pool
-
-    def known_as(self, pool: str) -> str:
-        """The pool's name for operators: a limiter that has the name of a provider's host is shown as the provider."""
-        return pool if pool in self.by_name or not pool else self.pool_of(pool).name
-
-    def provider_at(self, address: str) -> str | None:
-        """The provider whose server answered at this address."""
-        return self._providers.get(address)
-
-    def answered(self, host: str, address: str) -> None:
-        """The server at this address of a host completed its opening."""
-        if (pool := self.pool_of(host)).is_provider:
-            self._providers.put(address, pool.name)
-
-    def silent(self, address: str) -> None:
-        """No server answers at this address any more."""
-        self._providers.discard(address)
-
-
 # ---- the operator's settings
 
 
@@ -226,7 +184,6 @@ def pools(config: Config) -> ProviderPools:
 
 
 def pool_names(config: Config) -> frozenset[str]:
-    """The names of all built-in and configured pools."""
     return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {DEFAULT_POOL}
 
 

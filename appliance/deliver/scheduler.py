@@ -2,35 +2,196 @@
 
     due_mail → Envelope → preparing → Ready → a session of its pool → attempt → Outcomes → recorded, many per commit
 
-Others decide: `admission.py` when to read the store and which mail to take, `in_flight.py` which session may start.
-This module calls them in order and owns the tasks of preparing. New mail arrives in memory; polls of the store read all
-other due mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session
-starts, running ones get `grace` seconds, and their outcomes are recorded.
+Others decide: `pending.py` when to read the store and which mail to take, `in_flight.py` which session starts or ends.
+This module calls them in order and owns the tasks. New mail arrives in memory; polls of the store read all other due
+mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session starts,
+running ones get `grace` seconds, and their outcomes are recorded. Only the attempt holds a session: neither signing
+before it nor the commit after it keeps a server waiting.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 import trio
 
-from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
 from appliance.concurrency.fair_share import Shares
-from appliance.deliver.admission import FEW_PENDING, Admission, Poll, PollState, next_poll
-from appliance.deliver.attempt import Deliverer
-from appliance.deliver.due_mail import DueMail, Envelope, envelopes
-from appliance.deliver.in_flight import InFlight
+from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
+from appliance.deliver.attempt import ActiveAttempt, Deliverer
+from appliance.deliver.in_flight import InFlight, SlowSessions
 from appliance.deliver.outcome import observe
-from appliance.deliver.pending import Pending
-from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
-from appliance.deliver.sessions import AttemptResult, SessionRunner, recording
-from appliance.deliver.slow_sessions import SlowSessions
+from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, envelopes, next_poll
+from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, worth_keeping
 from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
+from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
+from appliance.store import Store
 from appliance.store.new_mail import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
+
+POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
+
+
+class AttemptResult(NamedTuple):
+    envelope: Envelope
+    outcomes: list[Outcome]
+    limiter: PoolLimiter | None = None  # counts the result as unrecorded until it is on disk
+
+
+def recording(store: Store) -> BatchWriter[AttemptResult]:
+    async def write(batch: list[AttemptResult]) -> None:
+        if outcomes := [outcome for result in batch for outcome in result.outcomes]:
+            await store.queue.record(outcomes)
+
+    def fields(result: AttemptResult) -> dict[str, str]:
+        return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}
+
+    return BatchWriter("deliver", write, fields)
+
+
+@dataclass(slots=True, kw_only=True)
+class SessionRunner:
+    pending: Pending
+    in_flight: InFlight
+    slow: SlowSessions
+    deliverer: Deliverer
+    results: BatchWriter[AttemptResult]
+    new_mail: NewMail  # woken when the scheduler has something to do
+    tasks: trio.Nursery
+
+    # ---- starting
+
+    async def start_all(self) -> None:
+        """Serve all pools in turn, with checkpoints between slices; then end stalled sessions for waiting mail."""
+        self.in_flight.serve_all()
+        for number, pool in enumerate(list(self.pending.queues), 1):
+            self.start_pool(pool)
+            if number % POOLS_PER_SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        for active in self.slow.stalled(list(self.pending.queues.values())) if self.pending.queues else ():
+            if active is None:
+                await trio.lowlevel.checkpoint()
+            else:
+                active.give_way()
+
+    def start_pool(self, pool: str) -> None:
+        if self.in_flight.brake.is_on:
+            return
+        has_started, self.in_flight.urgent = False, None
+        while (active := self._next_attempt(pool)) is not None:
+            self.tasks.start_soon(self._run, active)
+            has_started = True
+        if has_started:
+            self.pending.end_turn(pool)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        urgent, self.in_flight.urgent = self.in_flight.urgent, None
+        if urgent is not None and (replaced := self.slow.replaced(urgent)) is not None:
+            replaced.give_way()
+
+    def _next_attempt(self, pool: str) -> ActiveAttempt | None:
+        """The next attempt of a pool, for as many recipients as the warm-up permits; with a return path, for one."""
+        queue = self.pending.queues.get(pool)
+        if queue is None or not self.in_flight.is_open(queue.limiter):
+            return None
+        ready = self.pending.next(pool, self.in_flight.may_start)
+        if ready is None:
+            return None
+        routed, recipients = ready.routed, ready.routed.envelope.recipients
+        limit = len(recipients) if routed.return_path is None else 1
+        permit = self.deliverer.warmup.permit(pool, routed.route, limit)
+        if permit.count < len(recipients):
+            self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
+            ready = ready._replace(routed=routed.of(recipients[: permit.count]))
+        return self.in_flight.enter(ready, permit)
+
+    # ---- running
+
+    async def _run(self, first: ActiveAttempt) -> None:
+        """Attempt an envelope, then the next ones of its pool, in one scope until it is cancelled for other mail."""
+        active: ActiveAttempt | None = first
+        limiter = first.ready.routed.limiter
+        while active is not None:
+            with trio.CancelScope() as scope:
+                gave_way = False
+                while active is not None and not gave_way:
+                    active.scope = scope
+                    outcomes: list[Outcome] | Shortage | None
+                    try:
+                        outcomes = await self.deliverer.attempt(active)
+                    except Shortage as shortage:
+                        outcomes = shortage
+                    finally:
+                        if active.successor is not None:
+                            self.slow.ended(active.successor)
+                        if self.in_flight.leave(active):
+                            self.new_mail.wake()
+                    gave_way = active.gives_way  # too late for this attempt, and not meant for the next
+                    active = self._next_after(active, outcomes, limiter)
+            if scope.cancelled_caught and active is not None:
+                if active.successor is None:
+                    active = self._next_after(active, self.deliverer.gave_way(active), limiter)
+                else:
+                    self._finish(active, None)
+                    self.start_pool(active.successor)
+                    active = None
+
+    def _next_after(
+        self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None, limiter: PoolLimiter
+    ) -> ActiveAttempt | None:
+        """Finish an attempt; return the next one of its session."""
+        self._finish(active, outcomes)
+        if isinstance(outcomes, Shortage):
+            return None
+        limiters, connections = self.deliverer.limiters, self.deliverer.connections
+        if limiters.has_moved(limiter, active.ready.routed.route):
+            self.pending.reassign(limiter.pool, lambda ready: limiters.of_route(ready.routed.route))
+            self.in_flight.others_wait = True  # in their new pools
+            self.new_mail.wake()
+        if connections.to_quit:  # in a task: a result must not wait for a QUIT
+            self.tasks.start_soon(connections.quit_ended)
+        return None if self.in_flight.others_wait else self._next_attempt(limiter.pool)
+
+    def _finish(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:
+        """Record the outcomes; without any, queue the envelope as if no attempt had started."""
+        envelope = active.ready.routed.envelope
+        if active.slot.affects_hold:
+            self.tasks.start_soon(self.deliverer.limiters.update_holds, active.slot)
+        if isinstance(outcomes, list):
+            self.results.add(AttemptResult(envelope, outcomes, active.slot.limiter))
+            return
+        if isinstance(outcomes, Shortage):
+            self.meet_shortage(outcomes)
+        elif active.successor is None:
+            self.in_flight.pause_domain(envelope.domain)
+        active.slot.limiter.undo()
+        self.deliverer.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
+        self.deliverer.warmup.use_only(active.permit, 0)
+        had_ready = bool(self.pending.queues)
+        if active.successor is None:
+            self.pending.put_back(active.ready)
+        else:
+            self.pending.add(active.ready.routed.limiter.pool, envelope.account_id)
+            self.pending.enqueue(active.ready)
+        self.wake_if_waiting(had_ready)
+
+    def wake_if_waiting(self, had_ready: bool) -> None:
+        """Have the scheduler check the limiters from now on, if mail has started to wait for a session."""
+        if self.pending.queues and not had_ready:
+            self.new_mail.wake()
+
+    def meet_shortage(self, shortage: Shortage) -> None:
+        self.in_flight.brake.meet(shortage)
+        if not self.in_flight.is_stopping:
+            self.tasks.start_soon(self.deliverer.connections.drop_idle)
+
+
+# ---- the loop
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator sets another number
 LARGE_SESSIONS = 16  # transactions with large messages, each of which is in memory until it ends
@@ -59,7 +220,6 @@ class Scheduler:
     _due_at: int | None = None  # when the next recipient will be due, as far as is known
 
     def in_flight(self) -> int:
-        """The number of recipients in SMTP sessions."""
         return self.deliverer.store.under_delivery.count()
 
     async def run(self) -> None:
@@ -247,10 +407,7 @@ class Scheduler:
     # ---- recorded results
 
     def _recorded(self, results: list[AttemptResult], on_disk: bool) -> None:
-        """Release recorded envelopes, so that a poll reads recipients that are due again.
-
-        An envelope whose outcomes cannot be recorded stays taken: it must not be sent twice.
-        """
+        """Release recorded envelopes. One whose outcomes cannot be recorded stays taken: it must not be sent twice."""
         pools = {}
         for result in results:
             if result.limiter is not None:

@@ -1,40 +1,277 @@
-"""How well a connection to a mail server must be encrypted: the demand of its owner (DANE, MTA-STS) or of the operator,
-and the plan for the SMTP client that meets it.
+"""The TLS that a connection to a mail server needs: the demand of its owner (DANE, MTA-STS) or of the operator, and the
+plan for the SMTP client that meets it.
 
-DANE (RFC 7672) counts where DNSSEC vouches for the MX records, the addresses and the TLSA records alike, and then it
-alone decides: MTA-STS must never make good what DANE finds wrong (RFC 8461 2). Where the TLSA records are unusable, so
-that DANE can only demand encryption, MTA-STS may still demand more.
+DANE (RFC 7672) applies if DNSSEC authenticates the MX records, the addresses and the TLSA records, and then it alone
+decides: MTA-STS must not override a failure of DANE (RFC 8461 2). If the TLSA records are unusable, DANE demands
+encryption only, and MTA-STS may demand more. After a failed TLSA lookup the host gets no mail for now (RFC 7672 2.1.2).
+A policy that cannot be fetched counts as absent (RFC 8461 3.3), unless an earlier one is still valid.
 
-A TLSA lookup that fails is no proof that there is none, so such a host gets no mail for now (RFC 7672 2.1.2). A policy
-that cannot be fetched is none (RFC 8461 3.3), as long as no earlier one is still valid.
+The policy's host belongs to the owner of the recipient's domain, so its addresses are checked like those of mail
+servers. No redirect is followed (RFC 8461 3.3).
 """
 
+import hashlib
+import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
+import trio
+
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import RelayTls
-from appliance.deliver import dane
-from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
-from appliance.deliver.smtp.tls import DANE, MTA_STS, PKIX, TlsPlan, TrustStore, opportunistic_context
-from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
+from appliance.deliver.smtp.tls import (
+    CHAIN_LENGTH,
+    DANE,
+    MTA_STS,
+    PKIX,
+    TlsPlan,
+    TrustStore,
+    Verifier,
+    can_verify,
+    opportunistic_context,
+)
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.dns.wire import Tlsa
-from appliance.net.dial import Shortage
+from appliance.net.address_policy import Address, Network, refusal
+from appliance.net.dial import Shortage, raise_if_short
+from appliance.net.http import BadResponse, ClosedEarly, TooLong, send_request
+
+# ---- DANE: does a TLSA record name one of the server's certificates?
+
+# Usages, RFC 7218 2.1. DANE-EE(3) names the server's own certificate or key, whatever its name and dates. DANE-TA(2)
+# names an authority, to which the chain must lead, with valid dates and name. RFC 7672 3.1.3 excludes the others.
+_TA, _EE = 2, 3
+_CERTIFICATE, _KEY = 0, 1  # selectors, RFC 7218 2.2
+# Matching types, RFC 7218 2.3: the form of the selected bytes in the record.
+_MATCHING: dict[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: lambda selected: hashlib.sha256(selected).digest(),
+    2: lambda selected: hashlib.sha512(selected).digest(),
+}
+
+
+def usable(records: Iterable[Tlsa]) -> tuple[Tlsa, ...]:
+    """The records that can verify a certificate. Without any, DANE only demands encryption (RFC 7672 2.2)."""
+    return tuple(
+        record
+        for record in records
+        if record.usage in (_TA, _EE) and record.selector in (_CERTIFICATE, _KEY) and record.matching in _MATCHING
+    )
+
+
+def verifier(records: tuple[Tlsa, ...], further_names: tuple[str, ...] = ()) -> Verifier:
+    """Verify a chain by these records; with DANE-TA a certificate may have one of `further_names` (RFC 7672 3.2.2)."""
+
+    def verify(chain: tuple[bytes, ...], name: str) -> str | None:
+        if not chain:
+            return "the server showed no certificate"
+        if any(matches(record, chain[0]) for record in records if record.usage == _EE):
+            return None
+        named = [record for record in records if record.usage == _TA]
+        # A server need not send an authority whose whole certificate is in DNS.
+        whole = (record.data for record in named if (record.selector, record.matching) == (_CERTIFICATE, 0))
+        authorities = [der for der in (*chain[1:], *whole) if any(matches(record, der) for record in named)]
+        authorities = [der for der in authorities[:CHAIN_LENGTH] if can_verify(der)]
+        fault: str | None = "the server's certificate is none that its TLSA records name"
+        for allowed in (name, *further_names) if authorities else ():
+            if (fault := TrustStore(authorities).verify(chain, allowed)) is None:
+                break
+        return fault
+
+    return verify
+
+
+def matches(record: Tlsa, certificate: bytes) -> bool:
+    try:
+        selected = certificate if record.selector == _CERTIFICATE else public_key(certificate)
+    except ValueError:
+        return False
+    return _MATCHING[record.matching](selected) == record.data
+
+
+def public_key(certificate: bytes) -> bytes:
+    """The SubjectPublicKeyInfo of a certificate, byte for byte (RFC 5280 4.1); a library may re-encode the key."""
+    _, body, _ = _element(certificate, 0)
+    _, position, _ = _element(certificate, body)  # into TBSCertificate
+    tag, _, end = _element(certificate, position)
+    position = end if tag == 0xA0 else position  # the version, which is optional
+    for _ in ("serialNumber", "signature", "issuer", "validity", "subject"):
+        position = _element(certificate, position)[2]
+    return certificate[position : _element(certificate, position)[2]]
+
+
+def _element(data: bytes, start: int) -> tuple[int, int, int]:
+    """The tag of the DER element at `start`, where its contents begin, and where it ends."""
+    if len(data) < start + 2:
+        raise ValueError("a certificate that ends too early")
+    length, contents = data[start + 1], start + 2
+    if length > 0x80:
+        contents += length - 0x80
+        length = int.from_bytes(data[start + 2 : contents], "big")
+    if length == 0x80 or contents + length > len(data):
+        raise ValueError("a certificate that ends too early")
+    return data[start], contents, contents + length
+
+
+# ---- MTA-STS (RFC 8461): the TXT record that announces a policy, and the policy
+
+POLICY_AGE_LIMIT = 31_557_600  # seconds, one year: the maximum of RFC 8461 3.2
+POLICY_MX_LIMIT = 100  # patterns read of one policy
+POLICY_TIMEOUT = 10.0  # seconds, with DNS; RFC 8461 3.3 suggests a minute, but the message is delayed meanwhile
+POLICY_BYTES = 64 * 1024  # as RFC 8461 3.3 suggests; real policies have 200 bytes
+POLICY_ADDRESSES = 2  # addresses tried
+POLICY_PORT = 443
+_ID = re.compile(r"[A-Za-z0-9]{1,32}")  # RFC 8461 3.1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+_AGE = re.compile(r"[0-9]{1,10}")
+_MX = re.compile(r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+
+
+class PolicyMode(StrEnum):
+    ENFORCE = "enforce"  # verified TLS with the hosts it names, or no delivery
+    TESTING = "testing"  # failures are only reported
+    NONE = "none"  # the domain has ended its policy
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    mode: PolicyMode
+    mx: tuple[str, ...]  # lower case; `*` is one label
+    max_age: int  # seconds
+
+    def names(self, host: str) -> bool:
+        """Whether the policy names this MX host (RFC 8461 4.1)."""
+        host = host.lower().rstrip(".")
+        return host in self.mx or f"*.{host.partition('.')[2]}" in self.mx
+
+
+class BadPolicy(ValueError):
+    """A policy that cannot be used, and why."""
+
+
+def policy_id(texts: tuple[str, ...]) -> str | None:
+    """The id that the TXT records at `_mta-sts.` announce; None unless exactly one of them does (RFC 8461 3.1)."""
+    records = [text for text in texts if text.startswith("v=STSv1;")]
+    if len(records) != 1:
+        return None
+    fields = [part.strip(" \t") for part in records[0].split(";")]
+    fields = fields[:-1] if fields[-1] == "" else fields
+    pairs = [part.partition("=") for part in fields[1:]]
+    if not all(_NAME.fullmatch(name) and sign and value for name, sign, value in pairs):
+        return None
+    announced = next((value for name, _, value in pairs if name == "id"), "")
+    return announced if _ID.fullmatch(announced) else None
+
+
+def read_policy(text: str) -> Policy:
+    """Parse a policy file. Unknown keys are ignored; the first of a repeated key counts (RFC 8461 3.2)."""
+    pairs: list[tuple[str, str]] = []
+    for line in (line for line in text.replace("\r\n", "\n").split("\n") if line.strip(" \t")):
+        name, colon, value = line.partition(":")
+        if not (colon and _NAME.fullmatch(name) and value.isprintable()):
+            raise BadPolicy(f"it has a line that is no key and value: {line[:60]!a}")
+        pairs.append((name, value.strip(" ")))
+    first = dict(reversed(pairs))
+    if first.get("version") != "STSv1":
+        raise BadPolicy("it does not say version: STSv1")
+    if first.get("mode") not in set(PolicyMode):
+        raise BadPolicy("it has no mode that we know")
+    if not _AGE.fullmatch(first.get("max_age", "")):
+        raise BadPolicy("it has no max_age")
+    mode = PolicyMode(first["mode"])
+    mx = [value for key, value in pairs if key == "mx"]
+    for value in mx:
+        if len(value) > 253 or not _MX.fullmatch(value.lower()):
+            raise BadPolicy(f"it names an mx that is no host: {value[:60]!a}")
+    if not mx and mode is not PolicyMode.NONE:
+        raise BadPolicy("it names no mx")
+    return Policy(mode, tuple(map(str.lower, mx[:POLICY_MX_LIMIT])), min(int(first["max_age"]), POLICY_AGE_LIMIT))
+
+
+class NoPolicy(Exception):
+    """A domain has no policy, or it could not be fetched, and why."""
+
+
+async def _dial(address: Address, port: int) -> trio.abc.Stream:
+    return await trio.open_tcp_stream(str(address), port)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFetcher:
+    """Fetches policies; `context` must verify certificates and their names."""
+
+    resolver: Resolver
+    context: ssl.SSLContext
+    allowed: tuple[Network, ...] = ()
+    own: Container[Address] = frozenset()
+    port: int = POLICY_PORT
+    dial: Callable[[Address, int], Awaitable[trio.abc.Stream]] = _dial
+    timeout: float = POLICY_TIMEOUT
+
+    async def fetch(self, domain: str) -> str:
+        """The text of a domain's policy file; raises `NoPolicy`, or `Shortage` if this machine lacks resources."""
+        host = f"mta-sts.{domain}"
+        try:
+            with trio.fail_after(self.timeout):
+                return await self._fetch(host)
+        except NotAsked as failed:
+            raise Shortage(failed.lack) from failed
+        except LookupFailed as failed:
+            raise NoPolicy(failed.text) from failed
+        except trio.TooSlowError:
+            raise NoPolicy(f"{host} did not answer within {self.timeout:g} s") from None
+
+    async def _fetch(self, host: str) -> str:
+        fault = NoPolicy(f"{host} has no address")
+        for address in (await host_addresses(self.resolver, host))[0][:POLICY_ADDRESSES]:
+            try:
+                if reason := refusal(address, self.allowed, self.own):
+                    fault = NoPolicy(reason)
+                    continue
+                return await self._fetch_from(address, host)
+            except (OSError, trio.BrokenResourceError, ssl.SSLError, BadResponse) as cause:
+                raise_if_short(cause, str(address))
+                fault = NoPolicy(f"{host} at {address}: {cause.__cause__ or cause}")
+        raise fault
+
+    async def _fetch_from(self, address: Address, host: str) -> str:
+        connection = await self.dial(address, self.port)
+        stream = trio.SSLStream(connection, self.context, server_hostname=host, https_compatible=True)
+        headers = [("Host", host), ("Accept", "text/plain")]
+        try:
+            answer = await send_request(stream, "GET", "/.well-known/mta-sts.txt", headers)
+            if answer.status != 200:
+                raise NoPolicy(f"{host} answered {answer.status}")
+            # RFC 8461 3.2: a guard against text uploaded by a user of that server.
+            kinds = [kind.partition(b";")[0].strip().lower() for kind in answer.all(b"content-type")]
+            if kinds != [b"text/plain"]:
+                raise NoPolicy(f"{host} sent no text/plain")
+            return (await answer.body(POLICY_BYTES)).decode("utf-8")
+        except TooLong:
+            raise NoPolicy(f"the policy at {host} is over {POLICY_BYTES} bytes") from None
+        except ClosedEarly:
+            raise NoPolicy(f"{host} closed the connection early") from None
+        except UnicodeDecodeError:
+            raise NoPolicy(f"the policy at {host} is no UTF-8") from None
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+# ---- demands and plans
 
 POLICIES_KEPT = 10_000  # domains remembered
-POLICY_LEAST_AGE = 300  # seconds a policy is kept even if it says less: otherwise every message would fetch it
-DEMAND_FRESH = 1.0  # seconds for which messages share what was found out about a server
-DEMANDS_KEPT = 1_000
+POLICY_LEAST_AGE = 300  # seconds a policy is kept at least: otherwise every message would fetch it
+DEMAND_FRESH, DEMANDS_KEPT = 1.0, 1_000  # seconds for which messages share the demand of a server; servers
 POLICY_RETRY = 300  # seconds until a policy that could not be fetched is fetched again, RFC 8461 3.3
 
 
 class TlsLevel(StrEnum):
-    OFF = "off"  # the operator wants none
-    OPPORTUNISTIC = "opportunistic"  # if it can be had; any certificate, or none
+    OFF = "off"  # by the operator's setting
+    OPPORTUNISTIC = "opportunistic"  # if the server offers it; any certificate
     ENCRYPTED = "encrypted"  # any certificate
     VERIFIED = "verified"  # by MTA-STS or for a relay: a certificate of a trusted authority, for one of `names`
     DANE = "dane"  # a certificate that one of `records` names
@@ -43,8 +280,6 @@ class TlsLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsDemand:
-    """What a connection to one host must fulfil, and why."""
-
     level: TlsLevel
     reason: str
     names: tuple[str, ...] = ()
@@ -68,19 +303,14 @@ def mta_sts_demand(policy: Policy | NoPolicy, domain: str, host: str) -> TlsDema
     return TlsDemand(TlsLevel.VERIFIED, f"the MTA-STS policy of {domain} is enforced", (host,))
 
 
-_Announced = tuple[str, str]  # a domain and the id of its policy
-
-
 class TlsPolicies:
-    """Finds and remembers what domains demand; `fetch` gives the text of a domain's policy or raises `NoPolicy`."""
+    """Finds and caches the demands of domains; `fetch` returns the text of a domain's policy or raises `NoPolicy`."""
 
-    def __init__(
-        self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]], remembered: int = POLICIES_KEPT
-    ) -> None:
+    def __init__(self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]]) -> None:
         self._resolver, self._fetch = resolver, fetch
-        self._kept: TtlCache[str, tuple[str, Policy]] = TtlCache(remembered, POLICY_LEAST_AGE)  # with its id
-        self._failed: TtlCache[_Announced, NoPolicy] = TtlCache(remembered, POLICY_RETRY)
-        self._fetching: SingleFlight[_Announced, Policy | NoPolicy] = SingleFlight()
+        self._kept: TtlCache[str, tuple[str, Policy]] = TtlCache(POLICIES_KEPT, POLICY_LEAST_AGE)  # with its id
+        self._failed: TtlCache[tuple[str, str], NoPolicy] = TtlCache(POLICIES_KEPT, POLICY_RETRY)  # by domain and id
+        self._fetching: SingleFlight[tuple[str, str], Policy | NoPolicy] = SingleFlight()
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
         if route.relay is not None:
@@ -103,17 +333,17 @@ class TlsPolicies:
             return TlsDemand(TlsLevel.NOT_NOW, text) if failed.fault is DnsFault.TEMPORARY else None
         if not answer.authentic:
             return None
-        if not (good := dane.usable(answer.records)):
+        if not (good := usable(answer.records)):
             return TlsDemand(TlsLevel.ENCRYPTED, f"{host.name} publishes TLSA records, none of them usable")
         # RFC 7672 3.2.2: the certificate under a DANE-TA may be for the host or for the recipients' domain.
         return TlsDemand(TlsLevel.DANE, f"{host.name} publishes TLSA records", (host.name, route.domain), good)
 
     async def policy(self, domain: str) -> Policy | NoPolicy:
-        """The MTA-STS policy of a domain that is in force now, or why there is none."""
+        """The MTA-STS policy of a domain, or the reason for its absence."""
         known_id, known = self._kept.get(domain) or ("", None)
         try:
             announced = policy_id((await self._resolver.txt(f"_mta-sts.{domain}")).records)
-        except NotAsked as failed:  # not the same as none: a machine short of descriptors must not send in the clear
+        except NotAsked as failed:  # a policy may exist: without descriptors, mail must not go unencrypted
             raise Shortage(failed.lack) from failed
         except LookupFailed:
             announced = None
@@ -144,13 +374,13 @@ class TlsChoice:
     policies: TlsPolicies
     verifying: ssl.SSLContext
     _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
-    _trust: TrustStore | None = None  # by which an opportunistic connection is said to be verified; read when needed
+    _trust: TrustStore | None = None  # verifies opportunistic connections; read when needed
     _demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
         default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
     )
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
-        """What a connection to this host must fulfil; found once for all messages of a moment on the same route."""
+        """The demand for a connection to this host; looked up once for all messages of a moment on the same route."""
         known = self._demands.get((route.domain, host.name))
         if known is not None and known[1] is route:
             return known[0]
@@ -159,7 +389,7 @@ class TlsChoice:
         return demand
 
     def plan(self, demand: TlsDemand, route: Route, host: Host) -> TlsPlan | None:
-        """How to fulfil it; None: without TLS."""
+        """The plan that meets a demand; None: without TLS."""
         if demand.level is TlsLevel.OFF:
             return None
         if demand.level is TlsLevel.VERIFIED:
@@ -167,7 +397,7 @@ class TlsChoice:
             by = MTA_STS if route.relay is None else PKIX
             return TlsPlan(self.verifying, host.name, required=True, implicit=implicit, by=by)
         if demand.level is TlsLevel.DANE:
-            verify = dane.verifier(demand.records, demand.names)
+            verify = verifier(demand.records, demand.names)
             return TlsPlan(self._opportunistic, host.name, required=True, verify=verify, must_verify=True, by=DANE)
         if self._trust is None:
             self._trust = TrustStore(self.verifying.get_ca_certs(binary_form=True))

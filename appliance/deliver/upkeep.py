@@ -47,7 +47,6 @@ class Upkeep:
         tasks.start_soon(self.deliverer.warmup.keep_saved, self.intervals.save_warmup)
 
     async def stop(self) -> None:
-        """Save the warm-up and publish that no session is under way."""
         with trio.CancelScope(shield=True):
             await self.deliverer.warmup.save()
             try:

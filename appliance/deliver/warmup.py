@@ -1,9 +1,9 @@
-"""The warm-up of the addresses that mail leaves from: how much each source may send to a pool now.
+"""The warm-up of the addresses that mail leaves from: limits the recipients that each source may send to a pool.
 
-Which source an envelope leaves from is the routing table's choice, by the address that is dialled: mostly one for IPv4
-and one for IPv6, each with a reputation of its own. So an attempt has a permit for its source. If no server answers
-there, it goes on from another source only if that one may send as much; else the envelope waits again, without an
-attempt. An address that did not answer is skipped for a while, so that such an envelope waits for the right source.
+The routing table selects the source by the dialled address: mostly one for IPv4 and one for IPv6, each with its own
+reputation. So an attempt has a permit for its source. If no server replies there, the attempt continues from another
+source only if that one may send as much; otherwise the envelope is queued again, and no attempt counts. Addresses that
+did not reply are skipped for a while, so that the envelope gets a permit for the right source.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import WARMUP_STATUSES
 
-SOURCE_FRESH = 10.0  # seconds for which the routing table is not asked again
-DEAD_FOR = 300.0  # seconds for which an address that did not answer is skipped
+SOURCE_FRESH = 10.0  # seconds for which the source of an address is cached
+DEAD_FOR = 300.0  # seconds for which an address that did not reply is skipped
 WARMUP_ENTRIES = 10_000  # entries of each cache
 UNLIMITED = 1_000_000_000
 
@@ -34,11 +34,11 @@ log = get_logger("deliver")
 
 @dataclass(slots=True)
 class Permit:
-    """So many recipients may be handed to a pool, from one source at a time."""
+    """Allows `count` recipients to a pool, from one source at a time."""
 
     pool: str
     count: int
-    addresses: frozenset[Address] | None = None  # worth dialling; None: any, and nothing is counted
+    addresses: frozenset[Address] | None = None  # to dial; None: any, and nothing is counted
     source: str | None = None
     taken_at: int = 0
     is_short: bool = False  # an address was skipped because its source may send no more for now
@@ -46,54 +46,49 @@ class Permit:
 
 @dataclass(slots=True)
 class Warmup:
-    """What every source may send to every pool, as far as it is known; the store has the rest.
-
-    If it is off by the settings, everything is allowed, and no permit counts anything.
-    """
+    """The paces of sources and pools in use; the store has the others. Disabled by the settings, it counts nothing."""
 
     settings: WarmupSettings
     store: Store
     env: Environment
-    known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name
+    known_as: Callable[[str], str] = str  # the provider's pool of a limiter under a host's name
     source_of: Callable[[Address], Address | None] = source_address
     _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
     _unsaved: set[tuple[str, str]] = field(default_factory=set)
-    _missing: set[tuple[str, str]] = field(default_factory=set)  # asked for, but not in memory
+    _missing: set[tuple[str, str]] = field(default_factory=set)  # needed, but not in memory
     _pending_limits: dict[str, int] = field(default_factory=dict)  # by pool
     _sources: TtlCache[Address, str] = field(default_factory=lambda: TtlCache(WARMUP_ENTRIES, SOURCE_FRESH))  # or ""
     _dead: TtlCache[Address, bool] = field(default_factory=lambda: TtlCache(WARMUP_ENTRIES, DEAD_FOR))
 
-    # ---- what may go
+    # ---- permits
 
     def may_start(self, pool: str, route: Route) -> bool:
-        """Whether anything may go there now."""
+        """Whether a source may send mail to this pool now."""
         return not self.settings.enabled or self._choice(pool, route)[1] > 0
 
     def permit(self, pool: str, route: Route, count: int) -> Permit:
-        """A permit for as many of `count` recipients as may go, to be asked for when some may."""
+        """Take a permit for up to `count` recipients; call it only if `may_start`."""
         if not self.settings.enabled or route.relay is not None:
             return Permit(pool, count)
         source, room = self._choice(pool, route)
         room = max(1, room)  # the clock may have been set back since `may_start`
-        made = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.env.now())
-        self._take(pool, source, made.count)
+        permit = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.env.now())
+        self._take(pool, source, permit.count)
         if len(self._pending_limits) >= WARMUP_ENTRIES:
             self._pending_limits.clear()
-        most = None
-        if source is not None and applies_to(self.settings, source):
-            pace = self._pace(pool, source)
-            most = None if pace is None else hourly_limit(self.settings, pace.day)
+        pace = self._limited_pace(pool, source)
+        most = None if pace is None else hourly_limit(self.settings, pace.day)
         self._pending_limits[pool] = UNLIMITED if most is None else max(1, most // 2)
-        return made
+        return permit
 
     def pending_limit(self, pool: str) -> int:
-        """How many envelopes of a pool are worth preparing."""
+        """The number of envelopes of a pool that are worth preparing."""
         if not (self.settings.enabled and pool):
             return UNLIMITED
         return self._pending_limits.get(pool, max(1, self.settings.first_hour // 2))
 
     async def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
-        """Whether to try an address. If it is another pool's, or has another source, the permit changes to that one."""
+        """Whether to try an address; the permit changes to its pool and source."""
         if permit.addresses is None:
             return True
         source = self.source(address)
@@ -108,7 +103,7 @@ class Warmup:
         return True
 
     def reached(self, permit: Permit, pool: str) -> None:
-        """The server is this pool's, as it has proved: what it gets is counted for that, even beyond the room."""
+        """Count the mail for the pool that the server has proved to belong to, even beyond its room."""
         if permit.addresses is not None and pool != permit.pool:
             self._use(permit, pool, permit.source)
 
@@ -117,12 +112,11 @@ class Warmup:
             self._dead.put(address, True)
 
     def use_only(self, permit: Permit, count: int) -> None:
-        """Give back what will not be needed."""
         self._give_back(permit, permit.count - count)
         permit.count = count
 
     def source(self, address: Address) -> str | None:
-        """The source of mail to an address; None: there is no way to it."""
+        """The source of mail to an address; None: no route."""
         if (source := self._sources.get(address)) is None:
             source = str(self.source_of(address) or "")
             self._sources.put(address, source)
@@ -134,7 +128,7 @@ class Warmup:
         self._take(pool, source, permit.count)
 
     def _room(self, pool: str, source: str | None) -> int:
-        """How many recipients a source may hand to a pool now; without a source, nothing can leave at all."""
+        """The number of recipients that a source may send to a pool now."""
         if source is None or not applies_to(self.settings, source):
             return UNLIMITED
         if (pace := self._pace(pool, source)) is None:
@@ -142,23 +136,22 @@ class Warmup:
         room = pace.room(self.settings, self.env.now())
         return UNLIMITED if room is None else room
 
+    def _limited_pace(self, pool: str, source: str | None) -> WarmupPace | None:
+        return self._pace(pool, source) if source is not None and applies_to(self.settings, source) else None
+
     def _take(self, pool: str, source: str | None, count: int) -> None:
-        """Count what goes; once the warm-up of a source is over, nothing is counted."""
-        if source is not None and applies_to(self.settings, source):
-            pace = self._pace(pool, source)
-            if pace is not None and hourly_limit(self.settings, pace.day) is not None:
-                self._put(pace.take(self.settings, self.env.now(), count))
+        """Count recipients, unless the warm-up of the source is over."""
+        pace = self._limited_pace(pool, source)
+        if pace is not None and hourly_limit(self.settings, pace.day) is not None:
+            self._put(pace.take(self.settings, self.env.now(), count))
 
     def _give_back(self, permit: Permit, count: int) -> None:
-        pool, source = permit.pool, permit.source
-        if source is None or not applies_to(self.settings, source):
-            return
-        if (pace := self._pace(pool, source)) is not None:
+        if (pace := self._limited_pace(permit.pool, permit.source)) is not None:
             self._put(pace.give_back(self.settings, permit.taken_at, count))
 
     def _choice(self, pool: str, route: Route) -> tuple[str | None, int]:
-        """The source of the first address of a route from which something may go, and how much."""
-        if route.relay is not None:  # whose reputation is its own
+        """The source of the first address of a route that has room, and its room."""
+        if route.relay is not None:  # the relay has its own reputation
             return None, UNLIMITED
         sources = list(dict.fromkeys(map(self.source, self._alive(route))))
         for source in sources:
@@ -167,12 +160,12 @@ class Warmup:
         return None, UNLIMITED if sources == [None] else 0
 
     def _alive(self, route: Route) -> list[Address]:
-        """The addresses of a route without those that did not answer a while ago, unless that is all of them."""
+        """The addresses of a route without dead ones, unless all are dead."""
         every = [address for host in route.hosts for address in host.addresses]
         return [address for address in every if address not in self._dead] or every
 
     def _pace(self, pool: str, source: str) -> WarmupPace | None:
-        """How far a warm-up has come; None: it is not in memory, and will be loaded."""
+        """The current pace of a warm-up; None: it is not in memory, and will be loaded."""
         pace = self._paces.get((pool, source))
         if pace is None:
             self._missing.add((pool, source))
@@ -181,10 +174,9 @@ class Warmup:
             self._put(current)
         return current
 
-    # ---- from the store, and back
+    # ---- the store
 
     async def load(self, pool: str, route: Route) -> None:
-        """Have in memory what concerns mail to a pool by a route."""
         if self.settings.enabled and route.relay is None:
             for source in {self.source(address) for address in self._alive(route)}:
                 await self.load_source(pool, source)
@@ -193,16 +185,16 @@ class Warmup:
         if source is None or (pool, source) in self._paces or not applies_to(self.settings, source):
             return
         pace, known = await self.store.warmups.of(pool, source), self.known_as(pool)
-        if known != pool:  # a host that is named like a provider's, and may prove to be one
+        if known != pool:  # a host with a provider's name, which may prove to be the provider's
             await self.load_source(known, source)
         if pace is None:
             pace = begin(pool, source, self.env.now())
-            if known != pool:  # one that is only named so begins on the day that the provider's has come to
+            if known != pool:  # until then it has the provider's day
                 pace = replace(pace, day=self._paces[known, source].day)
         self._paces.setdefault((pool, source), pace)  # another task may have loaded and used it meanwhile
 
     async def load_missing(self) -> None:
-        """Load what was asked for after it had been dropped from memory."""
+        """Load paces that were needed but not in memory."""
         missing, self._missing = self._missing, set()
         for pool, source in missing:
             await self.load_source(pool, source)
@@ -220,21 +212,21 @@ class Warmup:
             await self.store.warmups.keep([self._paces[key] for key in keys])
         except StorageUnavailable as refused:
             self._unsaved |= keys
-            log.warning("how far the warm-up has come waits for the storage", reason=refused.text)
+            log.warning("warm-up progress not saved: storage unavailable", reason=refused.text)
             return
         if len(self._paces) > WARMUP_ENTRIES:
             self._paces = {key: self._paces[key] for key in self._unsaved}
 
     async def keep_saved(self, every: float) -> None:
-        """Save what has changed every so many seconds, until cancelled."""
+        """Save changed paces periodically, until cancelled."""
         if not self.settings.enabled:
             return
 
-        def told() -> list[WarmupStatus]:
+        def named() -> list[WarmupStatus]:
             paces = [pace for pace in self._paces.values() if pace.pool in NAMED_POOLS]
             return list(statuses(self.settings, paces, self.env.now()))
 
-        WARMUP_STATUSES["deliver"] = told
+        WARMUP_STATUSES["deliver"] = named
         while True:
             await trio.sleep(every)
             await self.save()

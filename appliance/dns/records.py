@@ -13,6 +13,9 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.times import DAY, SECOND
 
+SPF_NAMES = (
+    5  # hosts named in an SPF record. Receivers follow ten names (RFC 7208 4.6.4); the domain needs some for others
+)
 RETIRED_KEY_KEPT = 7 * DAY  # longer than mail is queued: two days here, and five at a forwarder
 
 _ALGORITHMS = {"rsa": "RSA", "ed25519": "Ed25519"}
@@ -34,11 +37,7 @@ RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH
 
 @dataclass(frozen=True, slots=True)
 class DnsRecord:
-    """A record to publish; not `needed` if mail is sent and trusted without it.
-
-    Such are those of a return path, of reports, and of keys that only mail signed earlier needs. `pending` if its key
-    does not sign before DNS shows it.
-    """
+    """A record to publish; not `needed` for a return path, reports, and keys of mail signed earlier."""
 
     kind: RecordKind
     name: str
@@ -47,7 +46,7 @@ class DnsRecord:
     needed: bool = True
     type: str = "TXT"
     pending: bool = False
-    hosts: tuple[str, ...] = ()  # that an MX may lead to
+    hosts: tuple[str, ...] = ()  # that an MX may lead to, or that SPF must permit
 
     @property
     def proves(self) -> bool:
@@ -60,32 +59,52 @@ def receiving_hosts(config: Config, others: Iterable[str] = ()) -> tuple[str, ..
     return tuple(dict.fromkeys([config.server.hostname, *sorted(others)])) if config.inbound.bind else ()
 
 
-def sending_host(config: Config) -> str:
-    """The host whose address receivers see: the relay, where all mail goes through one."""
+@dataclass(frozen=True, slots=True)
+class Senders:
+    """The hosts that hand mail to receivers, and the SPF terms that permit them. All nodes make the same."""
+
+    hosts: tuple[str, ...]
+    addresses: tuple[str, ...] = ()  # listed instead of the hosts where these are too many
+
+    @property
+    def spf(self) -> str:
+        return " ".join(spf_term(name) for name in self.addresses or self.hosts)
+
+    def __str__(self) -> str:
+        return ", ".join(self.hosts)
+
+
+def senders(config: Config, nodes: Iterable[str]) -> Senders:
+    """The relay if all mail leaves through one; otherwise every node."""
     relay = config.delivery.relay_host if config.delivery.mode is DeliveryMode.RELAY else ""
-    return relay or config.server.hostname
+    return Senders((relay,) if relay else tuple(sorted({config.server.hostname, *nodes})))
 
 
 def records_for(
-    config: Config, domain: Domain, keys: Iterable[StoredDkimKey], now: int, others: Iterable[str]
+    config: Config,
+    domain: Domain,
+    keys: Iterable[StoredDkimKey],
+    now: int,
+    sending: Senders,
+    nodes: Iterable[str],
 ) -> list[DnsRecord]:
-    """What to publish for a domain of this installation, whose other nodes have these host names."""
-    receiving = receiving_hosts(config, others)
-    return records(domain.name, sending_host(config), keys, now, return_path=domain.return_path, receiving=receiving)
+    """Return the records to publish for a domain of this installation; `nodes` are the host names of all nodes."""
+    receiving = receiving_hosts(config, nodes)
+    return records(domain.name, sending, keys, now, return_path=domain.return_path, receiving=receiving)
 
 
 def records(
     domain: str,
-    sending_host: str,
+    sending: Senders,
     keys: Iterable[StoredDkimKey],
     now: int,
     *,
     return_path: str = "",
     receiving: Sequence[str] = (),
 ) -> list[DnsRecord]:
-    """What to publish for a domain whose mail leaves from `sending_host`; the keys that are to stay come first.
+    """Return the records to publish for a domain; the keys that are to stay come first.
 
-    What comes back to `return_path` is taken by the hosts `receiving`, if there are any.
+    The hosts `receiving` accept mail to `return_path`, if there are any.
     """
     keys = list(keys)
     current, leaving, retired = [], [], []
@@ -106,9 +125,8 @@ def records(
             until = datetime.fromtimestamp((key.retired_at + RETIRED_KEY_KEPT) / SECOND, UTC).strftime("%Y-%m-%d")
             purpose = f"DKIM, a retired key: keep until {until} for mail in transit, then delete it"
             retired.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose, needed=False))
-    term = spf_term(sending_host)
-    spf = f"SPF: allows {sending_host} to send mail for your domain. "
-    spf += f"If the domain already has an SPF record, add {term} to it"
+    spf = f"SPF: allows {sending} to send mail for your domain. "
+    spf += f"If the domain already has an SPF record, add {sending.spf} to it"
     dmarc = (
         "DMARC: tells receivers what to do with mail that fails SPF and DKIM. p=none only monitors;"
         " change it to p=quarantine or p=reject once all your mail is signed"
@@ -123,9 +141,9 @@ def records(
     )
     return [
         *current,
-        DnsRecord(RecordKind.SPF, domain, f"v=spf1 {term} -all", spf),
+        DnsRecord(RecordKind.SPF, domain, f"v=spf1 {sending.spf} -all", spf, hosts=sending.hosts),
         DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", dmarc_value(return_path if receiving else ""), dmarc),
-        *(return_path_records(return_path, sending_host, receiving) if receiving else ()),
+        *(return_path_records(return_path, sending, receiving) if receiving else ()),
         *([tls_rpt] if receiving else ()),
         *leaving,
         *retired,
@@ -142,17 +160,17 @@ def tls_rpt_value(return_path: str) -> str:
     return f"v=TLSRPTv1; rua=mailto:tlsrpt@{return_path}"
 
 
-def return_path_records(name: str, sending_host: str, receiving: Sequence[str]) -> list[DnsRecord]:
+def return_path_records(name: str, sending: Senders, receiving: Sequence[str]) -> list[DnsRecord]:
     """What to publish for a return path to the first of the hosts; an MX to another one is right as well."""
     host = receiving[0]
     mx = (
         f"Return path: routes late bounces to {host}. Once DNS shows this MX and the SPF record of the same name, your"
         f" mail uses an envelope sender at {name}. A CNAME to {host} replaces both if that host has an SPF record"
     )
-    spf = f"Return path, SPF: allows {sending_host} to send mail with an envelope sender at {name}"
+    spf = f"Return path, SPF: allows {sending} to send mail with an envelope sender at {name}"
     return [
         DnsRecord(RecordKind.RETURN_PATH_MX, name, f"10 {host}.", mx, False, "MX", hosts=tuple(receiving)),
-        DnsRecord(RecordKind.RETURN_PATH_SPF, name, f"v=spf1 {spf_term(sending_host)} -all", spf, False),
+        DnsRecord(RecordKind.RETURN_PATH_SPF, name, f"v=spf1 {sending.spf} -all", spf, False, hosts=sending.hosts),
     ]
 
 

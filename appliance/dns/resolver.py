@@ -74,10 +74,7 @@ class LookupFailed(Exception):
 
 
 class NotAsked(LookupFailed):
-    """This machine lacked resources, such as file descriptors, for a lookup; the name may be fine.
-
-    Delivery and webhooks retry it (see `net.dial`); for others it is a temporary failure.
-    """
+    """This machine lacked resources, such as descriptors, for a lookup; delivery and webhooks retry it."""
 
     def __init__(self, lack: str) -> None:
         super().__init__(DnsFault.TEMPORARY, f"the resolver could not be asked: {lack}", public=NO_ANSWER)
@@ -111,7 +108,6 @@ class Resolver(ABC):
         """Whether both families of a host's addresses are cached."""
 
     async def mx(self, name: str) -> DnsAnswer[Mx]:
-        """The mail exchangers of a domain, in no order."""
         return await self.lookup(name, "MX")
 
     async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
@@ -121,7 +117,6 @@ class Resolver(ABC):
         return await self.lookup(name, "AAAA")
 
     async def txt(self, name: str) -> DnsAnswer[str]:
-        """The TXT records of a name, each joined from its strings."""
         return await self.lookup(name, "TXT")
 
     async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
@@ -163,7 +158,6 @@ _AnswerOrAlias = tuple[DnsAnswer[Any], bytes | None]  # with the target of a CNA
 
 
 def read_answer(reply: DnsReply, kind: str, *, validated: bool) -> _AnswerOrAlias:
-    """The answer in a reply; raises LookupFailed for a reply without one."""
     name, rcode = host_text(reply.name), reply.rcode
     if rcode not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
         raise LookupFailed(
@@ -253,12 +247,10 @@ _Result = DnsAnswer[Any] | LookupFailed
 
 
 class DnsResolver(Resolver):
-    """Queries these resolvers, or the system's, and caches the answers."""
-
-    def __init__(self, servers: Sequence[Endpoint] = (), cache_size: int = CACHE_SIZE) -> None:
+    def __init__(self, servers: Sequence[Endpoint] = ()) -> None:
         self._servers = tuple(servers) or system_resolvers()
         self._validated = all_loopback(self._servers)
-        self._cache: TtlCache[_Key, _Result] = TtlCache(cache_size, TTL_LIMIT)
+        self._cache: TtlCache[_Key, _Result] = TtlCache(CACHE_SIZE, TTL_LIMIT)
         self._running: SingleFlight[_Key, _Result] = SingleFlight()
 
     def remembers_addresses(self, name: str) -> bool:

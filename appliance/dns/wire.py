@@ -98,7 +98,6 @@ class DnsPacket:
         return name
 
     def behind_name(self, at: int) -> int:
-        """The offset after the name at this offset."""
         wire, most = self.wire, at + _NAME_BYTES
         while 0 < wire[at] < 0x40 and at < most:
             at += 1 + wire[at]
@@ -200,7 +199,6 @@ class DnsReply:
 
 
 def read_reply(query: bytes, wire: bytes) -> DnsReply:
-    """Parse the reply to this query; raises `BadDnsReply`."""
     packet = DnsPacket(wire)
     try:
         number, flags, questions, answers, authorities, additional = _HEADER.unpack_from(wire)

@@ -63,9 +63,9 @@ def _value(checked: CheckedRecord) -> str:
     existing = checked.found[0] if len(checked.found) == 1 else ""
     if record.kind not in _SPF or not existing or len(existing) > RECORD_LENGTH or not _PLAIN.fullmatch(existing):
         return record.value
-    version, term, *_ = record.value.split()
-    others = [word for word in existing.split()[1:] if word.lower() not in (term, f"+{term}")]
-    return " ".join([version, term, *others])  # first, because terms after `all` are ignored
+    version, *terms, _ = record.value.split()
+    others = [word for word in existing.split()[1:] if word.lower().removeprefix("+") not in terms]
+    return " ".join([version, *terms, *others])  # first, because terms after `all` are ignored
 
 
 def _advice(checked: CheckedRecord) -> str:
@@ -76,7 +76,7 @@ def _advice(checked: CheckedRecord) -> str:
         return "Publish this record."
     published = " | ".join(text if len(text) <= RECORD_LENGTH else f"{text[:RECORD_LENGTH]}…" for text in checked.found)
     if record.kind in _SPF and len(checked.found) > 1:
-        return f"Merge these into one record that contains {record.value.split()[1]}: {published}"
+        return f"Merge these into one record that contains {' '.join(record.value.split()[1:-1])}: {published}"
     if _needs_manual_repair(checked):
         return f"Fix that first. The published record: {published}"
     return f"Publish this record instead of: {published}"

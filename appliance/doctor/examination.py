@@ -9,7 +9,7 @@ import trio
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
-from appliance.dns.records import records_for, sending_host
+from appliance.dns.records import records_for
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
 from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
@@ -152,14 +152,15 @@ class Examination:
         return findings + await names.check_blocklists(self.resolver, self.blocklists, leaving)
 
     async def _records(self, sender: Domain, keys: Sequence[StoredDkimKey], stored: Stored) -> list[Finding]:
-        domain, host, findings = sender.name, sending_host(self.config), []
+        domain, findings = sender.name, []
         if all(key.retired_at is not None for key in keys):
             text = "has no signing keys yet: its first message creates them"
             advice = "Create them now, and publish their records: appliance domain records."
             findings.append(warning("dkim", domain, text, advice))
-        records = records_for(self.config, sender, keys, self.env.now(), stored.nodes)
         async with self._lookups:
-            checked = await dns_check.check(self.resolver, host, records, for_operator=True)
+            sending = await dns_check.find_senders(self.resolver, self.config, stored.nodes)
+            records = records_for(self.config, sender, keys, self.env.now(), sending, stored.nodes)
+            checked = await dns_check.check(self.resolver, records, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
         policy = domains.judge_policy(sender, standing, checked, receives=bool(self.config.inbound.bind))
         return findings + domains.judge_records(domain, checked) + policy

@@ -6,12 +6,10 @@ No mail is sent, and the password is sent only over TLS. `names.py` reads the gr
 import trio
 
 from appliance.config.settings import Config
-from appliance.deliver.build import relays
-from appliance.deliver.mta_sts import NoPolicy
-from appliance.deliver.route import Host, Relay, Route
+from appliance.deliver.route import Host, Relay, Route, configured_relays
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import NotOpened, RelayCredentials, ResultKind, Stage, Verdict
-from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.doctor import Finding, fault, not_looked_up, ok, warning
@@ -26,7 +24,7 @@ LOGIN_TIMEOUT = 10.0  # seconds for a connection, TLS and the login
 
 def with_login(config: Config) -> list[Relay]:
     """Return the relays with a login, without duplicates."""
-    known = relays(config.delivery)
+    known = configured_relays(config.delivery)
     every = [*([known.default] if known.default else []), *known.by_domain.values()]
     return list(dict.fromkeys(relay for relay in every if relay.username))
 

@@ -31,7 +31,7 @@ from appliance.message.cost import of_size
 from appliance.message.submitted_header import end_of_header
 from appliance.model.accounts import Caller
 from appliance.net.address_policy import client_network
-from appliance.net.connection_limits import KnownNetworks
+from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 from appliance.submission import replies
 from appliance.submission.actions import Backend, FindRecipient, Submit

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from appliance.concurrency.workers import FairQueue, Workers
+from appliance.concurrency.fair_share import FairQueue, Workers
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import ReturnPaths

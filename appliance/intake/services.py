@@ -15,7 +15,7 @@ from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.model.accounts import Caller
-from appliance.net.connection_limits import KnownNetworks
+from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 
 CACHED_FOR = 500_000  # microseconds; the server sees a change from the shell within a second

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.check import CheckedRecord, check
-from appliance.dns.records import records
+from appliance.dns.records import Senders, records
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
@@ -218,6 +218,6 @@ async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
     """Check the DNS of every domain with pending keys once."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
-        pending = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]
+        pending = [record for record in records(domain, Senders(()), stored, keys.env.now()) if record.pending]
         with trio.move_on_after(LOOK_TIMEOUT):
-            await keys.switch(account_id, domain, await check(resolver, domain, pending))
+            await keys.switch(account_id, domain, await check(resolver, pending))

@@ -80,10 +80,7 @@ _ROWS_V6 = tuple((IPv6Network(network), reason) for network, reason in _REFUSED_
 
 
 def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Address] = ()) -> str | None:
-    """Return why this address must not be dialled, or None.
-
-    `own` are the addresses of this machine; `allowed` admits even those, for a second server on this machine.
-    """
+    """Return why this address must not be dialled, or None; `allowed` admits even addresses of this machine (`own`)."""
     address, allowed = _without_zone(address), tuple(allowed)
     if not is_allowed(address, allowed) and (reason := _reason(address, own)):
         return f"{address} is {reason}"
@@ -95,7 +92,6 @@ def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Ad
 
 
 def is_allowed(address: Address, allowed: Iterable[Network]) -> bool:
-    """Return whether an allow-list contains this address in this form."""
     address = _without_zone(address)
     return any(address in network for network in allowed)
 
@@ -116,11 +112,7 @@ def _without_zone(address: Address) -> Address:
 
 @lru_cache(maxsize=4_096)
 def client_network(address: str) -> str:
-    """Return the network that limits count a client by: its IPv4 address, or the /64 of a public IPv6 address.
-
-    One IPv6 client has a whole /64 (RFC 6177, RFC 8981). In private networks, where a /64 is a whole site, each address
-    counts.
-    """
+    """Return the network that limits count a client by: the /64 of a public IPv6 address, else the address."""
     parsed = _parsed(address)
     if isinstance(parsed, IPv4Address) or not parsed.is_global:
         return str(parsed)

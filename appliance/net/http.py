@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import h11
 import trio
 
-from appliance.net.connection_limits import ConnectionTable
+from appliance.net.connection_server import ConnectionTable
 
 # ---- the client
 
@@ -34,8 +34,6 @@ class TooLong(BadResponse):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response with an unread body."""
-
     status: int
     headers: tuple[tuple[bytes, bytes], ...]  # names in lower case
     _stream: trio.abc.Stream
@@ -129,7 +127,6 @@ async def answer_one(
 
 
 async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
-    """Read up to the end of the head or `SHORT_HEAD_BYTES`."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < SHORT_HEAD_BYTES:
         if not (more := await stream.receive_some(SHORT_HEAD_BYTES - len(head))):

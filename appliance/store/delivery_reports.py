@@ -19,13 +19,7 @@ import msgspec
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
 from appliance.message.addresses import parse
-from appliance.message.system_mail import (
-    SUBJECTS,
-    OriginalMessage,
-    ReportedRecipient,
-    delivery_report,
-    reporter,
-)
+from appliance.message.system_mail import SUBJECTS, OriginalMessage, ReportedRecipient, delivery_report, reporter
 from appliance.model.mail import DsnCondition, DsnRequest, NewMessage, NewRecipient, Source
 from appliance.store.body_parts import insert, of_message
 from appliance.store.engine import Tx, first

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import outcome
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 
@@ -272,8 +272,8 @@ class Engine(ABC):
         return []
 
     async def hosts(self) -> tuple[str, ...]:
-        """The host names of all nodes that have not ended."""
-        return tuple(sorted({node.address for node in await self.nodes() if not node.ended}))
+        """The host names of all nodes, also of those that ended within the hour: they may be restarting."""
+        return tuple(sorted({node.address for node in await self.nodes() if node.address}))
 
     async def drain(self, name: str) -> bool:
         """Ask a node to hand over its mail and end; whether there is one of that name."""

@@ -15,6 +15,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
+import idna
 import msgspec
 
 from appliance.environment import identifier_from, identifier_time
@@ -83,7 +84,9 @@ _OF_SOURCE = "m.source = :source"
 _FROM_ADDRESS = """(lower(m.sender) = :sender
     OR substr(lower(m.sender), length(m.sender) - length(:sender) - 1) = '<' || :sender || '>')"""
 _BARE_SENDER = "rtrim(lower(m.sender), '>')"
-_FROM_DOMAIN = f"substr({_BARE_SENDER}, length({_BARE_SENDER}) - length(:sender) + 1) = :sender"
+_ENDS_IN = f"substr({_BARE_SENDER}, length({_BARE_SENDER}) - length(:{{name}}) + 1) = :{{name}}"
+_FROM_DOMAIN = _ENDS_IN.format(name="sender")
+_FROM_EITHER = f"({_FROM_DOMAIN} OR {_ENDS_IN.format(name='spelled')})"  # A-labels, or as people write the domain
 # A tag has no comma in it, so between two of them stands a whole tag, as JSON writes it.
 _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
@@ -239,7 +242,7 @@ class _Search:
         for name, value, sql in (
             ("status", bindings.status and bindings.status.value, _OF_STATUS),
             ("source", bindings.source and bindings.source.value, _OF_SOURCE),
-            ("sender", bindings.sender, _FROM_ADDRESS if "@" in (bindings.sender or "")[1:] else _FROM_DOMAIN),
+            ("sender", bindings.sender, self._sender_condition(bindings.sender or "")),
             ("tag", bindings.tag and msgspec.json.encode(bindings.tag).decode(), _TAGGED),
             ("recipient", bindings.recipient, _TO_ADDRESS if "@" in (bindings.recipient or "")[1:] else _TO_DOMAIN),
             ("outcome", bindings.outcome and bindings.outcome.value, _WITH_OUTCOME),
@@ -249,9 +252,17 @@ class _Search:
                 conditions.append(sql)
         if bindings.sender is not None and "@" not in bindings.sender:
             self._bindings["sender"] = f"@{bindings.sender}"
+            if "xn--" in bindings.sender:
+                self._bindings["spelled"] = f"@{_spelled(bindings.sender)}"
         if bindings.recipient is not None:
             self._bindings["local"], _, self._bindings["recipient"] = bindings.recipient.rpartition("@")
         return conditions
+
+    @staticmethod
+    def _sender_condition(sender: str) -> str:
+        if "@" in sender[1:]:
+            return _FROM_ADDRESS
+        return _FROM_EITHER if "xn--" in sender and "@" not in sender else _FROM_DOMAIN
 
     def _hints(self) -> list[str]:
         """Conditions that every message meets which has the words."""
@@ -269,7 +280,11 @@ class _Search:
         named = [*plain_words(local)]
         if named and local[-1].isalnum() and len(named[-1]) < TERM_LENGTH:
             named[-1] += "@"  # all of the local part, and not only its beginning
-        others = (*named, *plain_words(domain), *plain_words(bindings.sender or ""))
+        others = (
+            *named,
+            *plain_words(domain),
+            *plain_words("" if "xn--" in (bindings.sender or "") else bindings.sender or ""),
+        )
         words = dict.fromkeys([*self._words, *others, *plain_words(bindings.tag or "")])
         results = sorted(words, key=len, reverse=True)  # the longest is found least often
         if bindings.outcome is not None:
@@ -386,3 +401,11 @@ class _Search:
 def _following(message_id: str) -> str:
     """The lowest id after this one."""
     return f"msg_{int(message_id.removeprefix('msg_'), 16) + 1:032x}"
+
+
+def _spelled(domain: str) -> str:
+    """An internationalised domain as people write it; a name that is not valid as it is."""
+    try:
+        return idna.decode(domain)
+    except idna.IDNAError:
+        return domain

@@ -10,13 +10,7 @@ import pybase64
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
-from appliance.store.access import (
-    CREDENTIAL_BYTES,
-    disown_access,
-    limit_access_to_reading,
-    revoke_access,
-    sha256,
-)
+from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
 from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY
 
@@ -59,6 +53,7 @@ _FOR_RESET = "SELECT account_id, email, account_role FROM users WHERE id = :user
 _ADD_USER = """INSERT INTO users (id, account_id, email, password_hash, role, account_role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, 'customer', :account_role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
+_SET_EMAIL = "UPDATE users SET email = :email WHERE email = :former"
 _CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
 # What belongs to users, and goes before them.
 OF_USER = tuple(
@@ -93,6 +88,16 @@ class People(StorePart):
             if former is AccountRole.OWNER and role is not AccountRole.OWNER:
                 run(tx, _WITHDRAW_ALL, change)
             _check_owner(tx, account_id)
+
+        await self.engine.write(work)
+
+    async def set_email(self, former: str, email: str) -> None:
+        """Let the user with the address `former` log in with another one."""
+
+        def work(tx: Tx) -> None:
+            if first(tx, _ACCOUNT_OF, {"email": email}) is not None:
+                raise Refused(Code.CONFLICT, f"email: {email} already logs in to an account. Choose another address.")
+            run(tx, _SET_EMAIL, {"email": email, "former": former})
 
         await self.engine.write(work)
 

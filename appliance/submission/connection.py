@@ -21,7 +21,7 @@ from aiosmtpd.smtp import SMTP
 from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, PublicError
 from appliance.model.accounts import Caller
-from appliance.net.connection_limits import ConnectionTable
+from appliance.net.connection_server import ConnectionTable
 from appliance.submission import limits, replies
 from appliance.submission.actions import Action, FindCaller, FindRecipient, Logins, Phase, PlainAction, Submit
 from appliance.submission.loop import run_coroutine

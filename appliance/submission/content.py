@@ -7,6 +7,7 @@ refuses the message: nothing after a smuggled end is ever read as a command.
 from collections.abc import Callable
 from itertools import chain
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import PublicError
 from appliance.message.addresses import Address
 from appliance.message.characters import joined, replaced
@@ -14,7 +15,6 @@ from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
-from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Backend, FindRecipient
 from appliance.submission.replies import Rejected

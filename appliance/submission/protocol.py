@@ -15,11 +15,11 @@ pipelined (RFC 2920): input is read up to the first command that needs an `Actio
 
 from collections.abc import Callable
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import PublicError
 from appliance.message.addresses import Address
 from appliance.message.cost import of_address
 from appliance.model.accounts import Caller
-from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Action, Backend, FindCaller, Phase, PlainAction, Submit
 from appliance.submission.commands import AuthExchange, Login, MailParameters

@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.config.load import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
@@ -27,9 +28,7 @@ from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.message.limits import RECIPIENTS
 from appliance.model.accounts import Caller
-from appliance.net.connection_limits import ConnectionTable, KnownNetworks
-from appliance.net.connection_server import ConnectionServer, listen
-from appliance.net.memory_budget import MemoryBudget
+from appliance.net.connection_server import ConnectionServer, ConnectionTable, KnownNetworks, listen
 from appliance.submission import replies
 from appliance.submission.actions import Backend, FindRecipient, Logins, Submit
 from appliance.submission.commands import parse_address

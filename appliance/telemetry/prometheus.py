@@ -19,8 +19,7 @@ import trio
 from appliance import __version__
 from appliance.config.values import Endpoint
 from appliance.errors import StorageUnavailable
-from appliance.net.connection_limits import ConnectionTable
-from appliance.net.connection_server import accept_connections
+from appliance.net.connection_server import ConnectionTable, accept_connections
 from appliance.net.http import ShortConnection, answer_one, response
 from appliance.store import FILE_NAME, DatabaseFault, Store
 from appliance.store.queue_control import Depth

@@ -16,7 +16,7 @@ from appliance.intake.services import CACHED, CACHED_FOR, Credentials
 from appliance.message.addresses import parse
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, Role, User
 from appliance.model.mail import Message
-from appliance.net.connection_limits import KnownNetworks
+from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 from appliance.store.access import sha256
 from appliance.times import rfc3339

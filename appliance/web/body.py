@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, Refused
 from appliance.message.json_faults import explain, find_repeated_key
 from appliance.message.limits import KEY_LENGTH
-from appliance.net.memory_budget import MemoryBudget
 
 # A message is briefly in memory twice, as received and as decoded, so it counts twice.
 MEMORY_FACTOR = 2

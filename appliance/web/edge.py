@@ -27,15 +27,7 @@ from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
 from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
-from appliance.web.answer import (
-    OUR_FAULT,
-    Answer,
-    Headers,
-    MethodNotAllowed,
-    error_answer,
-    json_answer,
-    refusal_answer,
-)
+from appliance.web.answer import OUR_FAULT, Answer, Headers, MethodNotAllowed, error_answer, json_answer, refusal_answer
 from appliance.web.api.message_objects import MessageObject, message_json
 from appliance.web.auth import Authenticator, check_reach, sees
 from appliance.web.body import (

@@ -16,9 +16,8 @@ import trio
 
 from appliance.config.load import LiveSettings
 from appliance.config.settings import Config, HttpSettings
-from appliance.net.connection_limits import ConnectionTable, KnownNetworks
-from appliance.net.connection_server import ConnectionServer, listen
-from appliance.net.socket_stream import ONE_WRITE_BYTES, FastSocketStream
+from appliance.net.connection_server import ConnectionServer, ConnectionTable, KnownNetworks, listen
+from appliance.net.dial import ONE_WRITE_BYTES, FastSocketStream
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls import certificate

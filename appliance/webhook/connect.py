@@ -25,8 +25,7 @@ from appliance.config.values import is_host_name
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.model.webhooks import WEBHOOK_URL_LENGTH
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.net.dial import IdlePool, Shortage, raise_if_short
-from appliance.net.socket_stream import FastSocketStream, faster
+from appliance.net.dial import FastSocketStream, IdlePool, Shortage, faster, raise_if_short
 
 # ---- URLs
 

@@ -9,8 +9,7 @@ from math import ceil, inf
 
 import trio
 
-from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
-from appliance.concurrency.wake import SLEEP_LIMIT
+from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.model.webhooks import DuePost, Lane, PostResult

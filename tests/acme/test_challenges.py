@@ -7,7 +7,7 @@ import trio
 
 from appliance.acme.challenges import CHALLENGE_TIMEOUT, CONNECTIONS_PER_ADDRESS, ChallengeServer, answer
 from appliance.config.values import Endpoint
-from appliance.net.connection_limits import ConnectionTable
+from appliance.net.connection_server import ConnectionTable
 from appliance.net.http import SHORT_HEAD_BYTES
 
 SITE = "https://mail.example.com"

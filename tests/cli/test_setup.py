@@ -3,6 +3,8 @@
 import json
 import os
 import pty
+import select
+import signal
 import socketserver
 import ssl
 import subprocess
@@ -13,15 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import trustme
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
-from appliance.cli.settings_file import with_hostname
-from appliance.cli.setup import _zone
+from appliance.cli.settings_file import with_setting
+from appliance.cli.setup import STOPPED
+from appliance.cli.setup_records import zone_lines
 from appliance.config import load
-from appliance.deliver.mta_sts import policy_id, read_policy
+from appliance.deliver.tls_policy import policy_id, read_policy
 from appliance.doctor import RecordToPublish, fault
 from appliance.system.data_directory import only_server
 from tests.cli.test_domain import dns_server
@@ -90,7 +94,7 @@ def test_the_zone_file_has_every_record(tmp_path: Path, resolvers: str) -> None:
 def test_an_address_that_the_machine_cannot_know_is_asked_for() -> None:
     """Behind a NAT and in a container: both of its records are there, as comments to fill in."""
     found = fault("hostname", HOST, "has no address in DNS", "", RecordToPublish(HOST, "A", "ADDRESS"))
-    assert "\n".join(_zone([], [found])).splitlines() == [
+    assert "\n".join(zone_lines([], [found])).splitlines() == [
         f"; the public address of this machine: {HOST}. A ADDRESS",
         f"; PTR, to be ordered from the provider of this machine: that address must lead to {HOST}.",
     ]
@@ -132,15 +136,18 @@ def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: s
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "changed"),
     [
         ('[server]\nhostname=""\n', '[server]\nhostname = "a.b"\n'),
+        ('[server]\nhostname = "old.example"  # ours\n[acme]\n', '[server]\nhostname = "a.b"  # ours\n[acme]\n'),
         ('[server] # x\ndata_dir = "d"\n', '[server] # x\nhostname = "a.b"\ndata_dir = "d"\n'),
-        ('[http]\nbind = ["127.0.0.1:1"]\n', '[server]\nhostname = "a.b"\n\n[http]\nbind = ["127.0.0.1:1"]\n'),
+        ('[http]\nhostname = "no"\n[server]', '[http]\nhostname = "no"\n[server]\nhostname = "a.b"\n'),
+        ('[http]\nbind = ["127.0.0.1:1"]\n', '[http]\nbind = ["127.0.0.1:1"]\n\n[server]\nhostname = "a.b"\n'),
+        ("", '[server]\nhostname = "a.b"\n'),
     ],
 )
-def test_the_name_finds_its_place(text: str, wanted: str) -> None:
-    assert with_hostname(text, "a.b") == wanted
+def test_a_setting_is_changed_in_its_table(text: str, changed: str) -> None:
+    assert with_setting(text, "server", "hostname", "a.b") == changed
 
 
 def test_without_any_file_one_is_written(tmp_path: Path, resolvers: str) -> None:
@@ -163,9 +170,6 @@ def test_refusals(tmp_path: Path, resolvers: str) -> None:
     """Each is one line, and nothing is changed."""
     file = tmp_path / "config.toml"
     file.write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}')
-    result = ran("--hostname", "mx.example.com")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: {file}: server.hostname is already {HOST}: change it there\n"
     for name in ("a", "b"):
         words = ["account", "create", name, "--email", f"{name}@example.org", "--password-stdin"]
         assert CliRunner().invoke(main, words, input="a long password").exit_code == 0
@@ -174,6 +178,50 @@ def test_refusals(tmp_path: Path, resolvers: str) -> None:
     assert "unknown key" in ran().stderr
     os.unlink(file)
     assert ran("--config", str(file), "--domain", "example.com", "--hostname", "-").exit_code == 1
+
+
+def test_every_answer_can_be_changed_by_a_second_run(tmp_path: Path, resolvers: str) -> None:
+    """Name, login, certificate, warm-up; another domain is added. Without options, nothing changes."""
+    file = tmp_path / "config.toml"
+    file.write_text(f'[server]\nhostname = ""\ndata_dir = "data"\n{resolvers}')
+    answer("--hostname", HOST, "--email", "ada@example.org")
+    made = answer("--hostname", "mx.example.com", "--email", "Eve@example.org", "--domain", "shop.example")
+    assert (made["hostname"], made["login"], made["domain"]) == ("mx.example.com", "eve@example.org", "shop.example")
+    assert (made["password"], made["key"]) == (None, None)
+    listed = json.loads(CliRunner().invoke(main, ["domain", "list", "main", "--json"]).stdout)["domains"]
+    assert [domain["name"] for domain in listed] == ["example.com", "shop.example"]
+    answer("--acme", "--warmup")
+    settings = load.load(file, {}, tmp_path)
+    assert (settings.server.hostname, settings.acme.enabled, settings.warmup.enabled) == ("mx.example.com", True, True)
+    assert not settings.acme.http  # only this machine reaches HTTP
+    before = file.read_bytes()
+    assert answer()["login"] == "eve@example.org"
+    assert file.read_bytes() == before
+    answer("--no-acme", "--no-warmup")
+    assert load.load(file, {}, tmp_path).acme.enabled is load.load(file, {}, tmp_path).warmup.enabled is False
+    words = ["account", "create", "other", "--email", "other@example.org", "--password-stdin"]
+    assert CliRunner().invoke(main, words, input="a long password").exit_code == 0
+    taken = ran("--account", "main", "--email", "other@example.org")
+    assert (taken.exit_code, taken.stderr) == (
+        1,
+        "Error: email: other@example.org already logs in to an account. Choose another address.\n",
+    )
+
+
+def test_the_end_names_the_dashboard_and_the_way_to_it(
+    tmp_path: Path, resolvers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On loopback through a tunnel; behind a public URL there is none."""
+    file = tmp_path / "config.toml"
+    file.write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}')
+    monkeypatch.setenv("SUDO_USER", "ada")
+    text = ran("--email", "ada@example.org", "--domain", "example.com").stdout
+    assert "Dashboard  http://127.0.0.1:8080/dashboard\n" in text
+    assert f"ssh -L 8080:127.0.0.1:8080 ada@{HOST}, then open http://localhost:8080/dashboard\n" in text
+    file.write_text(f'{file.read_text()}[http]\nbase_url = "https://mail.example.com"\n')
+    text = ran().stdout
+    assert "Dashboard  https://mail.example.com/dashboard\n" in text
+    assert "ssh -L" not in text
 
 
 class Terminal:
@@ -195,8 +243,10 @@ class Terminal:
         """Read until this is on the screen; the end of the program fails, and so does a long wait for it."""
         deadline = time.monotonic() + 120
         while text not in self.shown and time.monotonic() < deadline:
+            if not select.select([self._ours], [], [], 1)[0]:
+                continue
             try:
-                self.shown += os.read(self._ours, 10_000).decode()
+                self.shown += click.unstyle(os.read(self._ours, 10_000).decode())
             except OSError:  # it has ended
                 break
         assert text in self.shown, self.shown
@@ -225,6 +275,8 @@ def test_no_question_waits_for_the_checks(tmp_path: Path) -> None:
         terminal = Terminal(tmp_path, "--no-wait")
         try:
             terminal.answer("Full name of this machine", HOST)
+            terminal.answer("Get a certificate", "n")
+            terminal.answer("Warm this address up", "n")
             terminal.read_until("Your domain")
             deadline = time.monotonic() + 60
             while not dns.count(HOST, "A") and time.monotonic() < deadline:
@@ -241,6 +293,42 @@ def test_no_question_waits_for_the_checks(tmp_path: Path) -> None:
             assert "25.2.0.192.in-addr.arpa" in terminal.shown
         finally:
             terminal.close()
+
+
+def test_a_person_is_asked_again_told_what_is_wrong_and_may_stop(tmp_path: Path) -> None:
+    """A wrong answer is no end; each record's fault is shown at once; Ctrl-C ends with a sentence."""
+    dns = DnsServer({HOST: {"A": ["192.0.2.25"]}, "shop.example": {"TXT": ['"v=spf1 ip4:192.0.2.9 -all"']}})
+    with served(dns) as endpoint:
+        file = tmp_path / "config.toml"
+        file.write_text(f'[server]\nhostname = ""\ndata_dir = "data"\n[dns]\nresolvers = ["{endpoint}"]\n')
+        terminal = Terminal(tmp_path)
+        try:
+            terminal.answer("Full name of this machine", "mail")
+            terminal.read_until("'mail' is not a full host name such as mail.example.com. Try again.")
+            terminal.shown = terminal.shown.partition("Try again.")[2]
+            terminal.answer("Full name of this machine", HOST)
+            terminal.answer("Port 80 of this machine must be reachable", "yes")
+            terminal.answer("Warm this address up", "yes")
+            terminal.answer("Your domain", "a..b")
+            terminal.read_until("Try again.")
+            terminal.shown = terminal.shown.partition("Try again.")[2]
+            terminal.answer("Your domain", "shop.example")
+            terminal.answer("Your address", "nobody")
+            terminal.read_until("Try again.")
+            terminal.shown = terminal.shown.partition("Try again.")[2]
+            terminal.answer("Your address", "ada@shop.example")
+            terminal.read_until("Waiting for the DNS records")
+            terminal.read_until("missing  _dmarc.shop.example  TXT")
+            terminal.read_until("wrong    shop.example  TXT: it does not let mail.example.com send")
+            terminal.read_until('shop.example. TXT "v=spf1 a:mail.example.com ip4:192.0.2.9 -all"')
+            terminal.process.send_signal(signal.SIGINT)
+            terminal.read_until(STOPPED)
+            assert terminal.process.wait(60) == 130
+            assert "Aborted" not in terminal.shown
+        finally:
+            terminal.close()
+        settings = load.load(file, {}, tmp_path)
+        assert (settings.acme.enabled, settings.warmup.enabled) == (True, True)
 
 
 def test_records_that_are_wanted_are_in_the_zone_file(tmp_path: Path, resolvers: str) -> None:

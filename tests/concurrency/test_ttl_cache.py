@@ -10,8 +10,6 @@ from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 
 
 class Clock:
-    """A clock that a test sets."""
-
     def __init__(self) -> None:
         self.now = 1_000.0
 
@@ -21,12 +19,10 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Stands still until it is set."""
     return Clock()
 
 
 def test_a_value_is_there_until_its_time_is_over(clock: Clock) -> None:
-    """It expires exactly after its time, and using it does not make it last longer."""
     cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
     cache.put("a", 1)
     clock.now += 4.9
@@ -38,7 +34,6 @@ def test_a_value_is_there_until_its_time_is_over(clock: Clock) -> None:
 
 
 def test_a_value_may_have_a_time_of_its_own(clock: Clock) -> None:
-    """A time given with the value counts instead of the usual one, be it none at all."""
     cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
     cache.put("long", 1, 60.0)
     cache.put("none", 2, 0.0)
@@ -47,7 +42,6 @@ def test_a_value_may_have_a_time_of_its_own(clock: Clock) -> None:
 
 
 def test_putting_again_begins_anew(clock: Clock) -> None:
-    """The newer value counts, from when it was put."""
     cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
     cache.put("a", 1)
     clock.now += 4.0
@@ -65,7 +59,6 @@ def test_a_clock_that_was_set_back_expires_values(clock: Clock) -> None:
 
 
 def test_values_can_be_forgotten(clock: Clock) -> None:
-    """One or all, whether or not they are there."""
     cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
     cache.put("a", 1)
     cache.put("b", 2)
@@ -77,7 +70,6 @@ def test_values_can_be_forgotten(clock: Clock) -> None:
 
 
 def test_a_full_cache_forgets_what_was_used_longest_ago(clock: Clock) -> None:
-    """Against a plain list of the keys in the order of their use."""
     cache: TtlCache[int, int] = TtlCache(5, 1e9, clock)
     used: list[int] = []
     chance = Random(1)
@@ -96,7 +88,6 @@ def test_a_full_cache_forgets_what_was_used_longest_ago(clock: Clock) -> None:
 
 
 async def test_work_is_shared_by_key(autojump_clock: MockClock) -> None:
-    """Tasks with one key share one run, others have their own, and nothing is remembered afterwards."""
     joint: SingleFlight[str, str] = SingleFlight()
     ran, got = [], []
 
@@ -118,7 +109,6 @@ async def test_work_is_shared_by_key(autojump_clock: MockClock) -> None:
 
 
 async def test_a_failure_is_the_workers_own(autojump_clock: MockClock) -> None:
-    """When the work raises for the first task, the next does it again; None is a value like any other."""
     joint: SingleFlight[str, None] = SingleFlight()
     tries = []
 

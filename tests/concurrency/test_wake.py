@@ -11,7 +11,6 @@ from appliance.environment import Environment
 
 
 async def test_a_wake_ends_the_wait(autojump_clock: MockClock) -> None:
-    """A waiting task goes on at once."""
     wake = Wake()
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -22,7 +21,6 @@ async def test_a_wake_ends_the_wait(autojump_clock: MockClock) -> None:
 
 
 async def test_a_wake_before_the_wait_is_not_lost(autojump_clock: MockClock) -> None:
-    """What was set while no task waited ends the next wait, and only that."""
     wake = Wake()
     wake.set()
     wake.set()
@@ -34,7 +32,6 @@ async def test_a_wake_before_the_wait_is_not_lost(autojump_clock: MockClock) -> 
 
 
 async def test_no_wait_is_longer_than_the_limit(autojump_clock: MockClock) -> None:
-    """So a jump of the clock does no harm for more than a minute."""
     began = trio.current_time()
     await Wake().wait(1e9)
     assert trio.current_time() - began == SLEEP_LIMIT == 60
@@ -57,18 +54,14 @@ TWO_DAYS = 2 * 86_400.0
 
 @dataclass
 class Wall:
-    """A clock on the wall that goes as Trio's does, and that tests may set."""
-
     ahead: float = 1_700_000_000.0  # seconds
 
     def __call__(self) -> int:
-        """The time."""
         return round((self.ahead + trio.current_time()) * 1_000_000)
 
 
 @pytest.mark.parametrize("by", [TWO_DAYS, -TWO_DAYS, -2 * JUMP_TOLERANCE])
 async def test_it_is_noticed_soon(autojump_clock: MockClock, by: float) -> None:
-    """A waiting task learns within two checks by how much, once."""
     wall = Wall()
     clock = ClockJumps(Environment(now=wall))
     async with trio.open_nursery() as nursery:
@@ -84,7 +77,6 @@ async def test_it_is_noticed_soon(autojump_clock: MockClock, by: float) -> None:
 
 
 async def test_time_that_passes_sets_no_clock(autojump_clock: MockClock) -> None:
-    """Nor do corrections of a second, however many; the wait lasts as long as was asked."""
     wall = Wall()
     clock = ClockJumps(Environment(now=wall))
     for _ in range(20):

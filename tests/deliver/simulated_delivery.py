@@ -1,7 +1,7 @@
 """A whole delivery on a virtual clock, without sockets: a real store, a zone in a dict, servers over memory streams."""
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,16 +16,15 @@ import trustme
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.due_mail import DueMail
-from appliance.deliver.mta_sts import NoPolicy
 from appliance.deliver.outcome import Retries
-from appliance.deliver.pool_limiters import PoolLimiters
-from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Signing, Unsigned
-from appliance.deliver.providers import PoolLimits, ProviderPools, ProviderServers
-from appliance.deliver.route import RouteCache, Router
+from appliance.deliver.pending import DueMail
+from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
+from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, RouteCache, Signing, Unsigned
+from appliance.deliver.providers import PoolLimits, ProviderPools
+from appliance.deliver.route import Router
 from appliance.deliver.scheduler import Scheduler
-from appliance.deliver.smtp.idle import Connections
-from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.smtp.connection import Connections
+from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
 from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
@@ -50,8 +49,6 @@ MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHell
 
 
 class FixedSigner:
-    """Signs everything alike, and counts."""
-
     def __init__(self) -> None:
         self.signed = 0
         self.threads = 2
@@ -59,20 +56,16 @@ class FixedSigner:
         self._made: dict[str, bytes] = {}
 
     def made(self, message_id: str) -> bytes | None:
-        """As `Signer.made`."""
         return self._made.get(message_id)
 
     def known(self, account_id: str, domain: str) -> Signing | None:
-        """As `Signer.known`."""
         return None
 
     async def find(self, account_id: str, domain: str) -> Signing:
-        """As `Signer.find`."""
         await trio.lowlevel.checkpoint()
         return Signing([], self.return_path)
 
     async def sign(self, messages: Sequence[Unsigned]) -> list[bytes]:
-        """As `Signer.sign`."""
         await trio.lowlevel.checkpoint()
         self.signed += len(messages)
         self._made |= {message.message_id: SIGNATURE for message in messages}
@@ -81,14 +74,12 @@ class FixedSigner:
 
 @cache
 def trusting() -> ssl.SSLContext:
-    """A context with one root, for the system's hundred take their time to read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trustme.CA().configure_trust(context)
     return context
 
 
 async def no_policy(domain: str) -> str:
-    """No domain has an MTA-STS policy here."""
     raise NoPolicy("none here")
 
 
@@ -107,7 +98,6 @@ class Stage:
     dialled: list[tuple[float, str]] = field(default_factory=list)
 
     async def send(self, *addresses: str, account: str = "demo", delay: float = 0.0) -> str:
-        """Accept one message, due after some seconds; its id."""
         new = message(self.env, self.accounts[account], *addresses)
         await self.store.messages.accept(new)
         if delay:
@@ -117,16 +107,19 @@ class Stage:
         self.scheduler.new_mail.request_poll()
         return new.id
 
+    async def offer(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> str:
+        """Accept a message and hand it over in memory."""
+        new = message(self.env, self.accounts[account], *addresses, mime=mime)
+        self.scheduler.new_mail.offer(new, await self.store.messages.accept(new))
+        return new.id
+
     async def change(self, sql: str, **bindings: object) -> None:
-        """Change the database by hand."""
         await self.store.engine.change(sql, bindings)
 
     async def rows(self, sql: str, **bindings: object) -> list[tuple[Any, ...]]:
-        """What the database says."""
         return await self.store.engine.rows(sql, bindings)
 
     async def recipient(self, message_id: str) -> tuple[str, int]:
-        """Status and attempts of a message's first recipient."""
         query = "SELECT status, attempt_count FROM recipients WHERE message_id = :id ORDER BY id LIMIT 1"
         (found,) = await self.rows(query, id=message_id)
         return found[0], found[1]
@@ -134,7 +127,6 @@ class Stage:
     async def until(
         self, read: Callable[[], Awaitable[T]], condition: Callable[[T], bool], within: float = 3 * 86_400
     ) -> None:
-        """Wait until something holds for what is read; the longer it takes, the less often it is asked."""
         began = trio.current_time()
         while not condition(await read()):
             passed = trio.current_time() - began
@@ -142,7 +134,6 @@ class Stage:
             await trio.sleep(max(0.01, passed / 100))
 
     async def final(self, *messages: str, within: float = 3 * 86_400) -> None:
-        """Wait until all recipients of these messages are final."""
         query = "SELECT count(*) FROM recipients WHERE message_id = :id AND next_attempt_at IS NOT NULL"
         waiting = set(messages)
 
@@ -154,7 +145,6 @@ class Stage:
 
 
 def message(env: Environment, account_id: str, *addresses: str, mime: bytes = MIME) -> NewMessage:
-    """A message to be accepted."""
     recipients = tuple(
         NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
         for address in addresses
@@ -261,7 +251,11 @@ def domain_zone(*names: str) -> tuple[dict[str, dict[str, list[str]]], dict[str,
     return zone, addresses
 
 
+def domains(servers: Mapping[str, FakeMx]) -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
+    """A zone in which each domain has one server of its own pool, and the servers by address."""
+    zone, addresses = domain_zone(*servers)
+    return zone, {addresses[name]: server for name, server in servers.items()}
+
+
 def one(server: FakeMx, name: str = "a.test") -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
-    """A zone of one domain, and its server."""
-    zone, addresses = domain_zone(name)
-    return zone, {addresses[name]: server}
+    return domains({name: server})

@@ -9,9 +9,9 @@ from appliance.cli import failures
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError, RelayTls
 from appliance.deliver import build
-from appliance.deliver.build import relays
 from appliance.deliver.providers import PROVIDERS, PoolLimits, pools
 from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
+from appliance.deliver.route import configured_relays as relays
 from appliance.environment import Environment
 from appliance.model.warmup import hourly_limit
 from appliance.store import open_store
@@ -23,7 +23,6 @@ MAIN = 'mode = "relay"\nrelay_host = "smart.example"\n'
 
 
 def config(text: str) -> Config:
-    """Settings with this in [delivery]."""
     return parse(f"[delivery]\n{text}", FILE)
 
 
@@ -31,13 +30,11 @@ def config(text: str) -> Config:
 
 
 def test_without_a_relay_mail_goes_to_the_mx() -> None:
-    """The default names no relay, and relay_host counts only in mode relay."""
     assert relays(config("").delivery) == Relays()
     assert relays(config('relay_host = "smart.example"').delivery) == Relays()
 
 
 def test_in_mode_relay_everything_goes_there() -> None:
-    """With its port, its login and its encryption."""
     login = 'relay_port = 465\nrelay_username = "u"\nrelay_password = "p"\nrelay_tls = "implicit"'
     made = relays(config(MAIN + login).delivery)
     assert made.default == Relay("smart.example", 465, "u", "p", RelayTls.IMPLICIT)
@@ -46,7 +43,6 @@ def test_in_mode_relay_everything_goes_there() -> None:
 
 
 def test_a_domain_may_have_its_own_relay_in_direct_mode() -> None:
-    """Its mail goes there, all other to the MX."""
     made = relays(config('[delivery.relays."*.example.com"]\nhost = "10.0.0.5"\nport = 25\ntls = "off"').delivery)
     assert relay_for("a.example.com", made) == Relay("10.0.0.5", 25, tls=RelayTls.OFF)
     assert relay_for("example.com", made) is None
@@ -54,14 +50,12 @@ def test_a_domain_may_have_its_own_relay_in_direct_mode() -> None:
 
 
 def test_a_domain_may_have_its_own_relay_in_relay_mode() -> None:
-    """It goes before the one for everything."""
     made = relays(config(f'{MAIN}[delivery.relays."example.com"]\nhost = "other.example"').delivery)
     assert relay_for("example.com", made) == Relay("other.example")
     assert relay_for("example.net", made) == Relay("smart.example")
 
 
 async def test_mode_relay_never_becomes_direct() -> None:
-    """With relays for some domains only, mail for the others has no route for now, rather than an MX."""
     made = relays(config('mode = "relay"\n[delivery.relays."example.com"]\nhost = "other.example"').delivery)
     router = Router(ZoneResolver({"example.net": {"MX": ["10 mx.example.net."]}}), lambda: 0.5, relays=made)
     with pytest.raises(NoRoute) as refused:
@@ -74,7 +68,6 @@ async def test_mode_relay_never_becomes_direct() -> None:
 
 
 def test_without_settings_the_pools_are_as_built_in() -> None:
-    """Every provider with its own limits, and the rest with the usual ones."""
     made = pools(config(""))
     for provider in PROVIDERS:
         for suffix in provider.suffixes:
@@ -83,7 +76,6 @@ def test_without_settings_the_pools_are_as_built_in() -> None:
 
 
 def test_a_built_in_pool_is_changed_key_by_key() -> None:
-    """What is given counts, what is not stays; 0 lifts a rate."""
     before = pools(config("")).of("smtp-in.orange.fr").limits
     assert before.per_minute is not None
     made = pools(config("[delivery.pools.orange]\nper_minute = 0")).of("smtp-in.orange.fr").limits
@@ -93,7 +85,6 @@ def test_a_built_in_pool_is_changed_key_by_key() -> None:
 
 
 def test_the_default_is_for_all_other_organisations() -> None:
-    """Providers keep their own limits; a new pool starts from the default's."""
     made = pools(
         config(
             "[delivery.pools.default]\nconcurrency = 3\nper_minute = 60\n"
@@ -107,21 +98,18 @@ def test_the_default_is_for_all_other_organisations() -> None:
 
 
 def test_a_new_pool_may_take_a_suffix_from_a_built_in_one() -> None:
-    """The operator's row for a suffix counts, whatever its name sorts like."""
     made = pools(config('[delivery.pools.aaa]\nsuffixes = ["corp.google.com", "psmtp.com"]'))
     hosts = ("mx.corp.google.com", "mx.psmtp.com", "smtp.google.com")
     assert [made.of(host).name for host in hosts] == ["aaa", "aaa", "google"]
 
 
 def test_a_new_pool_may_take_all_hosts_below_a_name() -> None:
-    """A shorter suffix of the operator's counts before the longer ones of a built-in pool below it."""
     made = pools(config('[delivery.pools.aaa]\nsuffixes = ["google.com"]'))
     hosts = ("aspmx.l.google.com", "www.google.com", "mx.psmtp.com")
     assert [made.of(host).name for host in hosts] == ["aaa", "aaa", "google"]
 
 
 def test_only_servers_of_built_in_pools_must_answer() -> None:
-    """The operator's own pool has its hosts by name; a built-in one, even with other limits, once they answer."""
     text = '[delivery.pools.google]\nconcurrency = 3\n[delivery.pools.partner]\nsuffixes = ["partner.example"]'
     made = pools(config(text))
     assert made.of("smtp.google.com").is_provider
@@ -130,13 +118,11 @@ def test_only_servers_of_built_in_pools_must_answer() -> None:
 
 
 def test_suffixes_of_a_built_in_pool_are_replaced() -> None:
-    """An override says all of them."""
     made = pools(config('[delivery.pools.google]\nsuffixes = ["google.com"]'))
     assert made.of("mx.psmtp.com").name == "psmtp.com"
 
 
 def test_an_unknown_pool_is_an_error() -> None:
-    """A slip in the name of a built-in pool is named with its key and the names there are."""
     with pytest.raises(ConfigError) as refused:
         pools(config("[delivery.pools.gogle]\nconcurrency = 1"))
     line = str(refused.value)
@@ -145,7 +131,6 @@ def test_an_unknown_pool_is_an_error() -> None:
 
 
 def test_a_relay_that_is_an_address_is_its_own_pool() -> None:
-    """An address has no organisation to share a pool with."""
     assert [pools(config("")).of(host).name for host in ("192.0.2.1", "::1")] == ["192.0.2.1", "::1"]
 
 
@@ -153,7 +138,6 @@ def test_a_relay_that_is_an_address_is_its_own_pool() -> None:
 
 
 async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
-    """Relays, pools, own addresses and the number of sessions reach the parts that use them."""
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     env = Environment()
     async with open_store(tmp_path, env, inline=True) as store:
@@ -166,7 +150,6 @@ async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
 
 
 async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
-    """What the operator wants for a new address reaches delivery."""
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
     env = Environment()
     async with open_store(tmp_path, env, inline=True) as store:
@@ -176,7 +159,6 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
 
 
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:
-    """What only delivery itself can tell of a setting ends the start like any other wrong one, without a traceback."""
     made = config("[delivery.pools.gogle]\nconcurrency = 1")
     env = Environment()
     async with open_store(tmp_path, env, inline=True) as store:

@@ -10,9 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
-from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY
-from appliance.dns.records import records_for
+from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, RETURN_PATH_CHECK_EVERY, DomainWatch
+from appliance.dns.records import records_for, senders
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import SigningKeys
@@ -28,8 +27,6 @@ OK, MISSING, DIFFERS, UNKNOWN = RecordStatus.OK, RecordStatus.MISSING, RecordSta
 
 
 class Scene:
-    """A watch, the DNS that it asks, and a clock."""
-
     def __init__(self, store: Store, account: Account, clock: Clock, inbound: str, mode: str) -> None:
         self.store, self.account, self.clock = store, account, clock
         settings = f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n[delivery]\nmode = "{mode}"\n'
@@ -39,22 +36,19 @@ class Scene:
         self.watch = DomainWatch(self.config, store, self.env, lambda: self.dns)
 
     async def publish(self, name: str, *, but: str = "none") -> None:
-        """Put the records of a domain into DNS, but for those of a kind."""
         keys = await SigningKeys(self.store, self.env, bytes(32)).known(self.account.id, name)
         domain = await self.store.domains.find(self.account.id, name)
-        for record in records_for(self.config, domain, keys, self.clock(), ()):
+        for record in records_for(self.config, domain, keys, self.clock(), senders(self.config, ()), ()):
             if not record.kind.startswith(but):
                 value = zone_text(record.value) if record.type == "TXT" else record.value
                 there = self.dns.zone.get(record.name, {})
                 self.dns.zone[record.name] = {**there, record.type: [value]}
 
     async def states(self, name: str) -> tuple[RecordStatus | None, ...] | None:
-        """What is kept: SPF, DKIM, DMARC, return path."""
         dns = (await self.store.domains.find(self.account.id, name)).dns
         return None if dns is None else (dns.spf, dns.dkim, dns.dmarc, dns.return_path)
 
     async def asked_after(self, passed: int) -> bool:
-        """Whether DNS is asked about anything when so much time has passed."""
         self.clock.now += passed
         self.dns.asked.clear()
         await self.watch.round()
@@ -63,7 +57,6 @@ class Scene:
 
 @asynccontextmanager
 async def opened(tmp_path: Path, inbound: str, mode: str = "direct") -> AsyncIterator[Scene]:
-    """A scene with or without a listener for feedback."""
     clock = Clock()
     async with open_store(tmp_path, Environment(now=clock), inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH)
@@ -72,13 +65,11 @@ async def opened(tmp_path: Path, inbound: str, mode: str = "direct") -> AsyncIte
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """Without a listener."""
     async with opened(tmp_path, "[]") as made:
         yield made
 
 
 async def test_a_domain_is_asked_about_often_until_all_is_right(scene: Scene) -> None:
-    """Every ten minutes, then once a day; often again when something is wrong again."""
     await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
     assert await scene.states("a.example") is None
     assert await scene.asked_after(0)
@@ -99,7 +90,6 @@ async def test_a_domain_is_asked_about_often_until_all_is_right(scene: Scene) ->
 
 
 async def test_a_return_path_counts_where_something_takes_it(tmp_path: Path) -> None:
-    """Then all four have to be right before the day's rest, and mail leaves with it from then on."""
     async with opened(tmp_path, '["127.0.0.1:2525"]') as scene:
         await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
         await scene.publish("a.example", but="return_path")
@@ -134,7 +124,6 @@ async def test_a_pending_domain_is_proven_by_its_key(scene: Scene) -> None:
 
 
 async def test_a_removed_domain_is_asked_about_no_more(scene: Scene) -> None:
-    """Until it is added again, and then at once, with nothing known of it."""
     await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
     await scene.publish("a.example")
     assert await scene.asked_after(0)
@@ -146,7 +135,6 @@ async def test_a_removed_domain_is_asked_about_no_more(scene: Scene) -> None:
 
 
 async def test_another_return_path_is_asked_about_at_once(scene: Scene) -> None:
-    """What was found for the name before it is not kept for it."""
     await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
     assert await scene.asked_after(0)
     read = await scene.store.domains.find(scene.account.id, "a.example")
@@ -157,7 +145,6 @@ async def test_another_return_path_is_asked_about_at_once(scene: Scene) -> None:
 
 
 async def test_many_domains_take_turns(scene: Scene) -> None:
-    """A round has its limit, and each account in it; those that have waited longest are first, and none is left out."""
     names = [f"d{number:03}.example" for number in range(DOMAINS_OF_AN_ACCOUNT + 5)]
     for name in names:
         await scene.store.access.add_domain(scene.account.id, name, usable=True)
@@ -170,7 +157,6 @@ async def test_many_domains_take_turns(scene: Scene) -> None:
 async def test_dead_dns_of_one_account_delays_no_other(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another's domain is proven within a minute, and its return path is used within another."""
     async with opened(tmp_path, '["127.0.0.1:2525"]') as scene:
         real = scene.dns.lookup
 
@@ -198,7 +184,6 @@ async def test_dead_dns_of_one_account_delays_no_other(
 
 
 async def test_in_the_sandbox_nothing_is_asked(tmp_path: Path) -> None:
-    """Nothing leaves the machine by itself there."""
     async with opened(tmp_path, '["127.0.0.1:2525"]', "sandbox") as scene:
         await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
         await scene.watch.run()
@@ -208,7 +193,6 @@ async def test_in_the_sandbox_nothing_is_asked(tmp_path: Path) -> None:
 async def test_a_node_without_the_chore_asks_nothing(
     scene: Scene, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several nodes one asks; another begins within a minute of its end."""
     mine = False
 
     async def has_chore(_self: object, _name: str) -> bool:
@@ -230,7 +214,6 @@ async def test_a_node_without_the_chore_asks_nothing(
 async def test_a_storage_that_refuses_once_ends_nothing(
     tmp_path: Path, read: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next round does what the refused one did not."""
     real, refusals = getattr(Domains, read), [StorageUnavailable("the storage is away")]
 
     async def refused_once(*given: Any, **named: Any) -> Any:
@@ -253,8 +236,6 @@ async def test_a_storage_that_refuses_once_ends_nothing(
 async def test_dns_that_never_answers_ends(
     scene: Scene, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is known then, and it is asked again in ten minutes."""
-
     async def lookup(*_: object) -> None:
         await trio.sleep_forever()
 

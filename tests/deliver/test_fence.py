@@ -18,18 +18,13 @@ LARGE = SMALL + b"0123456789abcde\r\n" * (2 * BLOCK_BYTES // 16)
 
 
 class Lease:
-    """What a node has until a test takes it."""
-
     def __init__(self) -> None:
         self.held = True
 
     def holds(self) -> bool:
-        """As `Engine.holds_lease`."""
         return self.held
 
     def lost_at_data(self) -> Callable[[trio.abc.Stream], Awaitable[bytes]]:
-        """An answer to DATA, with which the lease is lost."""
-
         async def act(stream: trio.abc.Stream) -> bytes:
             self.held = False
             await stream.send_all(b"354 go on\r\n")
@@ -39,13 +34,11 @@ class Lease:
 
 
 def dots(mx: FakeMx) -> int:
-    """How many messages the server was given whole."""
     return b"".join(mx.chunks).count(b"\r\n.\r\n")
 
 
 @pytest.mark.parametrize("message", [SMALL, LARGE], ids=["one block", "several blocks"])
 async def test_no_dot_is_sent_without_a_lease(message: bytes) -> None:
-    """Nothing of the last block either; the connection is closed, and nothing counts as handed over."""
     lease = Lease()
     mx = FakeMx(answers={"DATA": lease.lost_at_data()})
     transaction = MailTransaction("a@b.example", ("c@d.example",), prepare(message))
@@ -76,7 +69,6 @@ async def test_with_a_lease_the_dot_is_sent() -> None:
 async def test_a_lease_that_is_lost_at_data_uses_no_attempt(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The envelope waits as before, dials no server while there is no lease, and is delivered once it is held again."""
     lease = Lease()
     mx = FakeMx(answers={"DATA": [lease.lost_at_data(), b"354 go on\r\n"]})
     async with stage(tmp_path, *one(mx)) as played:
@@ -100,7 +92,6 @@ async def test_a_lease_that_is_lost_at_data_uses_no_attempt(
 async def test_without_a_lease_nothing_is_begun(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No connection, no attempt."""
     lease, mx = Lease(), FakeMx()
     lease.held = False
     async with stage(tmp_path, *one(mx), running=False) as played:

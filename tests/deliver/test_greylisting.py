@@ -21,7 +21,6 @@ Accounts = pytest.mark.parametrize("names", [("demo",), ("demo", "other")], ids=
 
 
 def greylisting() -> Callable[[trio.abc.Stream], Awaitable[bytes]]:
-    """Puts one recipient off until it is asked for again after the time of the greylist."""
     first: list[float] = []
 
     async def answer(stream: trio.abc.Stream) -> bytes:
@@ -34,7 +33,6 @@ def greylisting() -> Callable[[trio.abc.Stream], Awaitable[bytes]]:
 
 
 async def delivered(played: Stage) -> int:
-    """How many recipients are delivered."""
     ((count,),) = await played.rows("SELECT count(*) FROM recipients WHERE status = 'delivered'")
     return int(count)
 
@@ -43,7 +41,6 @@ async def delivered(played: Stage) -> int:
 async def test_forty_greylisted_recipients_hold_up_neither_themselves_nor_eight_others(
     tmp_path: Path, autojump_clock: MockClock, names: tuple[str, ...]
 ) -> None:
-    """The eight are delivered at once; the forty on their second attempt, which is due after the greylist's time."""
     new = [f"new{number}@a.test" for number in range(40)]
     known = [f"known{number}@a.test" for number in range(8)]
     server = FakeMx(answers={f"RCPT {address}": greylisting() for address in new})
@@ -60,7 +57,6 @@ async def test_forty_greylisted_recipients_hold_up_neither_themselves_nor_eight_
 
 
 async def tried_once(played: Stage, message: str) -> None:
-    """Wait for the first attempt."""
     await played.until(lambda: played.recipient(message), lambda found: found[1] == 1, within=5)
 
 
@@ -74,14 +70,12 @@ async def repeat(played: Stage, server: FakeMx, answer: bytes, *addresses: str) 
 
 
 def slowed_until(played: Stage) -> int:
-    """Until when the pool's mail waits, in microseconds."""
     return played.scheduler.deliverer.limiters._limiters["a.test"].throttle.slowed_until
 
 
 async def test_the_same_verdict_to_recipients_accepted_before_slows_the_pool(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Two of them are enough; then the verdict is not about one recipient."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         await repeat(played, server, LATER, "ada@a.test", "bob@a.test")
@@ -93,7 +87,6 @@ async def test_the_same_verdict_to_recipients_accepted_before_slows_the_pool(
 
 
 async def test_one_recipient_accepted_before_slows_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A greylist may keep senders and recipients together, and see this pair for the first time."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         await repeat(played, server, LATER, "ada@a.test")
@@ -103,7 +96,6 @@ async def test_one_recipient_accepted_before_slows_nothing(tmp_path: Path, autoj
 async def test_a_message_to_two_known_recipients_that_is_put_off_counts_once(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """rspamd greylists after the message, which says nothing of each of its recipients; a second message does."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         await played.final(await played.send("ada@a.test", "bob@a.test", "eve@a.test"), within=5)
@@ -115,7 +107,6 @@ async def test_a_message_to_two_known_recipients_that_is_put_off_counts_once(
 
 
 async def test_a_known_rate_verdict_slows_the_pool_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Also if no recipient was accepted before."""
     server = FakeMx(answers={"RCPT": RATE})
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         message = await played.send("ada@a.test")
@@ -125,7 +116,6 @@ async def test_a_known_rate_verdict_slows_the_pool_at_once(tmp_path: Path, autoj
 
 @Accounts
 async def test_an_operator_lifts_a_slow_down(tmp_path: Path, autojump_clock: MockClock, names: tuple[str, ...]) -> None:
-    """What `appliance queue resume` says was lifted; the mail goes at once, not after the pause."""
     server = FakeMx(answers={"RCPT": RATE})
     async with stage(tmp_path, *one(server), names=names) as played:
         first = await played.send("ada@a.test")
@@ -146,7 +136,6 @@ async def test_an_operator_lifts_a_slow_down(tmp_path: Path, autojump_clock: Moc
 
 
 async def test_a_lifted_slow_down_of_another_pool_is_left_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A resume concerns the pool that it names."""
     server = FakeMx(answers={"RCPT": RATE})
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         message = await played.send("ada@a.test")

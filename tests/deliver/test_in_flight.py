@@ -9,14 +9,14 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer, Holder
-from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import SLOW as SLOW_AFTER
+from appliance.deliver.in_flight import STALLED, STALLED_LONG, SlowSessions
+from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
-from appliance.deliver.slow_sessions import STALLED, STALLED_LONG, SlowSessions
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.model.mail import Outcome
 from appliance.report.explain import clock, standing
-from tests.deliver.simulated_delivery import MIME, OK, START, Stage, domain_zone, message, stage
+from tests.deliver.simulated_delivery import MIME, OK, START, Stage, domain_zone, domains, one, stage
 from tests.fakes.mx import Answer, FakeMx, drip, silence, wait_and_say
 
 DRIPPING = drip(b"220-" + b"welcome " * 60, 5.0)
@@ -30,15 +30,7 @@ def tarpits(answers: dict[str, Answer], *good: str) -> tuple[dict[str, dict[str,
     return zone, servers
 
 
-async def offer(played: Stage, address: str, account: str = "demo", mime: bytes = MIME) -> str:
-    """Accept a message, and hand it over in memory; its id."""
-    new = message(played.env, played.accounts[account], address, mime=mime)
-    played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-    return new.id
-
-
 async def words(played: Stage, message_id: str) -> str:
-    """What `explain` says of a message."""
     record = await played.store.records.of(message_id)
     assert record is not None
     (recipient,) = record.recipients
@@ -47,7 +39,6 @@ async def words(played: Stage, message_id: str) -> str:
 
 
 async def begin(played: Stage, sessions: int) -> None:
-    """Run with so many sessions in all."""
     played.scheduler.sessions = sessions
     played.nursery.start_soon(played.scheduler.run)
     await trio.lowlevel.checkpoint()
@@ -61,15 +52,14 @@ async def begin(played: Stage, sessions: int) -> None:
 async def test_tarpits_of_one_account_leave_room_for_others(
     tmp_path: Path, autojump_clock: MockClock, answers: dict[str, Answer]
 ) -> None:
-    """Beside three tarpits for every two sessions, another account's mail to a good server goes at once."""
     async with stage(tmp_path, *tarpits(answers, "good.test"), running=False) as played:
         await begin(played, 20)
         for name in SLOW:
-            await offer(played, f"ada@{name}")
+            await played.offer(f"ada@{name}")
         for _ in range(20):
             await trio.sleep(3)
             began = trio.current_time()
-            await played.final(await offer(played, "ada@good.test", "other"), within=2)
+            await played.final(await played.offer("ada@good.test", account="other"), within=2)
             assert trio.current_time() - began < 0.2
 
 
@@ -89,11 +79,11 @@ async def test_an_account_s_own_mail_gets_past_its_tarpits(
     good = [f"good{number}.test" for number in range(20)]
     async with stage(tmp_path, *tarpits(answers, *good), running=False) as played:
         await begin(played, 20)
-        slow = [await offer(played, f"ada{copy}@{name}") for name in SLOW for copy in range(copies)]
+        slow = [await played.offer(f"ada{copy}@{name}") for name in SLOW for copy in range(copies)]
         await trio.sleep(SLOW_AFTER + 2)
         for name in good:
             began = trio.current_time()
-            await played.final(await offer(played, f"ada@{name}"), within=2)
+            await played.final(await played.offer(f"ada@{name}"), within=2)
             assert trio.current_time() - began < 0.2
             await trio.sleep(0.5)
         assert {await played.recipient(each) for each in slow} == {("queued", 0)}
@@ -101,35 +91,33 @@ async def test_an_account_s_own_mail_gets_past_its_tarpits(
 
 
 async def test_mail_to_a_server_that_answers_needs_no_session_to_end(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Sessions are kept for it: even where all slow ones have the final dot, and so none may be ended."""
     async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
         await begin(played, 20)
-        await played.final(await offer(played, "ada@good.test"), within=2)
+        await played.final(await played.offer("ada@good.test"), within=2)
         for name in SLOW:
-            await offer(played, f"ada@{name}")
+            await played.offer(f"ada@{name}")
         for _ in range(20):
             await trio.sleep(3)
             began = trio.current_time()
-            await played.final(await offer(played, "bob@good.test"), within=2)
+            await played.final(await played.offer("bob@good.test"), within=2)
             assert trio.current_time() - began < 0.2
 
 
 async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An account whose mail to many pools waits costs no search of its own for each of them."""
     good = [f"good{number}.test" for number in range(30)]
     zone, servers = tarpits({"greeting": silence}, *good)
     async with stage(tmp_path, zone, servers, running=False) as played:
         await begin(played, 20)
-        await played.final(*[await offer(played, f"ada@{name}") for name in good], within=60)
+        await played.final(*[await played.offer(f"ada@{name}") for name in good], within=60)
         for name in SLOW[:6]:
-            await offer(played, f"ada@{name}")
+            await played.offer(f"ada@{name}")
         await trio.sleep(0.1)
         for server in servers.values():
             server.answers = {".": wait_and_say(300, OK), **server.answers}
         for name in good:
-            await offer(played, f"ada@{name}")
+            await played.offer(f"ada@{name}")
         await trio.sleep(3)
         asked: list[ActiveAttempt] = []
         makes_room = SlowSessions._makes_room
@@ -145,26 +133,24 @@ async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
 
 
 async def test_a_slow_server_gets_its_mail_when_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """More slow servers than sessions, all of them beside mail to good ones: every message arrives, and only once."""
     zone, servers = tarpits(
         {"greeting": wait_and_say(40, b"220 hello\r\n")}, *(good := [f"good{n}.test" for n in range(40)])
     )
     async with stage(tmp_path, zone, servers, running=False) as played:
         await begin(played, 20)
-        sent = [await offer(played, f"ada@{name}") for name in SLOW]
+        sent = [await played.offer(f"ada@{name}") for name in SLOW]
         for name in good:
             await trio.sleep(1)
-            sent.append(await offer(played, f"ada@{name}"))
+            sent.append(await played.offer(f"ada@{name}"))
         await played.final(*sent, within=300)
         assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
         assert [server.commands.count("DATA") for server in servers.values()] == [1] * len(servers)
 
 
 async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its message is tried again by the schedule, the record says why, and its server gets short time-outs then."""
     async with stage(tmp_path, *tarpits({"greeting": silence}), running=False) as played:
         await begin(played, 4)
-        sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
+        sent = [await played.offer(f"ada@{name}") for name in SLOW[:5]]
         await trio.sleep(STALLED_LONG + 3)
         # The fifth took the place of one of the four. That one got a session again once two others gave way.
         states = [await played.recipient(each) for each in sent]
@@ -183,7 +169,6 @@ async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_c
 async def test_a_session_told_to_give_way_as_it_ends_carries_on(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message was delivered, and that the session was to end does not concern the next one."""
     attempt = Deliverer.attempt
 
     async def told_too_late(self: Deliverer, active: ActiveAttempt) -> list[Outcome] | None:
@@ -192,10 +177,9 @@ async def test_a_session_told_to_give_way_as_it_ends_carries_on(
         return outcomes
 
     monkeypatch.setattr(Deliverer, "attempt", told_too_late)
-    zone, addresses = domain_zone("good.test")
     server = FakeMx(answers={".": wait_and_say(1, OK)})
-    async with stage(tmp_path, zone, {addresses["good.test"]: server}, limits=PoolLimits(concurrency=2)) as played:
-        sent = [await offer(played, f"ada{number}@good.test") for number in range(6)]
+    async with stage(tmp_path, *one(server, "good.test"), limits=PoolLimits(concurrency=2)) as played:
+        sent = [await played.offer(f"ada{number}@good.test") for number in range(6)]
         await played.final(*sent, within=10)
         assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
         assert server.sessions == 2
@@ -204,8 +188,6 @@ async def test_a_session_told_to_give_way_as_it_ends_carries_on(
 async def test_a_bug_beside_a_cancellation_ends_no_other_session(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The session that gives way has a deferral all the same, the error is logged, and delivery goes on."""
-
     async def fail_when_cancelled() -> None:
         try:
             await trio.sleep_forever()
@@ -220,11 +202,11 @@ async def test_a_bug_beside_a_cancellation_ends_no_other_session(
     monkeypatch.setattr(Deliverer, "_deliver", stuck)
     async with stage(tmp_path, *tarpits({}), running=False) as played:
         await begin(played, 4)
-        sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
+        sent = [await played.offer(f"ada@{name}") for name in SLOW[:5]]
         await trio.sleep(STALLED_LONG + 3)
         assert sorted([await played.recipient(each) for each in sent]) == [("deferred", 1)] * 2 + [("queued", 0)] * 3
         monkeypatch.undo()
-        await played.final(await offer(played, f"ada@{SLOW[6]}", "other"), within=5)
+        await played.final(await played.offer(f"ada@{SLOW[6]}", account="other"), within=5)
         assert "delivery failed" in [record.getMessage() for record in caplog.records]
 
 
@@ -232,7 +214,7 @@ async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_cl
     """Without everything waiting a server has the full time of the RFC to greet."""
     zone, servers = tarpits({"greeting": wait_and_say(290, b"220 hello\r\n")})
     async with stage(tmp_path, zone, servers) as played:
-        sent = [await offer(played, f"ada@{name}") for name in SLOW]
+        sent = [await played.offer(f"ada@{name}") for name in SLOW]
         await played.final(*sent, within=300)
         assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
 
@@ -242,9 +224,9 @@ async def test_nothing_gives_way_after_the_final_dot(tmp_path: Path, autojump_cl
     zone, servers = tarpits({".": wait_and_say(500, OK)}, "good.test")
     async with stage(tmp_path, zone, servers, running=False) as played:
         await begin(played, 4)
-        sent = [await offer(played, f"ada@{name}") for name in SLOW[:4]]
+        sent = [await played.offer(f"ada@{name}") for name in SLOW[:4]]
         await trio.sleep(1)
-        waiting = await offer(played, "ada@good.test")
+        waiting = await played.offer("ada@good.test")
         await played.final(*sent, waiting, within=1_000)
         assert {await played.recipient(each) for each in (*sent, waiting)} == {("delivered", 1)}
         assert [server.commands.count("DATA") for server in servers.values() if server.sessions] == [1] * 5
@@ -259,7 +241,7 @@ async def test_a_session_with_a_silent_server_is_explained(
 ) -> None:
     """While it lasts `explain` says with which server, since when and for what it waits; not afterwards."""
     async with stage(tmp_path, *tarpits({at: silence})) as played:
-        sent = await offer(played, f"ada@{SLOW[0]}")
+        sent = await played.offer(f"ada@{SLOW[0]}")
         await trio.sleep(10)
         began = clock(START, played.env.now())
         server = f"mx.{SLOW[0]} (127.0.0.1)"
@@ -272,14 +254,13 @@ async def test_a_session_with_a_silent_server_is_explained(
 
 
 async def test_mail_that_waits_for_a_session_is_explained(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Where no session can be ended, mail waits though its pool has room; `explain` says what for."""
     async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
         await begin(played, 20)
         for name in SLOW[:16]:
-            await offer(played, f"ada@{name}")
+            await played.offer(f"ada@{name}")
         await trio.sleep(5)
-        slow = await offer(played, f"bob@{SLOW[0]}")
-        good = await offer(played, "ada@good.test")
+        slow = await played.offer(f"bob@{SLOW[0]}")
+        good = await played.offer("ada@good.test")
         await trio.sleep(5)
         sessions = "but this account has 16 of 20 sessions, 16 of them waiting for slow servers"
         assert await words(played, good) == f"waiting: pool good.test has room, 0 of 10 in use, {sessions}"
@@ -288,12 +269,11 @@ async def test_mail_that_waits_for_a_session_is_explained(tmp_path: Path, autoju
 
 
 async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What is told of sessions ends with them."""
     count = "SELECT count(*) FROM smtp_sessions"
     async with stage(tmp_path, *tarpits({"RCPT": silence}), running=False) as played:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(played.scheduler.run)
-            await offer(played, f"ada@{SLOW[0]}")
+            await played.offer(f"ada@{SLOW[0]}")
             await trio.sleep(10)
             assert await played.rows(count) == [(1,)]
             nursery.cancel_scope.cancel()
@@ -304,33 +284,30 @@ async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojum
 
 
 async def test_large_messages_to_tarpits_block_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Beside sixteen of them small mail for the same pool goes at once, and so does another account's large message."""
     zone, addresses = domain_zone("tar1.test", "tar2.test", "good.test")
     tar = FakeMx(answers={"greeting": silence})
     servers = {addresses["tar1.test"]: tar, addresses["tar2.test"]: tar, addresses["good.test"]: FakeMx()}
     large = MIME + b"x" * 200 + b"\r\n"
     async with stage(tmp_path, zone, servers, large_message=200) as played:
         for number in range(16):
-            await offer(played, f"ada@tar{number % 2 + 1}.test", mime=large)
-        held_back = await offer(played, "ada@good.test", mime=large)  # the account has no more large slots
+            await played.offer(f"ada@tar{number % 2 + 1}.test", mime=large)
+        held_back = await played.offer("ada@good.test", mime=large)  # the account has no more large slots
         await trio.sleep(1)
         began = trio.current_time()
-        await played.final(await offer(played, "bob@good.test"), within=2)
-        await played.final(await offer(played, "bob@good.test", "other"), within=2)
-        await played.final(await offer(played, "bob@good.test", "other", large), within=2)
+        await played.final(await played.offer("bob@good.test"), within=2)
+        await played.final(await played.offer("bob@good.test", account="other"), within=2)
+        await played.final(await played.offer("bob@good.test", account="other", mime=large), within=2)
         assert trio.current_time() - began < 0.5
         await played.final(held_back, within=STALLED_LONG + 5)
 
 
 async def test_small_and_large_messages_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A long queue of small messages for one pool does not keep a large one back."""
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(answers={".": wait_and_say(1, OK)})
     limits = PoolLimits(concurrency=1)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}, limits=limits, large_message=200) as played:
+    async with stage(tmp_path, *one(server), limits=limits, large_message=200) as played:
         for number in range(50):
-            await offer(played, f"user{number}@a.test")
-        large = await offer(played, "ada@a.test", mime=MIME + b"x" * 200 + b"\r\n")
+            await played.offer(f"user{number}@a.test")
+        large = await played.offer("ada@a.test", mime=MIME + b"x" * 200 + b"\r\n")
         await played.final(large, within=5)
 
 
@@ -338,28 +315,25 @@ async def test_small_and_large_messages_take_turns(tmp_path: Path, autojump_cloc
 
 
 async def test_another_account_s_stalled_sessions_leave_a_full_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Who fills a shared pool with sessions to a server that does nothing keeps others out for seconds, not minutes."""
-    zone, addresses = domain_zone("tar.test", "good.test")
-    servers = {addresses["tar.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    servers = {"tar.test": FakeMx(answers={"greeting": silence}), "good.test": FakeMx()}
+    async with stage(tmp_path, *domains(servers), running=False) as played:
         shared = Provider("shared", ("test",), PoolLimits(concurrency=3), is_built_in=False)
         played.scheduler.deliverer.limiters.servers.pools = ProviderPools(by_suffix([shared]))
         await begin(played, 500)
         for number in range(10):
-            await offer(played, f"user{number}@tar.test")
+            await played.offer(f"user{number}@tar.test")
         await trio.sleep(1)
         began = trio.current_time()
-        await played.final(await offer(played, "ada@good.test", "other"), within=300)
+        await played.final(await played.offer("ada@good.test", account="other"), within=300)
         assert trio.current_time() - began < STALLED + 3
 
 
 async def test_mail_for_the_same_silent_server_ends_no_session(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The next message would find it no better, so each has its full time."""
-    zone, addresses = domain_zone("tar.test")
     server = FakeMx(answers={"greeting": wait_and_say(200, b"220 hello\r\n")})
-    async with stage(tmp_path, zone, {addresses["tar.test"]: server}, limits=PoolLimits(concurrency=1)) as played:
-        first = await offer(played, "ada@tar.test")
-        second = await offer(played, "bob@tar.test", "other")
+    async with stage(tmp_path, *one(server, "tar.test"), limits=PoolLimits(concurrency=1)) as played:
+        first = await played.offer("ada@tar.test")
+        second = await played.offer("bob@tar.test", account="other")
         await played.final(first, second, within=500)
         assert {await played.recipient(each) for each in (first, second)} == {("delivered", 1)}
 
@@ -372,9 +346,7 @@ async def test_silent_name_servers_of_one_account_leave_room_for_others(
 ) -> None:
     """Beside a thousand domains whose DNS never answers, another account's mail to new domains goes at once."""
     good = [f"good{number}.test" for number in range(40)]
-    zone, addresses = domain_zone(*good)
-    servers = {addresses[name]: FakeMx() for name in good}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in good}), running=False) as played:
         answer = played.resolver.mx
 
         async def mx(name: str) -> object:
@@ -385,10 +357,10 @@ async def test_silent_name_servers_of_one_account_leave_room_for_others(
         played.resolver.mx = mx  # type: ignore[method-assign, assignment]  # a resolver that waits
         await begin(played, 500)
         for number in range(1_000):
-            await offer(played, f"ada@silent{number}.test")
+            await played.offer(f"ada@silent{number}.test")
         await trio.sleep(1)
         began = trio.current_time()
-        sent = [await offer(played, f"ada@{name}", "other") for name in good]
+        sent = [await played.offer(f"ada@{name}", account="other") for name in good]
         await played.final(*sent, within=5)
         assert trio.current_time() - began < 0.5
 
@@ -401,9 +373,7 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, lack: int
 ) -> None:
     """Out of descriptors, ports or memory, mail waits, then goes with its first attempt; one line tells of it."""
-    zone, addresses = domain_zone(*SLOW)
-    servers = {addresses[name]: FakeMx() for name in SLOW}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in SLOW}), running=False) as played:
         good, short = played.env.dial, True
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
@@ -414,7 +384,7 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
 
         object.__setattr__(played.env, "dial", dial)
         await begin(played, 500)
-        sent = [await offer(played, f"ada@{name}") for name in SLOW]
+        sent = [await played.offer(f"ada@{name}") for name in SLOW]
         await trio.sleep(60)
         assert {await played.recipient(each) for each in sent} == {("queued", 0)}
         short = False
@@ -422,17 +392,14 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
         assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
         assert await played.rows("SELECT count(*) FROM attempts") == [(len(SLOW),)]
         await trio.sleep(60)
-        await played.final(await offer(played, f"bob@{SLOW[0]}"), within=1)
+        await played.final(await played.offer(f"bob@{SLOW[0]}"), within=1)
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == [
         "delivery paused: out of local resources"
     ]
 
 
 async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With as many descriptors as there are idle connections, mail to other servers still goes."""
-    zone, addresses = domain_zone(*SLOW)
-    servers = {addresses[name]: FakeMx() for name in SLOW}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in SLOW}), running=False) as played:
         good = played.env.dial
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
@@ -443,14 +410,12 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
         object.__setattr__(played.env, "dial", dial)
         await begin(played, 500)
         for name in SLOW:
-            await played.final(await offer(played, f"ada@{name}"), within=5)
+            await played.final(await played.offer(f"ada@{name}"), within=5)
 
 
 async def test_sessions_come_back_with_time_after_a_shortage(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Two idle minutes after a shortage thirty messages go at once, not one more each second."""
-    zone, addresses = domain_zone(*SLOW)
-    servers = {addresses[name]: FakeMx(answers={".": wait_and_say(5, OK)}) for name in SLOW}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    servers = {name: FakeMx(answers={".": wait_and_say(5, OK)}) for name in SLOW}
+    async with stage(tmp_path, *domains(servers), running=False) as played:
         good, short = played.env.dial, True
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
@@ -460,12 +425,12 @@ async def test_sessions_come_back_with_time_after_a_shortage(tmp_path: Path, aut
 
         object.__setattr__(played.env, "dial", dial)
         await begin(played, 100)
-        first = await offer(played, f"ada@{SLOW[0]}")
+        first = await played.offer(f"ada@{SLOW[0]}")
         await trio.sleep(3)
         short = False
         await played.final(first, within=10)
         await trio.sleep(120)
         began = trio.current_time()
-        sent = [await offer(played, f"bob@{name}") for name in SLOW]
+        sent = [await played.offer(f"bob@{name}") for name in SLOW]
         await played.final(*sent, within=60)
         assert trio.current_time() - began < 6

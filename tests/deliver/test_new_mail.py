@@ -7,19 +7,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.admission import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
+from appliance.deliver.pending import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
 from appliance.deliver.providers import PoolLimits
 from appliance.store.messages import Messages
 from appliance.store.new_mail import Acceptance
 from appliance.store.queue import Queue
-from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domain_zone, message, one, stage
+from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domains, message, one, stage
 from tests.fakes.mx import FakeMx, silence, wait_and_say
 
 
 async def test_new_mail_is_handed_over_in_memory(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes through `new_mail` is delivered without a look into the store, byte for byte as it was accepted."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("first@a.test"))
@@ -27,14 +26,12 @@ async def test_new_mail_is_handed_over_in_memory(
         looks: list[object] = []
         monkeypatch.setattr(Queue, "due", lambda *_, **__: looks.append("due"))
         monkeypatch.setattr(Messages, "to_send", lambda *_: looks.append("to_send"))
-        new = message(played.env, played.accounts["demo"], "ada@a.test", "bob@a.test")
-        charged = await played.store.messages.accept(new)
-        played.scheduler.new_mail.offer(new, charged)
-        await played.final(new.id, within=1)
+        new = await played.offer("ada@a.test", "bob@a.test")
+        await played.final(new, within=1)
         assert looks == []
         assert server.messages[-1].data == SIGNATURE + MIME
         assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
-        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new.id) == [("delivered",)]
+        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new) == [("delivered",)]
 
 
 async def test_a_look_leaves_alone_what_is_coming(
@@ -65,17 +62,12 @@ async def test_a_look_leaves_alone_what_is_coming(
 
 
 async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A pool full of one account's new mail takes another's burst as well, and they take turns."""
     server = FakeMx(answers={".": wait_and_say(0.3, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         await played.final(await played.send("first@a.test"))
 
         async def offer(account: str, count: int) -> list[str]:
-            sent = [message(played.env, played.accounts[account], f"u{number}@a.test") for number in range(count)]
-            for new in sent:
-                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-                await trio.lowlevel.checkpoint()
-            return [new.id for new in sent]
+            return [await played.offer(f"u{number}@a.test", account=account) for number in range(count)]
 
         await offer("demo", PENDING_OF_NEW + 10)
         await trio.sleep(0.05)  # all of it is taken, and one is on its way
@@ -88,13 +80,11 @@ async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_
 async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Due from when it came in, which only a look at everything reaches back to; what waits for a slot is no such look.
-
-    It comes seconds after that where it had to wait to be composed, and goes by the store where it is too large.
-    """
-    zone, addresses = domain_zone("stuck.test", "good.test")
-    servers = {addresses["stuck.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
-    async with stage(tmp_path, zone, servers, limits=PoolLimits(concurrency=1)) as played:
+    async with stage(
+        tmp_path,
+        *domains({"stuck.test": FakeMx(answers={"greeting": silence}), "good.test": FakeMx()}),
+        limits=PoolLimits(concurrency=1),
+    ) as played:
         await trio.sleep(2.5)  # so that what is done every second after the next lines is not when pools are told
         await played.send("first@stuck.test")
         await played.send("second@stuck.test")
@@ -109,28 +99,23 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
 
 
 async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Those on the list bounced when the message came in; only the others of it are delivered."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
-        account = played.accounts["demo"]
-        await played.store.suppressions.add(account, "bob@a.test", "by hand")
-        new = message(played.env, account, "ada@a.test", "bob@a.test")
-        played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-        await played.final(new.id, within=2)
+        await played.store.suppressions.add(played.accounts["demo"], "bob@a.test", "by hand")
+        new = await played.offer("ada@a.test", "bob@a.test")
+        await played.final(new, within=2)
         assert [got.recipients for got in server.messages] == [("ada@a.test",)]
-        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new.id) == [("partial",)]
+        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new) == [("partial",)]
 
 
 async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
     server = FakeMx(answers={".": wait_and_say(0.1, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:
         old = [await played.send(f"old{number}@a.test") for number in range(PENDING_OF_NEW + PENDING_PER_POOL)]
 
         async def keep_sending() -> None:
             while True:
-                new = message(played.env, played.accounts["demo"], "new@a.test")
-                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
+                await played.offer("new@a.test")
                 await trio.sleep(0.04)  # 25 a second, and 20 can go
 
         played.nursery.start_soon(keep_sending)
@@ -139,10 +124,7 @@ async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock:
 
 
 async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its envelopes go out with the same signature, although their routes are found at different times."""
-    zone, addresses = domain_zone("a.test", "b.test", "c.test")
-    servers = {address: FakeMx() for address in addresses.values()}
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("a.test", "b.test", "c.test")})) as played:
         sent = await played.send("ada@a.test", "bob@b.test", "cy@c.test")
         await played.final(sent, within=2)
         assert played.signer.signed == 1
@@ -151,7 +133,6 @@ async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, au
 async def test_a_message_that_cannot_be_signed_is_deferred(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the reason in words; its neighbours go out."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         sign = played.signer.sign
@@ -161,10 +142,9 @@ async def test_a_message_that_cannot_be_signed_is_deferred(
             return [ValueError("no") if b"bad" in each.mime else one for each, one in zip(messages, made, strict=True)]
 
         monkeypatch.setattr(played.signer, "sign", fail_for_one)
-        bad = message(played.env, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
-        played.scheduler.new_mail.offer(bad, await played.store.messages.accept(bad))
+        bad = await played.offer("ada@a.test", mime=MIME + b"bad\r\n")
         good = await played.send("bob@a.test")
         await played.final(good, within=2)
-        assert await played.recipient(bad.id) == ("deferred", 1)
+        assert await played.recipient(bad) == ("deferred", 1)
         ((response,),) = await played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
         assert response == "4.3.0 an error on our side; it is in the operator's log"

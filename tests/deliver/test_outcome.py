@@ -4,14 +4,49 @@ import json
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.config.settings import DeliverySettings
-from appliance.deliver.judgement import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement
-from appliance.deliver.outcome import RECORDED_RESPONSE, Contact, Retries, outcome
-from appliance.deliver.smtp.protocol import TranscriptLine
-from appliance.model.mail import BounceClass, DueRecipient, Outcome, RecipientStatus
+from appliance.deliver.outcome import (
+    DELIVERED,
+    NAMED_POOLS,
+    RECORDED_RESPONSE,
+    TEMPORARY,
+    Contact,
+    FaultSide,
+    Judgement,
+    Retries,
+    judge,
+    judge_no_route,
+    observe,
+    outcome,
+)
+from appliance.deliver.route import NoRoute
+from appliance.deliver.smtp.protocol import (
+    Cause,
+    ReplyReader,
+    ResultKind,
+    Stage,
+    TranscriptLine,
+    Verdict,
+    answered,
+    local,
+    lost,
+)
+from appliance.environment import identifier_from
+from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus
+from appliance.telemetry.log import MESSAGE_LOG
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
+from tests.cpu_time import cpu_seconds
 
 NOW = 1_750_000_000_000_000
+RECIPIENT = Judgement(RecipientStatus.BOUNCED, FaultSide.RECIPIENT)
+SENDER = Judgement(RecipientStatus.BOUNCED, FaultSide.SENDER)
+OTHER = Judgement(RecipientStatus.BOUNCED, FaultSide.OTHER)
+DOMAIN = Judgement(RecipientStatus.BOUNCED, FaultSide.DOMAIN)
+MESSAGE = Judgement(RecipientStatus.BOUNCED, FaultSide.MESSAGE)
+THROTTLED = Judgement(RecipientStatus.DEFERRED, throttle=True)
+UNWANTED = Judgement(RecipientStatus.DEFERRED, FaultSide.SENDER, throttle=True)
 RETRIES = Retries((300.0, 600.0), lambda: 0.0)
 CONTACT = Contact(
     NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (TranscriptLine(0, "S", "220 hello"),)
@@ -19,7 +54,6 @@ CONTACT = Contact(
 
 
 def recipient(attempts: int = 0, address: str = "Ada@Example.net") -> DueRecipient:
-    """A due recipient, tried so often before."""
     return DueRecipient("rcp_1", "msg_1", "acc_1", address, "example.net", attempts, None, None, "a@b.c", "s", 1, 1)
 
 
@@ -30,7 +64,6 @@ def made(
     code: int | None = 550,
     status: str | None = None,
 ) -> Outcome:
-    """The outcome of one attempt."""
     return outcome(
         recipient(attempts),
         judgement,
@@ -59,7 +92,6 @@ def test_a_delivery() -> None:
 
 
 def test_a_deferral_says_when_and_keeps_the_signature() -> None:
-    """Tried again after the delay of its turn; the decision names the number and the time."""
     first, second = made(TEMPORARY), made(TEMPORARY, attempts=1)
     assert first.status is second.status is RecipientStatus.DEFERRED
     assert (first.next_attempt_at, second.next_attempt_at) == (NOW + 300_000_000, NOW + 600_000_000)
@@ -68,13 +100,11 @@ def test_a_deferral_says_when_and_keeps_the_signature() -> None:
 
 
 def test_a_throttled_deferral_says_so() -> None:
-    """The pool's slowing down is part of the decision."""
-    slowed = made(Judgement(Disposition.DEFERRED, throttle=True))
+    slowed = made(THROTTLED)
     assert (slowed.attempts[0].decision or "").endswith("Z; mail to this pool slows down")
 
 
 def test_after_the_last_delay_it_has_failed() -> None:
-    """Three attempts with two delays, and then nothing is suppressed and nothing kept."""
     failed = made(TEMPORARY, attempts=2)
     assert failed.status is RecipientStatus.FAILED
     assert (failed.next_attempt_at, failed.suppress, failed.signature) == (None, None, None)
@@ -94,7 +124,7 @@ def test_after_the_last_delay_it_has_failed() -> None:
 )
 def test_a_bounce(fault: FaultSide | None, suppressed: bool, words: str) -> None:
     """Only a recipient's fault suppresses, in the form in which addresses are compared."""
-    bounced = made(Judgement(Disposition.BOUNCED, fault))
+    bounced = made(Judgement(RecipientStatus.BOUNCED, fault))
     assert bounced.status is RecipientStatus.BOUNCED
     assert bounced.attempts[0].decision == words
     assert (bounced.suppress is not None) is suppressed
@@ -104,24 +134,19 @@ def test_a_bounce(fault: FaultSide | None, suppressed: bool, words: str) -> None
 
 
 def test_a_long_reply_is_cut() -> None:
-    """The record keeps a bounded part of what a server said, also as the reason of a suppression."""
-    bounced = made(Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT), text="550 " + "x" * 100_000)
+    bounced = made(RECIPIENT, text="550 " + "x" * 100_000)
     assert len(bounced.attempts[0].smtp_response or "") == RECORDED_RESPONSE
     assert bounced.suppress is not None
     assert len(bounced.suppress.reason) < 250
 
 
 def test_no_contact_leaves_the_record_empty() -> None:
-    """Where no server was asked nothing is said about one."""
     text, contact = "4.4.3 no answer", Contact(NOW)
     made_up = outcome(
         recipient(), TEMPORARY, code=None, status=None, text=text, contact=contact, now=NOW, retries=RETRIES
     )
     (attempt,) = made_up.attempts
     assert (attempt.pool, attempt.mx_host, attempt.mx_address, attempt.tls, attempt.dialogue) == (None,) * 5
-
-
-UNWANTED = Judgement(Disposition.DEFERRED, FaultSide.SENDER, throttle=True)
 
 
 @pytest.mark.parametrize(
@@ -135,37 +160,18 @@ UNWANTED = Judgement(Disposition.DEFERRED, FaultSide.SENDER, throttle=True)
         (TEMPORARY, 552, None, "552 too many recipients", BounceClass.TEMPORARY),
         (TEMPORARY, 250, None, "unexpected reply: 250 ok", BounceClass.TEMPORARY),
         (UNWANTED, 554, None, "554 blocked, see the blocklist", BounceClass.REPUTATION),
-        (
-            Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT),
-            550,
-            "5.1.1",
-            "550 5.1.1 no",
-            BounceClass.INVALID_RECIPIENT,
-        ),
-        (Judgement(Disposition.BOUNCED, FaultSide.OTHER), 550, "5.1.1", "550 5.1.1 no such user", BounceClass.OTHER),
-        (Judgement(Disposition.BOUNCED, FaultSide.OTHER), 552, "5.2.2", "552 5.2.2 full", BounceClass.MAILBOX_FULL),
-        (Judgement(Disposition.BOUNCED, FaultSide.SENDER), 550, "5.7.26", "550 5.7.26 no", BounceClass.AUTHENTICATION),
-        (
-            Judgement(Disposition.BOUNCED, FaultSide.DOMAIN),
-            None,
-            "5.1.2",
-            "5.1.2 no such domain",
-            BounceClass.INVALID_RECIPIENT,
-        ),
-        (Judgement(Disposition.BOUNCED, FaultSide.DOMAIN), None, "5.4.6", "5.4.6 mail would loop", BounceClass.OTHER),
-        (
-            Judgement(Disposition.BOUNCED, FaultSide.MESSAGE),
-            None,
-            None,
-            "local: no SMTPUTF8, and the sender",
-            BounceClass.CONTENT,
-        ),
+        (RECIPIENT, 550, "5.1.1", "550 5.1.1 no", BounceClass.INVALID_RECIPIENT),
+        (OTHER, 550, "5.1.1", "550 5.1.1 no such user", BounceClass.OTHER),
+        (OTHER, 552, "5.2.2", "552 5.2.2 full", BounceClass.MAILBOX_FULL),
+        (SENDER, 550, "5.7.26", "550 5.7.26 no", BounceClass.AUTHENTICATION),
+        (DOMAIN, None, "5.1.2", "5.1.2 no such domain", BounceClass.INVALID_RECIPIENT),
+        (DOMAIN, None, "5.4.6", "5.4.6 mail would loop", BounceClass.OTHER),
+        (MESSAGE, None, None, "local: no SMTPUTF8, and the sender", BounceClass.CONTENT),
     ],
 )
 def test_what_is_no_success_has_a_class(
     judgement: Judgement, code: int | None, status: str | None, text: str, expected: BounceClass | None
 ) -> None:
-    """A deferral is temporary unless the mailbox is full or we are not wanted; the last one fails with its class."""
     assert made(judgement, code=code, status=status, text=text).bounce_class is expected
     assert made(judgement, attempts=2, code=code, status=status, text=text).bounce_class is expected
 
@@ -178,7 +184,6 @@ HOUR = 3_600_000_000  # microseconds
 
 
 def attempts(random: float) -> list[int]:
-    """The times of all attempts, from 0, with randomness that always says the same."""
     times = [0]
     while (at := Retries(DELAYS, lambda: random).next_attempt(times[-1], len(times))) is not None:
         times.append(at)
@@ -186,7 +191,6 @@ def attempts(random: float) -> list[int]:
 
 
 def test_twelve_attempts_in_48_hours() -> None:
-    """The default schedule has 12 attempts and ends 48 hours after the first, when chance adds nothing."""
     times = attempts(0.0)
     assert len(times) == 12
     assert times[-1] == 48 * HOUR
@@ -195,7 +199,6 @@ def test_twelve_attempts_in_48_hours() -> None:
 
 @pytest.mark.parametrize(("random", "hours"), [(0.5, 52.8), (1.0, 57.6)])
 def test_jitter_is_a_fifth_at_most(random: float, hours: float) -> None:
-    """Each delay is at most a fifth longer."""
     assert attempts(random)[-1] == pytest.approx(hours * HOUR)
 
 
@@ -217,3 +220,271 @@ def test_used_up(made: int) -> None:
 def test_no_delay() -> None:
     """A delay of nothing means at once."""
     assert Retries([0], lambda: 1.0).next_attempt(7, 1) == 7
+
+
+SECOND = 1_000_000
+METRICS_NOW = 1_794_664_800 * SECOND
+
+
+def metric(status: RecipientStatus, pool: str | None, code: int | None, decision: str | None = "so") -> Outcome:
+    """A result of one attempt that took two seconds, for a message that was accepted ten seconds ago."""
+    message = identifier_from("msg", METRICS_NOW - 10 * SECOND)
+    due = DueRecipient("rcp_1", message, "acc_1", "a@b.test", "b.test", 0, None, None, "s@example.com", "s", 1, 1, "s")
+    attempt = Attempt(METRICS_NOW - 2 * SECOND, METRICS_NOW, code, "text", pool, decision=decision)
+    return Outcome(due, status, (attempt,), METRICS_NOW)
+
+
+def counted(*outcomes: Outcome) -> dict[object, int]:
+    before = dict(DELIVERY_ATTEMPTS.values)
+    observe(outcomes)
+    return {
+        key: value - before.get(key, 0) for key, value in DELIVERY_ATTEMPTS.values.items() if value != before.get(key)
+    }
+
+
+def test_pools_without_a_name_are_counted_together() -> None:
+    NAMED_POOLS.update(["partner"])
+    results = [metric(RecipientStatus.DELIVERED, f"org{number}.test", 250) for number in range(1_000)]
+    results += [metric(RecipientStatus.BOUNCED, "google", 550), metric(RecipientStatus.DEFERRED, "partner", 451)]
+    assert counted(*results) == {
+        ("other", "delivered", "2xx"): 1_000,
+        ("google", "bounced", "5xx"): 1,
+        ("partner", "deferred", "4xx"): 1,
+    }
+    NAMED_POOLS.discard("partner")
+
+
+def test_what_reached_no_server_is_told_apart_from_the_sandbox() -> None:
+    found = counted(
+        metric(RecipientStatus.BOUNCED, None, None),
+        metric(RecipientStatus.DELIVERED, None, 250, decision=None),
+        metric(RecipientStatus.DEFERRED, "google", 999),
+    )
+    assert found == {
+        ("none", "bounced", "none"): 1,
+        ("sandbox", "delivered", "2xx"): 1,
+        ("google", "deferred", "none"): 1,
+    }
+
+
+def test_bounces_are_counted_and_logged_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[object] = []
+    monkeypatch.setattr(MESSAGE_LOG, "keep", True)
+    monkeypatch.setattr(MESSAGE_LOG, "note", lambda event, **fields: noted.append((event, fields.get("bounce_class"))))
+    before = dict(BOUNCES.values)
+    full = replace(metric(RecipientStatus.BOUNCED, "google", 552), bounce_class=BounceClass.MAILBOX_FULL)
+    late = replace(metric(RecipientStatus.FAILED, "google", 451), bounce_class=BounceClass.TEMPORARY)
+    again = replace(metric(RecipientStatus.DEFERRED, "google", 451), bounce_class=BounceClass.TEMPORARY)
+    observe([full, full, late, again, metric(RecipientStatus.DELIVERED, "google", 250)])
+    found = {key: value - before.get(key, 0) for key, value in BOUNCES.values.items() if value != before.get(key)}
+    assert found == {("bounced", "mailbox_full"): 2, ("failed", "temporary"): 1}
+    classes = [("bounced", "mailbox_full")] * 2 + [("failed", "temporary"), ("deferred", "temporary")]
+    assert noted == [*classes, ("delivered", None)]
+
+
+def test_times_are_in_seconds() -> None:
+    attempts, deliveries = ATTEMPT_SECONDS.total, DELIVERY_SECONDS.total
+    observe([metric(RecipientStatus.DELIVERED, "google", 250), metric(RecipientStatus.BOUNCED, "google", 550)])
+    assert round(ATTEMPT_SECONDS.total - attempts, 6) == 4
+    assert round(DELIVERY_SECONDS.total - deliveries, 6) == 10
+
+
+def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
+    reader = ReplyReader()
+    reader.feed(text.replace("\n", "\r\n").encode() + b"\r\n")
+    reply = reader.next_reply()
+    assert reply is not None
+    return answered(stage, reply)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "550-5.1.1 The email account that you tried to reach does not exist. Please try\n550 5.1.1 double-checking",
+        "550 5.1.1 <x@example.com>: Recipient address rejected: User unknown in virtual mailbox table",
+        "553 5.1.2 We weren't able to find the recipient domain",
+        "553-5.1.3 The recipient address <x> is not a valid RFC-5321 address\n553 5.1.3 x",
+        "551 5.1.6 Mailbox has moved",
+        "550 5.2.1 The email account that you tried to reach is disabled",
+        "550-Requested action not taken:\n550 recipient could not be found",
+    ],
+)
+def test_the_recipient_is_at_fault(text: str) -> None:
+    assert judge(said(text)) == RECIPIENT
+    assert judge(said(text)).suppresses
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "550 5.7.1 Unfortunately, messages from [192.0.2.1] weren't sent. S3140",
+        "550-5.7.26 Unauthenticated email from example.com is not accepted\n550 5.7.26 due to DMARC",
+        "554 5.7.1 Service unavailable; Client host [192.0.2.1] blocked using zen.spamhaus.org",
+        "550 5.7.13 user account disabled",
+    ],
+)
+def test_the_sender_is_at_fault(text: str) -> None:
+    assert judge(said(text)) == SENDER
+    assert not judge(said(text)).suppresses
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "552 5.2.2 The email account that you tried to reach is over quota",
+        "550 5.2.2 mailbox full, user not found",
+        "552 5.3.4 Message too big",
+        "554 5.6.0 malformed message",
+        "550-5.2.1 The user you are trying to contact is receiving mail at a rate that\n550 5.2.1 prevents more",
+        "550-Verification failed for <a@b.c>\n550-No Such User Here\n550 Sender verify failed",
+    ],
+)
+def test_no_address_is_at_fault(text: str) -> None:
+    assert judge(said(text)) == OTHER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "554 5.7.1 <bob@example.com>: Relay access denied",
+        "550 5.7.64 TenantAttribution; Relay Access Denied [x.prod.protection.outlook.com]",
+        "550 5.7.54 SMTP; Unable to relay recipient in non-accepted domain",
+        "550 5.7.1 Unable to relay for bob@example.com",
+        "550 relay not permitted",
+        "550 5.7.1 We do not relay",
+    ],
+)
+def test_a_server_that_does_not_know_the_domain_is_not_kept_from_other_mail(text: str) -> None:
+    """A domain's MX may name any server: ten such refusals would stop all mail there, were they the sender's fault.
+
+    Of the operator's own relay they are: all mail there waits for a login, or a permission.
+    """
+    assert judge(said(text)) == OTHER
+    assert judge(said(text), relayed=True) in (SENDER, OTHER)
+    assert judge(said("554 5.7.1 Relay access denied"), relayed=True) == SENDER
+
+
+@pytest.mark.parametrize("words", ["user ", "mailbox quota ", "spa m ", "ip address ", "no ", "a"])
+@pytest.mark.parametrize("code", ["550", "550 5.7.1", "452"])
+def test_a_long_reply_is_soon_judged(code: str, words: str) -> None:
+    verdict = said(f"{code} x")._replace(text=f"{code} " + words * (8_000 // len(words)))
+    assert cpu_seconds(lambda: judge(verdict, 50)) < 0.005
+    late = verdict._replace(text=verdict.text + " user unknown")
+    assert judge(late, 50) == judge(verdict, 50)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "421-4.7.28 Our system has detected an unusual rate of mail\n421 4.7.28 from your IP",
+        "421 Service not available",
+        "421 4.4.2 timeout",
+        "421 RP-001 (BAY004-MC1F1) Unfortunately, some messages from 192.0.2.1 weren't sent",
+    ],
+)
+def test_the_pool_is_slowed(text: str) -> None:
+    assert judge(said(text)) == THROTTLED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "450 4.2.0 Greylisted, try again in 300 seconds",
+        "451 4.7.1 Greylisting in action, please come back later",
+        "421 4.7.0 graylisted",
+        "451 Temporary local problem",
+    ],
+)
+def test_temporary(text: str) -> None:
+    """Every other 4xx is simply tried again."""
+    assert judge(said(text)) == TEMPORARY
+
+
+@pytest.mark.parametrize("text", ["552 too many recipients", "550 5.5.3 too many"])
+def test_too_many_recipients_at_once_are_tried_again(text: str) -> None:
+    assert judge(said(text), recipients=2) == TEMPORARY
+    assert judge(said(text), recipients=1) == SENDER
+    assert judge(said(text, Stage.END_OF_DATA), recipients=2) == SENDER
+
+
+# ---- the stage
+
+
+@pytest.mark.parametrize("stage", [Stage.GREETING, Stage.EHLO, Stage.STARTTLS, Stage.AUTH, Stage.RESET])
+def test_a_refused_session_is_temporary(stage: Stage) -> None:
+    assert judge(said("554 no SMTP service here", stage)) == TEMPORARY
+    assert judge(said("521 5.3.2 host does not accept mail", stage)) == TEMPORARY
+    assert judge(said("550 5.1.1 user unknown", stage)) == TEMPORARY
+    assert judge(said("554 5.7.1 your address is blocked", stage)) == UNWANTED
+    assert judge(said("554-mx.example.com\n554 IP on blocklist", stage)) == UNWANTED
+
+
+@pytest.mark.parametrize("text", ["530 Authentication required", "530 5.7.0 Must issue STARTTLS first", "535 5.7.8 no"])
+def test_a_missing_login_is_temporary_before_a_recipient_is_named(text: str) -> None:
+    """What asks for AUTH or TLS is the operator's to mend: the mail waits, the pool hears of it. Said to a recipient or
+    to the message it bounces, as every other 5xx does, unless the operator's own relay says it.
+    """
+    assert judge(said(text, Stage.MAIL)) == UNWANTED
+    for stage in (Stage.RCPT, Stage.DATA, Stage.END_OF_DATA):
+        assert judge(said(text, stage)) == SENDER
+        assert judge(said(text, stage), relayed=True) == UNWANTED
+
+
+def test_mail_from_never_blames_a_recipient() -> None:
+    assert judge(said("550 5.1.1 user unknown", Stage.MAIL)) == OTHER
+    assert judge(said("550 5.7.1 not you", Stage.MAIL)) == SENDER
+    assert judge(said("552 5.3.4 too big", Stage.MAIL)) == OTHER
+
+
+@pytest.mark.parametrize("stage", [Stage.DATA, Stage.END_OF_DATA])
+def test_after_data_only_a_single_recipient_is_blamed(stage: Stage) -> None:
+    assert judge(said("550 5.1.1 user unknown", stage), recipients=1) == RECIPIENT
+    assert judge(said("550 5.1.1 user unknown", stage), recipients=2) == OTHER
+    assert judge(said("550 5.1.1 user unknown", Stage.RCPT), recipients=2) == RECIPIENT
+    assert judge(said("554 5.7.1 spam", stage), recipients=2) == SENDER
+
+
+def test_delivered() -> None:
+    """2xx after the end of data, and only there, is a delivery."""
+    assert judge(said("250 2.0.0 OK", Stage.END_OF_DATA)) == DELIVERED
+    assert judge(said("299 whatever", Stage.END_OF_DATA)) == DELIVERED
+    assert judge(said("250 OK", Stage.RCPT)) == TEMPORARY
+    assert judge(said("354 go on", Stage.END_OF_DATA)) == TEMPORARY
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.NO_SMTPUTF8, Cause.TOO_LARGE)])
+def test_no_answer_is_temporary(cause: Cause) -> None:
+    for stage in Stage:
+        assert judge(lost(stage, cause, "user unknown, spam")) == TEMPORARY
+
+
+@pytest.mark.parametrize("cause", [Cause.NO_SMTPUTF8, Cause.TOO_LARGE])
+def test_what_a_server_cannot_take_bounces(cause: Cause) -> None:
+    assert judge(local(cause, "user unknown")) == MESSAGE
+
+
+def test_every_kind_is_judged() -> None:
+    for kind in ResultKind:
+        for stage in Stage:
+            judgement = judge(Verdict(kind, stage, "550 user unknown"))
+            assert judgement.result is not RecipientStatus.DELIVERED or (kind, stage) == (
+                ResultKind.ACCEPTED,
+                Stage.END_OF_DATA,
+            )
+            assert not judgement.suppresses
+
+
+@pytest.mark.parametrize(
+    ("status", "judgement"),
+    [
+        ("5.1.2", DOMAIN),
+        ("5.1.10", DOMAIN),
+        ("5.4.4", DOMAIN),
+        ("5.4.6", DOMAIN),
+        ("4.4.3", TEMPORARY),
+        ("4.4.4", TEMPORARY),
+    ],
+)
+def test_no_route(status: str, judgement: Judgement) -> None:
+    """Where there is nowhere to send to, a permanent reason bounces and suppresses no address."""
+    assert judge_no_route(NoRoute(status, "")) == judgement

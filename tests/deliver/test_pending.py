@@ -1,12 +1,33 @@
 """What is pending is counted by pool and account, whatever happens to an envelope until its session starts."""
 
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from math import inf
 from random import Random
+from typing import Any, NamedTuple
 
-from appliance.deliver.due_mail import Envelope
-from appliance.deliver.pending import Pending, PoolQueue
+import pytest
+
+from appliance.concurrency.wake import SLEEP_LIMIT
+from appliance.deliver.pending import (
+    FEW_PENDING,
+    PENDING_OF_NEW,
+    PENDING_OF_ONE,
+    PENDING_PER_POOL,
+    PENDING_WITH_RETRIES,
+    POLL_AT_ONCE,
+    POLL_SOON,
+    UNROUTED_NEW,
+    Admission,
+    Pending,
+    Poll,
+    PollState,
+    PoolQueue,
+    next_poll,
+)
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.pool_limiters import UNROUTED
+from appliance.deliver.preparing import Envelope, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.model.mail import DueRecipient
@@ -16,7 +37,6 @@ POOLS = {name: PoolLimiter(name, PoolLimits()) for name in ("a", "b", "c")}
 
 
 def ready(pool: str, account: str, message: str = "m", *, large: bool = False, attempts: int = 0) -> Ready:
-    """An envelope that waits for a session."""
     sender = "shop@example.com"
     recipient = DueRecipient(
         "r", message, account, "ada@a.test", "a.test", attempts, None, None, sender, "s", 1, 1, sender
@@ -26,7 +46,6 @@ def ready(pool: str, account: str, message: str = "m", *, large: bool = False, a
 
 
 def always(_: Ready) -> bool:
-    """Everything may go."""
     return True
 
 
@@ -43,7 +62,6 @@ def test_one_envelope_is_counted_once_on_its_way() -> None:
 
 
 def test_what_may_not_go_stays() -> None:
-    """An envelope that is refused a session waits on, and is still counted."""
     pending = Pending()
     pending.add("a", "acc")
     pending.enqueue(ready("a", "acc"))
@@ -53,7 +71,6 @@ def test_what_may_not_go_stays() -> None:
 
 
 def test_retries_go_before_the_untried_mail_of_their_account() -> None:
-    """In the order in which they came; the accounts take turns all the same."""
     pending = Pending()
     order = [("a", "new 1", 0), ("a", "again 1", 1), ("b", "new 2", 0), ("a", "new 3", 0), ("a", "again 2", 3)]
     for account, message, attempts in order:
@@ -65,7 +82,6 @@ def test_retries_go_before_the_untried_mail_of_their_account() -> None:
 
 
 def test_what_is_put_back_goes_first() -> None:
-    """It is pending again, before the others of its account."""
     pending = Pending()
     for message in ("first", "second"):
         pending.add("a", "acc")
@@ -80,7 +96,6 @@ def test_what_is_put_back_goes_first() -> None:
 
 
 def test_a_pool_that_turns_out_to_be_another_is_moved_whole() -> None:
-    """What waits for it waits in the pools it belongs to now, and is counted there."""
     pending = Pending()
     for account in ("x", "y", "x"):
         pending.add("a", account)
@@ -104,7 +119,6 @@ def test_pools_take_turns() -> None:
 
 
 def test_small_and_large_messages_take_turns() -> None:
-    """Where both could go they alternate; where only one may, it does."""
     queue = PoolQueue(POOLS["a"])
     for number in range(3):
         queue.add(ready("a", "acc", f"small{number}"))
@@ -118,7 +132,6 @@ def test_small_and_large_messages_take_turns() -> None:
 
 
 def test_the_counts_agree_with_what_was_done() -> None:
-    """After any sequence of steps the counts are those of a plain list of what is pending."""
     random, pending, plain = Random(5), Pending(), list[tuple[str, str]]()
     for _ in range(2_000):
         pool, account = random.choice("abc"), random.choice("xy")
@@ -143,3 +156,184 @@ def test_the_counts_agree_with_what_was_done() -> None:
             assert pending[each] == sum(found == each for found, _ in plain)
             assert (each in pending) == (pending[each] > 0)
             assert pending.of(each, "x") == plain.count((each, "x"))
+
+
+@dataclass
+class Pools:
+    held: set[str] = field(default_factory=set)
+    probes: set[str] = field(default_factory=set)
+    limit: int = 10**9  # of the warm-up
+
+    def pool_of(self, domain: str) -> str:
+        return UNROUTED if domain.startswith("x") else domain
+
+    def is_held(self, pool: str) -> bool:
+        return pool in self.held
+
+    def may_probe(self, pool: str, account: str) -> bool:
+        return pool in self.probes
+
+    def pending_limit(self, pool: str) -> int:
+        return self.limit
+
+
+def envelope(account: str, domain: str, *, tries: int = 0) -> Envelope:
+    sender = "shop@example.com"
+    recipient = DueRecipient("r", "m", account, f"ada@{domain}", domain, tries, None, None, sender, "s", 1, 1, sender)
+    return Envelope("m", account, domain, (recipient,))
+
+
+def admission(pending: dict[tuple[str, str], int], pools: Pools | None = None) -> Admission:
+    counts = Pending()
+    states: Any = pools or Pools()
+    for (pool, account), number in pending.items():
+        for _ in range(number):
+            counts.add(pool, account)
+    return Admission(counts, states, states)
+
+
+class Case(NamedTuple):
+    """Account "me" asks for domain a.test, or for x.test, which has no route."""
+
+    pending: dict[tuple[str, str], int]
+    is_taken: bool
+    domain: str = "a.test"
+    tries: int = 0
+    pools: Pools = Pools()
+
+
+FULL = {("a.test", "other"): PENDING_PER_POOL}
+DUE = {
+    "nothing is pending": Case({}, True),
+    "the pool is full": Case({("a.test", "me"): PENDING_PER_POOL}, False),
+    "the pool is full of others' mail": Case(FULL, True),
+    "the account has its minimum": Case({**FULL, ("a.test", "me"): PENDING_OF_ONE}, False),
+    "a retry to a full pool": Case({("a.test", "me"): PENDING_PER_POOL}, True, tries=1),
+    "a retry, with very much pending": Case({("a.test", "me"): PENDING_WITH_RETRIES}, False, tries=1),
+    "a warm-up permits few": Case({("a.test", "me"): PENDING_OF_ONE}, False, pools=Pools(limit=5)),
+    "the pool is held": Case({}, False, pools=Pools(held={"a.test"})),
+    "the pool is held, and a probe is due": Case({}, True, pools=Pools({"a.test"}, {"a.test"})),
+    "a probe is pending": Case({("a.test", "me"): 1}, False, pools=Pools({"a.test"}, {"a.test"})),
+    "no route, one account": Case({(UNROUTED, "me"): PENDING_PER_POOL * 4 // 5}, False, "x.test"),
+    "no route, another account": Case({(UNROUTED, "other"): PENDING_PER_POOL * 4 // 5}, True, "x.test"),
+}
+
+
+@pytest.mark.parametrize("name", DUE)
+def test_due_mail(name: str) -> None:
+    """Mail that is not taken is remembered as left, so that polls read it once there is room."""
+    case = DUE[name]
+    made = admission(case.pending, case.pools)
+    pool = made.pool_for_due(envelope("me", case.domain, tries=case.tries))
+    assert (pool == case.pools.pool_of(case.domain)) == case.is_taken
+    assert (pool is None) == made.has_left != case.is_taken
+    if not case.tries:
+        assert made.may_take("me", case.domain) == case.is_taken
+
+
+@pytest.mark.parametrize(
+    ("pending", "domain", "is_behind", "expected"),
+    [
+        ({}, "a.test", False, "a.test"),
+        ({("a.test", "me"): PENDING_PER_POOL}, "a.test", False, "a.test"),
+        ({("a.test", "me"): PENDING_OF_NEW}, "a.test", False, None),
+        ({("a.test", "me"): 1}, "a.test", True, None),
+        ({("b.test", "me"): 1}, "a.test", True, "a.test"),
+        ({}, "x.test", True, UNROUTED_NEW),
+        ({(UNROUTED_NEW, "me"): PENDING_OF_NEW}, "x.test", False, None),
+    ],
+)
+def test_new_mail(pending: dict[tuple[str, str], int], domain: str, is_behind: bool, expected: str | None) -> None:
+    """Mail in memory never passes older mail of its account and pool; unrouted mail has its own room."""
+    assert admission(pending).pool_for_new(envelope("me", domain), is_behind=is_behind) == expected
+
+
+def test_new_mail_does_not_pass_mail_left_in_the_store() -> None:
+    made = admission({("a.test", "me"): 1, ("a.test", "other"): 1})
+    made.leave("a.test", "me")
+    assert made.pool_for_new(envelope("me", "a.test"), is_behind=False) is None
+    assert made.pool_for_new(envelope("other", "a.test"), is_behind=False) == "a.test"
+    made.forget_left()
+    assert made.pool_for_new(envelope("me", "a.test"), is_behind=False) == "a.test"
+
+
+@pytest.mark.parametrize(
+    ("pending", "left", "is_behind", "held", "expected"),
+    [
+        (0, None, False, False, False),
+        (0, "a.test", False, False, True),
+        (0, "b.test", False, False, False),
+        (0, UNROUTED_NEW, False, False, True),
+        (FEW_PENDING, "a.test", False, False, False),
+        (FEW_PENDING, None, True, False, False),
+        (FEW_PENDING - 1, None, True, False, True),
+        (0, "a.test", False, True, False),
+    ],
+)
+def test_room_for_mail_that_was_left(
+    pending: int, left: str | None, is_behind: bool, held: bool, expected: bool
+) -> None:
+    made = admission({("a.test", "me"): pending}, Pools({"a.test"} if held else set()))
+    if left is not None:
+        made.leave(left, "me")
+    assert made.should_poll("me", "a.test", is_behind=is_behind) == expected
+
+
+NOW = 1_000.0
+ALL_EVERY = 1.0
+# Everything was read just now, and there is nothing to do.
+REST = PollState(polled_at=NOW, polled_all_at=NOW, checked_at=NOW, is_requested=False)
+BUSY = replace(REST, is_short=False)  # enough envelopes are pending
+LATER = NOW + ALL_EVERY + 0.5
+
+TABLE = [
+    # a poll is asked for
+    (replace(REST, is_requested=True), NOW, POLL_AT_ONCE, Poll.NEW),
+    (replace(REST, is_requested=True), NOW + POLL_AT_ONCE, 0.0, Poll.NEW),
+    (replace(BUSY, is_requested=True), NOW, POLL_SOON, Poll.NEW),
+    (replace(BUSY, is_requested=True, has_room=True), NOW, POLL_AT_ONCE, Poll.NEW),
+    (replace(BUSY, is_requested=True, polled_at=NOW + 0.98), NOW + 0.98, 0.02, Poll.ALL),
+    (replace(REST, is_requested=True), LATER, 0.0, Poll.ALL),
+    (replace(REST, is_requested=True, polled_at=LATER), LATER, 0.0, Poll.ALL),
+    # a recipient is due
+    (replace(REST, due_in=30.0), NOW, 30.0, Poll.ALL),
+    (replace(REST, due_in=0.5), NOW, 0.5, Poll.NEW),
+    (replace(REST, due_in=-5.0), NOW, POLL_AT_ONCE, Poll.NEW),
+    (replace(BUSY, due_in=-5.0), NOW, POLL_SOON, Poll.NEW),
+    (replace(REST, due_in=600.0), NOW, SLEEP_LIMIT, Poll.ALL),
+    # due mail was left in the store
+    (replace(BUSY, has_left=True), NOW, ALL_EVERY, Poll.ALL),
+    (replace(BUSY, has_left=True, polled_at=LATER), LATER, 0.0, Poll.ALL),
+    (replace(BUSY, has_left=True, is_requested=True), NOW, POLL_SOON, Poll.NEW),
+    # ready mail waits for a session
+    (replace(BUSY, has_ready=True), NOW, ALL_EVERY, Poll.LIMITERS),
+    (replace(BUSY, has_ready=True, checked_at=NOW - 5), NOW, 0.0, Poll.LIMITERS),
+    (replace(BUSY, has_ready=True, checked_at=NOW - 5, is_requested=True), NOW + POLL_SOON, 0.0, Poll.NEW),
+    (replace(BUSY, has_ready=True, checked_at=NOW - 5, is_requested=True), NOW, 0.0, Poll.LIMITERS),
+    (replace(BUSY, has_ready=True, has_left=True), NOW, ALL_EVERY, Poll.ALL),
+    # always
+    (REST, NOW, SLEEP_LIMIT, Poll.ALL),
+    (BUSY, NOW + 20, SLEEP_LIMIT - 20, Poll.ALL),
+    (REST, NOW + 2 * SLEEP_LIMIT, 0.0, Poll.ALL),
+    (PollState(), 0.0, 0.0, Poll.ALL),  # at the start
+]
+
+
+@pytest.mark.parametrize(("state", "now", "seconds", "poll"), TABLE)
+def test_the_earliest_reason_decides(state: PollState, now: float, seconds: float, poll: Poll) -> None:
+    until, what = next_poll(state, now, ALL_EVERY)
+    assert until == pytest.approx(seconds)
+    assert what is poll
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("due_in", [-1.0, 0.2, 100.0, inf])
+def test_no_sleep_is_too_long(few: bool, asked: bool, left: bool, waiting: bool, due_in: float) -> None:
+    """Whatever holds, something is read within a minute, and never at once after everything was."""
+    state = replace(REST, is_short=few, is_requested=asked, has_left=left, has_ready=waiting, due_in=due_in)
+    seconds, _ = next_poll(state, NOW, ALL_EVERY)
+    assert seconds + 1e-9 >= POLL_AT_ONCE
+    assert seconds <= SLEEP_LIMIT

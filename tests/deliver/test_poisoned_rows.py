@@ -14,7 +14,6 @@ POISON = "UPDATE recipients SET address = 'no address' WHERE message_id = :id AN
 async def test_an_unreadable_address_delays_no_other_recipient(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other recipients of its message, at the same domain, and all other messages are delivered."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         mixed = await played.send("ada@a.test", "bob@a.test", "cy@a.test", delay=5)
@@ -52,7 +51,6 @@ async def test_an_unreadable_address_can_bounce(tmp_path: Path, autojump_clock: 
 
 
 async def test_an_unreadable_sender_is_delivered(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The keys of the envelope sender's domain sign the message."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         message = await played.send("ada@a.test", delay=5)

@@ -27,25 +27,21 @@ ONLY = JudgedSender(ACCOUNT, "a.test", only=True)  # of an installation with one
 def slow_down(
     limiter: PoolLimiter, now: int, reason: str, sender: JudgedSender = ONLY, *, about_us: bool = False
 ) -> None:
-    """A server asks for less."""
     limiter.slow_down(now, reason, sender, about_us=about_us)
 
 
 def refuse(
     limiter: PoolLimiter, reason: str, sender: JudgedSender = ONLY, *, about_us: bool = False, times: int = 1
 ) -> None:
-    """A server refuses mail, so many times."""
     for _ in range(times):
         limiter.refused_as_sender(NOW, reason, reason[:9], sender, about_us=about_us)
 
 
 def holds(limiter: PoolLimiter) -> bool:
-    """Whether the pool should be held."""
     return limiter.hold_reason is not None
 
 
 def entered(limiter: PoolLimiter, now: int = NOW) -> int:
-    """How many transactions begin before the limiter shuts."""
     count = 0
     while limiter.is_open(now) and count < 1_000:
         limiter.enter(ACCOUNT, now)
@@ -63,7 +59,6 @@ def test_slots_are_counted() -> None:
 
 
 def test_a_rate_is_kept() -> None:
-    """The first minute's worth at once, then one each second at 60 a minute."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=1_000, per_minute=60))
     assert entered(limiter) == 60
     assert entered(limiter, NOW + SECOND // 2) == 0
@@ -72,7 +67,6 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_nodes_share_the_limits() -> None:
-    """Each has its part of slots and rate, one at least; and a part of less than one a minute still lets mail pass."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=10, per_minute=2), nodes=lambda: 4)
     assert limiter.slots == 2
     limiter.enter("a", NOW)
@@ -88,7 +82,6 @@ def test_nodes_share_the_limits() -> None:
 
 
 def test_a_transaction_that_does_not_take_place_returns_its_token() -> None:
-    """A session that gives way, or goes to another server, leaves the rate as it was; an attempt does not."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=10, per_minute=1))
     for moves_on in (True, False):
         limiter.enter("a", NOW)
@@ -106,7 +99,6 @@ def test_a_transaction_that_does_not_take_place_returns_its_token() -> None:
 
 
 def test_verdicts_are_forgotten_after_a_week() -> None:
-    """A destination that refuses every message and gets no more mail does not keep its limiter indefinitely."""
     repeated, limiter = PoolLimiter("pool", PoolLimits()), PoolLimiter("pool", PoolLimits())
     repeated.repeats(NOW, ACCOUNT, (451, None), 1)
     refuse(limiter, "550 5.7.1 no", MINE, times=SENDER_FAULTS - 1)
@@ -134,7 +126,6 @@ def test_a_wish_for_less_halves_and_pauses() -> None:
 
 
 def test_pauses_have_an_end() -> None:
-    """However often a server asks, there is one slot, and no pause is longer than the longest."""
     limiter, now = PoolLimiter("pool", PoolLimits(concurrency=8)), NOW
     for _ in range(20):
         slow_down(limiter, now, "421")
@@ -145,7 +136,6 @@ def test_pauses_have_an_end() -> None:
 
 
 def test_deliveries_bring_the_slots_back() -> None:
-    """One slot more for each round of deliveries, up to the limit; then the next pause is a short one again."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=4))
     slow_down(limiter, NOW, "421")
     slow_down(limiter, NOW + FIRST_PAUSE, "421")
@@ -175,7 +165,6 @@ def test_a_clock_set_back_does_not_stop_the_pool() -> None:
 
 
 def test_refusals_in_a_row_are_a_reason_to_hold() -> None:
-    """Ten without a delivery between them shut the limiter until it is reopened; nine and a delivery do not."""
     limiter = PoolLimiter("pool", PoolLimits())
     for _ in range(SENDER_FAULTS - 1):
         refuse(limiter, "550 5.7.1 no")
@@ -191,7 +180,6 @@ def test_refusals_in_a_row_are_a_reason_to_hold() -> None:
 
 
 def test_a_pool_at_rest_has_nothing_to_remember() -> None:
-    """Not while it is in use, slowed, rated or under suspicion; and a slowed one is forgiven after a while."""
     limiter = PoolLimiter("pool", PoolLimits())
     assert limiter.is_at_rest(NOW)
     limiter.enter(ACCOUNT, NOW)
@@ -214,7 +202,6 @@ def test_a_pool_at_rest_has_nothing_to_remember() -> None:
 
 
 def test_results_that_wait_for_the_disk_stop_the_pool() -> None:
-    """As many as there are slots may wait; with each that is recorded one more may begin."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=2))
     for _ in range(2):
         assert limiter.is_open(NOW)
@@ -238,7 +225,6 @@ MINE, YOURS = (
 
 
 def test_a_wish_about_one_accounts_mail_slows_that_account() -> None:
-    """A 421 within a transaction shuts the limiter for the account whose mail it was, and no other."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8))
     slow_down(limiter, NOW, "421 4.7.26 unauthenticated", MINE)
     assert limiter.is_open(NOW)
@@ -258,7 +244,6 @@ def test_a_wish_about_one_accounts_mail_slows_that_account() -> None:
 
 
 def test_a_wish_about_two_accounts_mail_slows_the_pool() -> None:
-    """A second account that hears the same while the first waits makes it a wish about all mail."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8))
     slow_down(limiter, NOW, "421", MINE)
     slow_down(limiter, NOW, "421", YOURS)
@@ -267,14 +252,12 @@ def test_a_wish_about_two_accounts_mail_slows_the_pool() -> None:
 
 
 def test_a_wish_before_mail_slows_the_pool() -> None:
-    """What a server says before it knows whose mail comes is about this machine."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8))
     slow_down(limiter, NOW, "421 too many connections", MINE, about_us=True)
     assert not limiter.is_open(NOW)
 
 
 def test_an_account_is_forgiven_with_its_deliveries() -> None:
-    """What is delivered for an account brings its slots back, and then nothing is remembered of it."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=2))
     slow_down(limiter, NOW, "421", MINE)
     assert not limiter.is_at_rest(NOW)
@@ -287,7 +270,6 @@ def test_an_account_is_forgiven_with_its_deliveries() -> None:
 
 
 def test_refusals_of_one_account_among_several_hold_nothing() -> None:
-    """However many there are, only that account waits, a quarter of an hour for each further message."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8), shared=True)
     refuse(limiter, "550 5.7.1 no", MINE, times=SENDER_FAULTS - 1)
     assert limiter.lets_pass("acc_1", NOW)
@@ -303,7 +285,6 @@ def test_refusals_of_one_account_among_several_hold_nothing() -> None:
 
 
 def test_refusals_of_several_accounts_hold_the_pool() -> None:
-    """Five from each of two are enough; one from a second account beside a hundred of the first are not."""
     limiter = PoolLimiter("pool", PoolLimits(), shared=True)
     refuse(limiter, "550 5.7.1 no", MINE, times=100)
     refuse(limiter, "550 5.7.1 no", YOURS, times=OF_ONE_ACCOUNT - 1)
@@ -320,7 +301,6 @@ def test_refusals_before_mail_hold_the_pool() -> None:
 
 
 def test_one_domain_of_a_provider_is_not_the_provider() -> None:
-    """For the only account, ten refusals hold a provider's pool if two domains are among them, else thirty do."""
     limiter = PoolLimiter("pool", PoolLimits(), shared=True)
     refuse(limiter, "550 5.7.1 no", times=OF_ONE_DOMAIN - 1)
     assert not holds(limiter)
@@ -334,7 +314,6 @@ def test_one_domain_of_a_provider_is_not_the_provider() -> None:
 
 
 def test_slots_to_begin_with() -> None:
-    """A limiter may begin with few slots, and has all of them after some deliveries."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8), start=2)
     assert entered(limiter) == 2
     for _ in range(50):
@@ -371,7 +350,6 @@ def test_the_memory_of_repeated_verdicts_is_bounded() -> None:
 
 
 def test_an_operator_lifts_everything() -> None:
-    """The pause, the fewer slots, the accounts' pauses and the reason to hold; a host's own first slots stay few."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8))
     for pause in range(4):
         slow_down(limiter, NOW + pause * DAY, "slower")

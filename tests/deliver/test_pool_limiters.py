@@ -45,7 +45,6 @@ def zone() -> dict[str, dict[str, list[str]]]:
 async def google(
     directory: Path, server: FakeMx, *others: tuple[str, FakeMx], intervals: Intervals = RARELY
 ) -> AsyncIterator[Stage]:
-    """A stage on which Google has answered to a first message."""
     async with stage(directory, zone(), {GOOGLE: server, **dict(others)}, intervals=intervals) as played:
         await played.final(await played.send("first@gmail.test"), within=60)
         await trio.sleep(1)
@@ -54,31 +53,37 @@ async def google(
 
 
 async def delivered(played: Stage, address: str, account: str = "demo", within: float = 60) -> str:
-    """A message that is final within some seconds; its id."""
     sent = await played.send(address, account=account)
     await played.final(sent, within=within)
     return sent
 
 
 async def pool_of(played: Stage, message: str) -> str:
-    """The pool in the record of a message's last attempt."""
     query = """SELECT a.pool FROM attempts a JOIN recipients r ON r.id = a.recipient_id
         WHERE r.message_id = :id ORDER BY number DESC LIMIT 1"""
     return str((await played.rows(query, id=message))[0][0])
 
 
 async def hold(played: Stage) -> tuple[int, int]:
-    """When the next probe of the pool google goes, from the start of the hold, and how many were refused."""
     found = (await played.store.pools.holds())["google"]
     assert found.probe_at is not None
     return found.probe_at - found.held_at, found.probes
 
 
 async def held(played: Stage) -> None:
-    """Both accounts are refused until the pool is held."""
     for number in range(SENDER_FAULTS):
         await delivered(played, f"user{number}@gmail.test", "demo" if number % 2 else "other")
     await played.until(played.store.pools.holds, lambda holds: "google" in holds, within=5)
+
+
+@asynccontextmanager
+async def refusing(directory: Path, intervals: Intervals = RARELY) -> AsyncIterator[tuple[Stage, dict[str, bytes]]]:
+    """Google is held: it has refused both accounts, by a script that a test may change."""
+    script: dict[str, bytes] = {}
+    async with google(directory, FakeMx(answers=script), intervals=intervals) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        yield played, script
 
 
 # ---- whose verdicts
@@ -89,7 +94,6 @@ async def held(played: Stage) -> None:
 async def test_a_strangers_server_says_nothing_of_a_provider(
     tmp_path: Path, autojump_clock: MockClock, answer: bytes, command: str
 ) -> None:
-    """Behind a dead host with a provider's name, what the next server says is of the next server's pool."""
     evil = FakeMx(answers={command: answer})
     async with google(tmp_path, FakeMx(), (EVIL, evil)) as played:
         for number in range(2 * SENDER_FAULTS):
@@ -106,14 +110,12 @@ async def test_a_strangers_server_says_nothing_of_a_provider(
 
 
 async def test_a_provider_under_a_strangers_name_is_the_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An address at which Google has answered is Google's also under a customer's own host name."""
     async with google(tmp_path, FakeMx()) as played:
         played.resolver.zone |= {"vanity.test": {"MX": ["10 mx.vanity.test."]}, "mx.vanity.test": {"A": [GOOGLE]}}
         assert await pool_of(played, await delivered(played, "ada@vanity.test")) == "google"
 
 
 async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A 421 by Google itself about one account's mail keeps that account waiting, and no other."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         script["."] = b"421 4.7.26 unauthenticated\r\n"
@@ -128,7 +130,6 @@ async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clo
 
 
 async def test_a_greeting_slows_the_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A 421 in Google's greeting is about this machine: all mail to Google waits."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         await trio.sleep(60)  # for the connection to be closed
@@ -159,11 +160,7 @@ async def test_refusals_of_one_account_hold_no_provider(tmp_path: Path, autojump
 
 
 async def test_refusals_of_several_accounts_hold_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Five each are enough: then all mail to Google waits, also for domains not looked up before."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, _):
         waiting = [await played.send("ada@gmail.test"), await played.send("ada@shop.test")]
         await trio.sleep(60)
         assert [await played.recipient(message) for message in waiting] == [("queued", 0)] * 2
@@ -212,7 +209,6 @@ async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path
 
 
 async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Mail whose own server is dead does not go on to a pool that is held, and is tried again later."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         mx = {"dead.test": {"MX": ["10 mx.dead.test.", "20 aspmx.l.google.com."]}, "mx.dead.test": {"A": [DEAD]}}
@@ -242,15 +238,8 @@ def told_of_pools(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int 
 async def test_a_held_pool_comes_back_by_itself(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One message goes after a quarter of an hour, is not bounced when refused, and the next one opens the pool.
-
-    The log says once that it is held, and once that it is open again.
-    """
     caplog.set_level("INFO", "appliance")
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, script):
         began = trio.current_time()
         sent = [await played.send(f"later{number}@gmail.test") for number in range(20)]
         sessions = len([each for each in played.servers[GOOGLE].commands if each.startswith("RCPT")])
@@ -276,7 +265,6 @@ async def test_a_held_pool_comes_back_by_itself(
 async def test_the_log_tells_of_an_operators_hold_twice(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When it begins and when it ends, and nothing while it lasts; one from before the start only when it ends."""
     caplog.set_level("INFO", "appliance")
     async with google(tmp_path, FakeMx()) as played:
         await played.store.pools.hold("google", "I look into it")
@@ -297,10 +285,7 @@ async def test_the_log_tells_of_an_operators_hold_twice(
 
 async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each waits twice as long as the one before, and none longer than the longest."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script), intervals=replace(RARELY, poll_all=60.0)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path, intervals=replace(RARELY, poll_all=60.0)) as (played, _):
         for number in range(20):
             await played.send(f"later{number}@gmail.test")
         times = [0]
@@ -315,10 +300,7 @@ async def test_a_probe_that_reaches_no_server_is_tried_with_another_account(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """A dead host with the provider's name uses up no probe: a minute later another account's mail goes."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, script):
         script.clear()
         for number in range(30):
             await played.send(f"user{number}@evil.test", account="other")
@@ -329,11 +311,7 @@ async def test_a_probe_that_reaches_no_server_is_tried_with_another_account(
 
 
 async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Neither one that the operator made, nor one of ours that the operator wants as well."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, script):
         script.clear()
         await played.store.pools.hold("google", "I look into it")
         sent = await played.send("ada@gmail.test")
@@ -347,11 +325,7 @@ async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock:
 
 
 async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The time of the next one and the count are kept; nothing is known then of whose addresses are whose."""
-    script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
-        script["RCPT"] = REFUSED
-        await held(played)
+    async with refusing(tmp_path) as (played, _):
         sent = [await played.send(f"later{number}@gmail.test") for number in range(3)]
         await played.until(lambda: hold(played), lambda found: found[1] == 1, within=2 * FIRST_PROBE / SECOND)
         before = await hold(played)
@@ -366,7 +340,6 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
 
 
 async def test_a_warm_up_counts_a_provider_that_has_answered(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Before it answers, a host has a warm-up of its own, on the provider's day; then mail counts as Google's."""
     settings = WarmupSettings(enabled=True)
     source = str(SOURCES[4])
     async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False, intervals=RARELY) as played:
@@ -385,7 +358,6 @@ async def test_a_warm_up_counts_a_provider_that_has_answered(tmp_path: Path, aut
 
 
 async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Mail that waits for hosts named like Google's uses none of what may go to Google in this hour."""
     names = {GOOGLE: FakeMx(), DEAD: FakeMx(answers={"greeting": silence})}
     async with stage(
         tmp_path, zone(), names, warmup=WarmupSettings(enabled=True, first_hour=40), intervals=RARELY
@@ -422,7 +394,6 @@ async def test_the_first_servers_refusals_hold_its_pool_though_the_second_takes_
 
 
 async def test_a_destination_in_use_is_published_every_day(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Retention deletes destinations by their last publication, so a domain that still gets mail keeps its row."""
     published = "SELECT updated_at FROM destinations WHERE domain = 'gmail.test'"
     async with google(tmp_path, FakeMx()) as played:
         times: list[int] = []

@@ -24,20 +24,17 @@ KEY = b"k" * 32
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """A store with one account that has one domain."""
     async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
 async def prepared(store: Store, env: Environment | None = None) -> tuple[Signer, str]:
-    """A signer, and the account."""
     made = await store.accounts.create("demo", "demo@example.org", "hash", Role.CUSTOMER, None)
     await store.access.add_domain(made.id, "example.com", usable=True)
     return Signer(SigningKeys(store, Environment(), KEY), env or Environment()), made.id
 
 
 async def test_messages_are_signed_with_both_keys(store: Store) -> None:
-    """The keys are made when first needed, once, and both signatures verify by their records."""
     signer, account = await prepared(store)
     found: list[list[SigningKey]] = []
 
@@ -58,7 +55,6 @@ async def test_messages_are_signed_with_both_keys(store: Store) -> None:
 
 
 async def test_a_signature_is_remembered(store: Store) -> None:
-    """What was made is known by its message afterwards, and that of a thousand messages before it no more."""
     signer, account = await prepared(store)
     keys = [key for key in (await signer.find(account, "example.com")).keys if key.algorithm is Algorithm.ED25519]
     (signature,) = await signer.sign([Unsigned("msg_first", MIME, keys)])
@@ -77,7 +73,6 @@ async def test_a_failure_is_the_messages_own(store: Store) -> None:
 
 
 async def test_signing_is_off_the_event_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signatures are made in a thread, and the event loop goes on meanwhile."""
     signer, account = await prepared(store)
     keys = (await signer.find(account, "example.com")).keys
     threads: list[int] = []
@@ -99,7 +94,6 @@ async def test_signing_is_off_the_event_loop(store: Store, monkeypatch: pytest.M
 
 
 async def test_new_keys_are_noticed(store: Store) -> None:
-    """After a rotation from the shell the new keys sign within a second."""
     now = Environment().now()
     signer, account = await prepared(store, Environment(now=lambda: now))
     await signer.find(account, "example.com")
@@ -113,7 +107,6 @@ async def test_new_keys_are_noticed(store: Store) -> None:
 
 
 async def test_a_return_path_costs_no_query_for_each_message(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read with the keys, once a second, whether there is one or not; and not at all without a listener."""
     asked = []
     read = Domains.return_path
 

@@ -4,16 +4,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.deliver.pool_limiters import ADDRESSES_KEPT, ANSWER_COUNTS_FOR, ProviderServers
 from appliance.deliver.providers import (
-    ADDRESSES_KEPT,
-    ANSWER_COUNTS_FOR,
     PROVIDERS,
     STARRED_LABELS,
     Pool,
     PoolLimits,
     Provider,
     ProviderPools,
-    ProviderServers,
     by_suffix,
     organisation,
 )
@@ -75,18 +73,15 @@ POOLS = ProviderPools()
     ],
 )
 def test_pool_of_a_host(host: str, pool: str) -> None:
-    """A provider's hosts share its pool; every other host shares one with its organisation."""
     assert POOLS.of(host).name == pool
 
 
 def test_limits_come_with_the_pool() -> None:
-    """A strict provider starts with strict limits, an unknown one with those for all others."""
     assert POOLS.of("smtp-in.orange.fr").limits.concurrency == 2
     assert ProviderPools(others=PoolLimits(3)).of("mx.example.com") == Pool("example.com", PoolLimits(3))
 
 
 def test_the_operators_table_replaces() -> None:
-    """A later row for the same suffix wins, so an operator's own rows go after ours."""
     ours = Provider("mine", ("smtp.google.com", "mx.example.com"), PoolLimits(1, 1, 1))
     pools = ProviderPools(by_suffix((*PROVIDERS, ours)))
     assert pools.of("smtp.google.com").name == "mine"
@@ -105,7 +100,6 @@ def test_a_long_name_takes_no_longer() -> None:
 
 
 def test_the_table_is_sane() -> None:
-    """Names and suffixes are unique, suffixes are written in lower case, and every limit lets something through."""
     suffixes = [suffix for provider in PROVIDERS for suffix in provider.suffixes]
     assert len(set(suffixes)) == len(suffixes)
     assert len({provider.name for provider in PROVIDERS}) == len(PROVIDERS)
@@ -125,7 +119,6 @@ def test_organisation(host: str, name: str) -> None:
 
 
 async def test_a_server_is_a_providers_once_it_has_answered(autojump_clock: MockClock) -> None:
-    """For some hours, at its address alone; a silent server, and one under another name, is none."""
     servers = ProviderServers(POOLS)
     servers.answered("mx.example.org", "192.0.2.1")
     servers.answered("aspmx.l.google.com", "192.0.2.2")
@@ -134,6 +127,7 @@ async def test_a_server_is_a_providers_once_it_has_answered(autojump_clock: Mock
     assert servers.provider_at("192.0.2.2") == "google"
     await trio.sleep(1)
     assert servers.provider_at("192.0.2.2") is None
+    assert servers.provider_at("192.0.2.2", {"google"}) == "google"  # no mail can renew it while the pool is held
     servers.answered("aspmx.l.google.com", "192.0.2.2")
     servers.silent("192.0.2.2")
     assert servers.provider_at("192.0.2.2") is None

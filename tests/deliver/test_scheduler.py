@@ -12,8 +12,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from appliance.deliver.admission import PENDING_OF_NEW, PENDING_PER_POOL
 from appliance.deliver.attempt import Deliverer
+from appliance.deliver.pending import PENDING_OF_NEW, PENDING_PER_POOL
 from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE
 from appliance.deliver.providers import PoolLimits
@@ -26,7 +26,7 @@ from appliance.store.pools import PoolStates as StoredPools
 from appliance.store.queue import Queue
 from appliance.store.queue_control import QueueControl
 from appliance.times import SECOND
-from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
+from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, domains, one, stage
 from tests.fakes.mx import Answer, FakeMx, hang_up, wait_and_say
 from tests.late_reads import late
 
@@ -42,7 +42,6 @@ class Crowd:
         self._here = 0
 
     async def answer(self, stream: trio.abc.Stream) -> None:
-        """An answer to the end of a message."""
         self._here += 1
         self.most = max(self.most, self._here)
         await trio.sleep(self._seconds)
@@ -54,7 +53,6 @@ class Crowd:
 
 
 async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Deferred each time, a recipient is tried twelve times by the delays, up to 20 % later, and then has failed."""
     server = FakeMx(answers={"RCPT": LATER})
     rarely = Intervals(publish=600.0, close_idle=600.0)  # two days have many seconds
     async with stage(tmp_path, *one(server), intervals=rarely) as played:
@@ -85,7 +83,6 @@ async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: 
 async def test_a_connection_on_which_all_was_put_off_is_closed(
     answers: dict[str, Any], sessions: int, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """After 4xx to every RCPT the next message takes another connection, else the same one."""
     server = FakeMx(answers=answers)
     async with stage(tmp_path, *one(server)) as played:
         first = await played.send("ada@a.test", "bob@a.test")
@@ -96,7 +93,6 @@ async def test_a_connection_on_which_all_was_put_off_is_closed(
 
 
 async def test_the_signature_of_the_first_attempt_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What is sent at the second attempt is byte for byte what was sent at the first, signed once."""
     server = FakeMx(answers={".": [LATER, OK]})
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("ada@a.test"))
@@ -105,7 +101,6 @@ async def test_the_signature_of_the_first_attempt_is_kept(tmp_path: Path, autoju
 
 
 async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """After two days in one leap everything due goes out through its pool, no more at once than the pool allows."""
     crowd = Crowd(0.5)
     server = FakeMx(answers={".": crowd.answer})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=3)) as played:
@@ -128,7 +123,6 @@ async def from_the_only_account(played: Stage, count: int) -> list[str]:
 
 
 async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While a pool is slowed its mail waits without attempt or event, and goes when the pause is over."""
     server = FakeMx(answers={"MAIL": [b"421 4.7.0 slow down\r\n", b"250 2.1.0 ok\r\n"]})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(10)]
@@ -143,11 +137,8 @@ async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: 
 
 
 async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """More mail than a pool takes into hand, due for long, goes without a pause, also while another pool is stuck."""
-    zone, addresses = domain_zone("stuck.test", "free.test")
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
-    servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(tmp_path, *domains({"stuck.test": stuck, "free.test": free}), running=False) as played:
         for number in range(PENDING_PER_POOL):
             await played.send(f"user{number}@stuck.test")
         sent = [await played.send(f"user{number}@free.test") for number in range(3 * PENDING_PER_POOL)]
@@ -162,19 +153,12 @@ async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: Moc
 async def test_one_blocked_destination_blocks_no_other(
     tmp_path: Path, autojump_clock: MockClock, offered: bool
 ) -> None:
-    """A server that answers nothing keeps its own mail waiting, hundreds of it; another domain's goes at once."""
-    zone, addresses = domain_zone("stuck.test", "free.test")
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
-    servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, *domains({"stuck.test": stuck, "free.test": free})) as played:
 
         async def send(recipients: Iterable[str]) -> list[str]:
-            if not offered:
-                return [await played.send(recipient) for recipient in recipients]
-            sent = [message(played.env, played.accounts["demo"], recipient) for recipient in recipients]
-            for new in sent:
-                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-            return [new.id for new in sent]
+            submit = played.offer if offered else played.send
+            return [await submit(recipient) for recipient in recipients]
 
         await send(f"user{number}@stuck.test" for number in range(PENDING_OF_NEW + 2 * PENDING_PER_POOL))
         await trio.sleep(3)
@@ -204,7 +188,6 @@ async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock:
 async def test_a_hold_counts_before_the_store_is_read_again(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with a slow store ten refusals hold the pool, and a probe that is refused is the only one."""
     holds = StoredPools.holds
 
     async def slowly(self: StoredPools) -> dict[str, PoolHold]:
@@ -226,7 +209,6 @@ async def test_a_hold_counts_before_the_store_is_read_again(
 async def test_a_hold_is_not_undone_by_an_older_reading(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two readings at the same time the one that began later counts, whichever ends first."""
     async with stage(tmp_path, *one(FakeMx()), running=False) as played:
         limiters = played.scheduler.deliverer.limiters
 
@@ -320,7 +302,6 @@ async def test_a_hold_that_cannot_be_stored_still_holds(
 
 
 async def test_one_message_for_many_is_one_refusal(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A message refused by policy for twenty recipients does not hold the pool."""
     server = FakeMx(answers={".": [b"550 5.7.1 spam\r\n", OK]})
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send(*(f"user{number}@a.test" for number in range(20))))
@@ -331,7 +312,6 @@ async def test_one_message_for_many_is_one_refusal(tmp_path: Path, autojump_cloc
 
 
 async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With 60 a minute, after the first minute's worth one goes each second."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), limits=PoolLimits(per_minute=60)) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(90)]
@@ -344,9 +324,7 @@ async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockCl
 async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
     """After mail to two hundred domains nothing of their pools stays in memory, nor in what the shell is told."""
     names = [f"d{number}.test" for number in range(200)]
-    zone, addresses = domain_zone(*names)
-    servers = {address: FakeMx() for address in addresses.values()}
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in names})) as played:
         sent = [await played.send(f"ada@{name}") for name in names]
         await played.final(*sent)
         await trio.sleep(3)
@@ -360,15 +338,13 @@ async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, a
 async def test_what_cannot_be_told_to_the_shell_ends_no_delivery(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error is logged with its traceback, mail goes out, and what was learnt is told when that works again."""
     stored = StoredPools.say
 
     async def fail(self: StoredPools, *told: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(StoredPools, "say", fail)
-    zone, addresses = domain_zone("a.test", "b.test")
-    async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, running=False) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("a.test", "b.test")}), running=False) as played:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(played.scheduler.run)
             await played.final(await played.send("ada@a.test"), within=5)
@@ -388,12 +364,11 @@ async def test_what_cannot_be_told_to_the_shell_ends_no_delivery(
 
 
 async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """No more transactions run at once than the setting says, and a slot that gets free goes to another pool."""
     names = [f"d{number}.test" for number in range(20)]
-    zone, addresses = domain_zone(*names)
     crowd = Crowd(0.1)
-    servers = {address: FakeMx(answers={".": crowd.answer}) for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(
+        tmp_path, *domains({name: FakeMx(answers={".": crowd.answer}) for name in names}), running=False
+    ) as played:
         played.scheduler.sessions = 4
         sent = [await played.send(f"ada@{name}") for name in names]
         played.nursery.start_soon(played.scheduler.run)
@@ -406,10 +381,11 @@ async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockC
 
 
 async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With all sessions taken by one pool's backlog, another pool's message gets one of the next that end."""
-    zone, addresses = domain_zone("big.test", "small.test")
-    servers = {address: FakeMx(answers={".": wait_and_say(0.5, OK)}) for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, running=False) as played:
+    async with stage(
+        tmp_path,
+        *domains({name: FakeMx(answers={".": wait_and_say(0.5, OK)}) for name in ("big.test", "small.test")}),
+        running=False,
+    ) as played:
         played.scheduler.sessions = 2
         played.nursery.start_soon(played.scheduler.run)
         for number in range(40):
@@ -422,7 +398,6 @@ async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock
 
 
 async def test_a_big_account_does_not_delay_a_small_one(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Behind one account's thousand messages for a slow pool, another's single one for the same pool goes next."""
     server = FakeMx(answers={".": wait_and_say(1.0, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:
         for number in range(1_000):
@@ -438,19 +413,13 @@ async def test_a_big_account_does_not_delay_a_small_one(tmp_path: Path, autojump
 async def test_a_slow_pool_does_not_belong_to_one_account(
     tmp_path: Path, autojump_clock: MockClock, backlog: int
 ) -> None:
-    """Whatever one account has waiting for a server that takes one message in a while, another's is among the next."""
     server = FakeMx(answers={".": wait_and_say(1.2, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         for number in range(backlog):
             await played.send(f"user{number}@a.test")
         await trio.sleep(5)
         for offered in (False, True):
-            if offered:
-                new = message(played.env, played.accounts["other"], "bob@a.test")
-                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-                single = new.id
-            else:
-                single = await played.send("ada@a.test", account="other")
+            single = await (played.offer if offered else played.send)("ada@a.test", account="other")
             began = trio.current_time()
             await played.final(single, within=90)
             assert trio.current_time() - began < 6
@@ -459,19 +428,12 @@ async def test_a_slow_pool_does_not_belong_to_one_account(
 async def test_few_large_messages_are_under_way_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each is in memory for as long as its server takes; small ones go on meanwhile, and all arrive."""
     names = [f"d{number}.test" for number in range(8)]
-    zone, addresses = domain_zone(*names, "small.test")
     crowd = Crowd(1)
-    servers = {addresses[name]: FakeMx(answers={".": crowd.answer}) for name in names} | {
-        addresses["small.test"]: FakeMx()
-    }
-    async with stage(tmp_path, zone, servers, running=False, large_message=100) as played:
+    servers = {name: FakeMx(answers={".": crowd.answer}) for name in names} | {"small.test": FakeMx()}
+    async with stage(tmp_path, *domains(servers), running=False, large_message=100) as played:
         played.scheduler.large_sessions = 3
         played.nursery.start_soon(played.scheduler.run)
-        sent = []
-        for name in names:
-            new = message(played.env, played.accounts["demo"], f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n")
-            played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
-            sent.append(new.id)
+        sent = [await played.offer(f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n") for name in names]
         small = await played.send("ada@small.test")
         await played.final(small, within=0.9)
         await played.final(*sent, within=10)
@@ -482,7 +444,6 @@ async def test_few_large_messages_are_under_way_at_once(tmp_path: Path, autojump
 
 
 async def test_a_connection_is_used_again_up_to_the_limit(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Thirty messages one after the other with ten a connection make three sessions, each ended with QUIT."""
     server = FakeMx()
     limits = PoolLimits(concurrency=1, messages_per_connection=10)
     async with stage(tmp_path, *one(server), limits=limits) as played:
@@ -495,7 +456,6 @@ async def test_a_connection_is_used_again_up_to_the_limit(tmp_path: Path, autoju
 
 
 async def test_domains_of_one_server_share_its_connections(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What two domains demand of TLS is the same in other words: their mail goes over one connection."""
     server = FakeMx()
     zone, servers = one(server)
     async with stage(tmp_path, zone | {"b.test": {"MX": ["10 mx.a.test."]}}, servers) as played:
@@ -506,7 +466,6 @@ async def test_domains_of_one_server_share_its_connections(tmp_path: Path, autoj
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A connection that is not needed is ended with QUIT after its idle time."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("ada@a.test"))
@@ -517,7 +476,6 @@ async def test_an_idle_connection_is_closed(tmp_path: Path, autojump_clock: Mock
 
 @pytest.mark.parametrize("end", [hang_up, b"421 4.4.2 idle too long\r\n"])
 async def test_a_stale_connection_is_dialled_again(tmp_path: Path, autojump_clock: MockClock, end: Any) -> None:
-    """When the server gave up an idle connection, the next message goes on a new one in the same attempt."""
     server = FakeMx(answers={"MAIL": [b"250 2.1.0 ok\r\n", end, b"250 2.1.0 ok\r\n"]})
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("ada@a.test"))
@@ -529,7 +487,6 @@ async def test_a_stale_connection_is_dialled_again(tmp_path: Path, autojump_cloc
 
 
 async def test_a_result_is_recorded_before_goodbye(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A server that is slow to answer QUIT does not keep its 250 from being recorded."""
     server = FakeMx(answers={"QUIT": wait_and_say(4, b"221 bye\r\n")})
     async with stage(tmp_path, *one(server), limits=PoolLimits(messages_per_connection=1)) as played:
         message = await played.send("ada@a.test")
@@ -549,7 +506,6 @@ async def test_an_error_in_an_attempt_defers(
     error: type[Exception],
     has_traceback: bool,
 ) -> None:
-    """A bug is a temporary failure of that envelope, logged with a traceback; a read that fails is one line."""
     deliver = Deliverer._deliver
 
     async def fail_once(self: Deliverer, active: Any, envelope: Any) -> Any:
@@ -584,7 +540,6 @@ async def _break(*_: object) -> None:
 async def test_results_wait_for_the_storage(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the storage refuses, what was delivered is not sent again, and is recorded as soon as it can be."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         with monkeypatch.context() as patched:
@@ -600,7 +555,6 @@ async def test_results_wait_for_the_storage(
 async def test_no_more_wait_for_the_disk_than_there_are_slots(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing can be recorded, a pool sends at most two for each of its slots: that is what a crash repeats."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=3)) as played:
         with monkeypatch.context() as patched:
@@ -615,7 +569,6 @@ async def test_no_more_wait_for_the_disk_than_there_are_slots(
 async def test_a_result_that_cannot_be_recorded_is_not_repeated(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug in recording neither ends delivery nor sends the same message again and again."""
     server = FakeMx()
     record: Callable[..., Any] = Queue.record
     async with stage(tmp_path, *one(server)) as played:
@@ -633,7 +586,6 @@ async def test_a_result_that_cannot_be_recorded_is_not_repeated(
 
 
 async def test_at_the_end_running_sessions_are_finished(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Cancelled with an answer outstanding, the answer is waited for and recorded, and nothing new begins."""
     server = FakeMx(answers={".": wait_and_say(3, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1), running=False) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(3)]
@@ -646,7 +598,6 @@ async def test_at_the_end_running_sessions_are_finished(tmp_path: Path, autojump
 
 @pytest.mark.parametrize("steps", range(8))
 async def test_it_can_be_ended_at_once(tmp_path: Path, autojump_clock: MockClock, steps: int) -> None:
-    """Cancelled before it has begun, or in any of its first steps, it ends."""
     async with stage(tmp_path, *one(FakeMx()), running=False) as played:
         await played.send("ada@a.test")
         async with trio.open_nursery() as nursery:
@@ -658,7 +609,6 @@ async def test_it_can_be_ended_at_once(tmp_path: Path, autojump_clock: MockClock
 
 
 async def test_at_the_end_no_server_is_waited_for_too_long(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A server that does not answer is left after the grace time; its mail stays due, with no attempt used."""
     server = FakeMx(answers={".": wait_and_say(500, OK)})
     async with stage(tmp_path, *one(server), running=False) as played:
         played.scheduler.grace = 20
@@ -685,7 +635,6 @@ async def test_at_the_end_a_storage_that_refuses_holds_nothing_up(
 
 
 async def test_more_than_one_transaction_can_hold_go_in_several(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """120 recipients at one domain go in three transactions of at most 50, each recipient once."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         message = await played.send(*(f"user{number}@a.test" for number in range(120)))
@@ -697,7 +646,6 @@ async def test_more_than_one_transaction_can_hold_go_in_several(tmp_path: Path, 
 
 
 async def test_envelopes_share_a_route(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A hundred messages for one domain ask the DNS once in a second, and again later."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(100)]
@@ -709,7 +657,6 @@ async def test_envelopes_share_a_route(tmp_path: Path, autojump_clock: MockClock
 
 
 async def test_a_domain_without_a_route_fails_for_all_its_envelopes(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Messages that wait for the same lookup each get its failure."""
     async with stage(tmp_path, {}, {}) as played:
         sent = [await played.send(f"user{number}@missing.test") for number in range(5)]
         await played.final(*sent, within=5)
@@ -751,7 +698,6 @@ async def test_a_cancellation_meanwhile_finds_the_recipients_under_delivery(
 async def test_what_is_not_wanted_any_more_is_not_under_delivery(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two recipients one was cancelled by another process: only the other one gets the message."""
     waiting = QueueControl.waiting
 
     async def cancelled_before(self: QueueControl, message_id: str) -> frozenset[str]:
@@ -773,7 +719,6 @@ async def test_what_is_not_wanted_any_more_is_not_under_delivery(
 async def test_without_an_answer_a_message_waits(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A storage that is away uses up no attempt; the message can be cancelled, and goes when the storage is back."""
     away = True
     waiting = QueueControl.waiting
 
@@ -796,7 +741,6 @@ async def test_without_an_answer_a_message_waits(
 
 
 async def test_a_retry_goes_before_untried_mail_of_its_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A greylist takes the first messages as soon as their retry is due, not after it has seen all the others."""
     zone, addresses = domain_zone("a.test")
     put_off, count = wait_and_say(5, b"451 4.7.1 greylisted\r\n"), 400
     answers: dict[str, Answer | list[Answer]] = {

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
-from appliance.deliver.due_mail import Envelope
+from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.upkeep import Intervals
@@ -69,7 +69,6 @@ MOODS = (
 
 
 def seeds() -> list[int]:
-    """The worlds to run."""
     first, _, last = os.environ.get("SOAK_SEEDS", "1").partition("-")
     return list(range(int(first), int(last or first) + 1))
 
@@ -79,8 +78,6 @@ def seeds() -> list[int]:
 
 @dataclass
 class Server:
-    """A mail server that changes its mood."""
-
     random: Random
     address: str
     steady: bool = False  # always good, but for one account's mail
@@ -91,17 +88,14 @@ class Server:
     mx: FakeMx = field(init=False)
 
     def __post_init__(self) -> None:
-        """Serve by its mood."""
         self.mx = FakeMx(answers=_Script(self))
 
     def change(self) -> None:
-        """Another mood."""
         self.mood = self.random.choice(MOODS)
         self.at, self.reply = self.random.choice(STAGES), self.random.choice(REPLIES)
         self.delay = self.random.uniform(0.1, 20)
 
     def answer(self, name: str, usual: bytes) -> Answer:
-        """What it does now."""
         mood, at, reply = self.mood, self.at, self.reply
         if mood == "mixed" and self.random.random() < 0.3:
             mood, at, reply = self.random.choice(MOODS), name, self.random.choice(REPLIES)
@@ -117,8 +111,6 @@ class Server:
 
 
 class _Script(dict[str, Any]):
-    """The answers of a server, which depend on its mood when it is asked."""
-
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
@@ -127,7 +119,6 @@ class _Script(dict[str, Any]):
         return str(name).startswith("RCPT evil") and self._server.steady
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The answer to a command; `default` is the usual one."""
         if name.startswith("RCPT evil"):
             return self._server.reply
         return default if self._server.steady or name in ("RSET", "QUIT") else self._server.answer(name, default)
@@ -207,8 +198,6 @@ def _counting(name: str, do: Callable[..., Any], polls: Counter[str]) -> Callabl
 
 @dataclass
 class World:
-    """One seed's installation, and what is known of it from outside."""
-
     directory: Path
     random: Random
     servers: dict[str, Server] = field(default_factory=dict)  # by address
@@ -223,7 +212,6 @@ class World:
     intervals: Intervals = field(default_factory=Intervals)
 
     def __post_init__(self) -> None:
-        """Domains of all kinds."""
         bad = [f"bad{number}.test" for number in range(5)]
         zone, addresses = domain_zone("good.test", *bad, "a.shared.test", "b.shared.test")
         self.zone |= zone
@@ -240,18 +228,11 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Stage]:
-        """The program, from a start to a stop."""
         mxs = {address: server.mx for address, server in self.servers.items()}
         limits = PoolLimits(PER_SERVER, self.random.choice((2, 100)), self.random.choice((None, None, 30)))
         CountingDeliverer.under_way, CountingDeliverer.most = Counter(), Counter()
         async with stage(
-            self.directory,
-            self.zone,
-            mxs,
-            limits=limits,
-            running=False,
-            names=ACCOUNTS,
-            intervals=self.intervals,
+            self.directory, self.zone, mxs, limits=limits, running=False, names=ACCOUNTS, intervals=self.intervals
         ) as played:
             dial = played.env.dial
 
@@ -286,13 +267,11 @@ class World:
             )
 
     def disturb(self, seconds: float) -> None:
-        """From now on, for so long, delivery is not at its best."""
         self.disturbed.append([trio.current_time() - 40, trio.current_time() + seconds])
 
     # ---- what goes on
 
     async def change_moods(self, least: float, most: float) -> None:
-        """Every server changes now and then."""
         async with trio.open_nursery() as nursery:
             for server in self.servers.values():
                 nursery.start_soon(self._change_mood, server, least, most)
@@ -303,7 +282,6 @@ class World:
             await trio.sleep(self.random.uniform(least, most))
 
     async def send(self, played: Stage, account: str, *domains: str) -> str:
-        """One message to a new recipient at each of these domains."""
         addresses = []
         for domain in domains:
             self.number += 1
@@ -318,7 +296,6 @@ class World:
         return new.id
 
     async def send_bursts(self, played: Stage, account: str, pause: float) -> None:
-        """Messages of one account, several at a time."""
         while True:
             await trio.sleep(self.random.expovariate(1 / pause))
             for _ in range(self.random.choice((1, 1, 2, 8))):
@@ -331,7 +308,6 @@ class World:
                     await played.store.queue_control.cancel(sent, "not wanted")
 
     async def send_innocently(self, played: Stage, pause: float) -> None:
-        """Messages of an account that does nothing wrong, to a good server."""
         while True:
             await trio.sleep(self.random.expovariate(1 / pause))
             await self.send(played, "innocent", "good.test")
@@ -366,7 +342,6 @@ class World:
     # ---- what must hold
 
     async def ask_for_reasons(self, played: Stage) -> None:
-        """Whatever is due for more than some seconds says why it waits."""
         while True:
             await trio.sleep(self.random.uniform(20, 60))
             first = await self.unexplained(played)
@@ -392,7 +367,6 @@ class World:
         return found
 
     async def check_waiting(self, played: Stage) -> None:
-        """Nothing is put off for longer than two days, and what is final has no next time."""
         now = played.env.now()
         query = "SELECT address, status, next_attempt_at FROM recipients"
         for address, status, again in await played.rows(query):
@@ -400,7 +374,6 @@ class World:
             assert again is None or again <= now + 2 * DAY * SECOND, (address, again)
 
     async def check_end(self, played: Stage) -> None:
-        """Everything is final, once, as its server knows it; and no innocent account waited."""
         took = Counter(
             each for server in self.servers.values() for mail in server.mx.messages for each in mail.recipients
         )
@@ -425,7 +398,6 @@ class World:
 
 
 async def live(world: World) -> None:
-    """A storm of minutes, hours of trouble, and a day of peace."""
     random = world.random
     storm, ends = 0.0, random.uniform(300, 900)
     async with trio.open_nursery() as weather:

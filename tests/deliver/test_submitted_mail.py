@@ -8,12 +8,12 @@ import pytest
 from trio.testing import MockClock
 
 from appliance.config.values import Share
-from appliance.deliver.payloads import Payloads
+from appliance.deliver.preparing import Payloads
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.accounts import Caller, CredentialKind
-from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
+from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message
 
@@ -30,7 +30,6 @@ UTF8_HEADER = message(f"X: {UTF8_TEXT}".encode())
 
 
 async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
-    """Submit a message as the SMTP server would; its id."""
     account = played.accounts["demo"]
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
     free = FreeSpace(tmp_path, 0, 0, played.env)
@@ -50,21 +49,13 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("data", "extensions"),
-    [
-        (PLAIN, OLD),
-        (PLAIN, MODERN),
-        (EIGHT_BIT_BODY, EIGHT_BIT),
-        (NOT_EVEN_UTF8, EIGHT_BIT),
-        (UTF8_HEADER, MODERN),
-    ],
+    [(PLAIN, OLD), (PLAIN, MODERN), (EIGHT_BIT_BODY, EIGHT_BIT), (NOT_EVEN_UTF8, EIGHT_BIT), (UTF8_HEADER, MODERN)],
 )
 async def test_a_server_gets_the_message_byte_for_byte(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
 ) -> None:
-    """Below the signature and the trace stands what the client submitted, dots and white space included."""
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+    async with stage(tmp_path, *one(server)) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
         assert await played.recipient(sent) == ("delivered", 1)
@@ -80,16 +71,13 @@ SIGNED = b"DKIM-Signature: v=1; d=example.com; s=x; h=From; bh=x; b=x"
 
 
 @pytest.mark.parametrize(
-    ("data", "extensions"),
-    [(EIGHT_BIT_BODY, OLD), (NOT_EVEN_UTF8, OLD), (UTF8_HEADER, EIGHT_BIT), (UTF8_HEADER, OLD)],
+    ("data", "extensions"), [(EIGHT_BIT_BODY, OLD), (NOT_EVEN_UTF8, OLD), (UTF8_HEADER, EIGHT_BIT), (UTF8_HEADER, OLD)]
 )
 async def test_what_a_server_cannot_carry_is_encoded(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
 ) -> None:
-    """A message that its client has not signed goes in seven bits, and a reader sees the same."""
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+    async with stage(tmp_path, *one(server)) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
         assert await played.recipient(sent) == ("delivered", 1)
@@ -121,9 +109,8 @@ async def test_what_cannot_be_encoded_bounces_unchanged(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...], words: str
 ) -> None:
     """Signed mail, and addresses with no form in ASCII: they bounce, in words, and the server never sees them."""
-    zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+    async with stage(tmp_path, *one(server)) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
         assert await played.recipient(sent) == ("bounced", 1)
@@ -135,7 +122,6 @@ async def test_what_cannot_be_encoded_bounces_unchanged(
 async def test_a_server_that_takes_it_costs_no_encoding(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plain mail to any server, and 8-bit mail to a modern one, are neither encoded nor signed again."""
     monkeypatch.setattr(Payloads, "seven_bit", None)
     zone, addresses = domain_zone("a.test")
     for number, (data, extensions) in enumerate([(PLAIN, OLD), (EIGHT_BIT_BODY, EIGHT_BIT), (UTF8_HEADER, MODERN)]):

@@ -16,11 +16,27 @@ from cryptography.x509 import load_der_x509_certificate
 from trio.testing import MockClock
 
 from appliance.config.settings import RelayTls
-from appliance.deliver.dane import matches, public_key, usable, verifier
-from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyFetcher, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, encrypt
-from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
+from appliance.deliver.tls_policy import (
+    BadPolicy,
+    NoPolicy,
+    Policy,
+    PolicyFetcher,
+    PolicyMode,
+    TlsChoice,
+    TlsDemand,
+    TlsLevel,
+    TlsPolicies,
+    matches,
+    mta_sts_demand,
+    policy_id,
+    public_key,
+    read_policy,
+    relay_demand,
+    usable,
+    verifier,
+)
 from appliance.dns.resolver import DnsAnswer, NotAsked
 from appliance.dns.wire import Tlsa
 from appliance.net.address_policy import Address
@@ -62,7 +78,6 @@ def test_the_announced_id(texts: list[str], found: str | None) -> None:
 
 
 def test_a_policy_is_read() -> None:
-    """PolicyMode, hosts and age are read, with either line end, in any order, with unknown keys between."""
     assert read_policy(POLICY) == ENFORCED
     assert read_policy(POLICY.replace("\n", "\r\n")) == ENFORCED
     assert read_policy("max_age:86400\n\nx_y.z-1: any thing\n" + POLICY.replace("mx1", "MX1")) == ENFORCED
@@ -71,7 +86,6 @@ def test_a_policy_is_read() -> None:
 
 
 def test_the_age_is_capped() -> None:
-    """A policy is kept for one year at most."""
     assert read_policy(POLICY.replace("86400", "9999999999")).max_age == 31_557_600
 
 
@@ -100,7 +114,6 @@ def test_the_age_is_capped() -> None:
     ],
 )
 def test_a_bad_policy_is_none(old: str, new: str) -> None:
-    """A policy with a field missing, repeated wrongly or out of form is of no use, and says why."""
     with pytest.raises(BadPolicy, match=r"^it "):
         read_policy(POLICY.replace(old, new))
 
@@ -151,7 +164,6 @@ def test_what_a_policy_demands(policy: Policy | NoPolicy, host: str, level: TlsL
     ],
 )
 async def test_what_a_relay_demands(tls: RelayTls, level: TlsLevel) -> None:
-    """For a relay the operator's setting decides, and nothing is looked up."""
     relay = Relay("smart.example", tls=tls)
     assert relay_demand(relay).level is level
     host = Host("smart.example", (ip_address("1.1.1.1"),), authentic=True)
@@ -165,19 +177,15 @@ async def test_what_a_relay_demands(tls: RelayTls, level: TlsLevel) -> None:
 
 
 async def never(domain: str) -> str:
-    """A fetch that must not happen."""
     raise AssertionError(f"fetched the policy of {domain}")
 
 
 def response(body: str, status: str = "200 OK", kind: str = "text/plain; charset=utf-8", extra: str = "") -> bytes:
-    """An HTTP response."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
     return head.encode() + body.encode()
 
 
 class PolicyServer:
-    """An HTTPS server on loopback that gives one answer to all, and notes requests."""
-
     def __init__(self, authority: trustme.CA, answer: bytes, name: str = "mta-sts.example.com") -> None:
         self.answer = answer
         self.requests: list[bytes] = []
@@ -185,7 +193,6 @@ class PolicyServer:
         authority.issue_cert(name).configure_cert(self.context)
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; starts with the port."""
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         task_status.started(listener.socket.getsockname()[1])
         await trio.serve_listeners(self._serve, [listener])
@@ -211,7 +218,6 @@ LOOPBACK = (ip_network("127.0.0.0/8"),)
 
 @cache
 def trusting() -> ssl.SSLContext:
-    """What trusts the test authority besides the system's, which take their time to read."""
     context = ssl.create_default_context()
     AUTHORITY.configure_trust(context)
     return context
@@ -219,7 +225,6 @@ def trusting() -> ssl.SSLContext:
 
 @asynccontextmanager
 async def fetching(server: PolicyServer, zone: Zone = HERE) -> AsyncIterator[PolicyFetcher]:
-    """A fetcher that trusts the test authority and finds this server on loopback."""
     async with trio.open_nursery() as nursery:
         port = await nursery.start(server.run)
         yield PolicyFetcher(ZoneResolver(zone), trusting(), LOOPBACK, port=port)
@@ -227,14 +232,12 @@ async def fetching(server: PolicyServer, zone: Zone = HERE) -> AsyncIterator[Pol
 
 
 async def fault(fetcher: PolicyFetcher) -> str:
-    """Why the policy of example.com cannot be fetched."""
     with pytest.raises(NoPolicy) as caught:
         await fetcher.fetch("example.com")
     return str(caught.value)
 
 
 async def test_a_policy_is_fetched() -> None:
-    """The policy comes from the well-known place, under the right name, over verified TLS."""
     server = PolicyServer(AUTHORITY, response(POLICY))
     async with fetching(server) as fetcher:
         assert read_policy(await fetcher.fetch("example.com")) == ENFORCED
@@ -242,7 +245,6 @@ async def test_a_policy_is_fetched() -> None:
 
 
 async def test_a_chunked_policy_is_fetched() -> None:
-    """Neither chunks nor an interim response are in the way."""
     chunked = f"{len(POLICY):x}\r\n{POLICY}\r\n0\r\n\r\n"
     early = "HTTP/1.1 103 Early Hints\r\n\r\n"
     head = "HTTP/1.1 200 OK\r\nContent-Type: Text/Plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -265,7 +267,6 @@ async def test_a_chunked_policy_is_fetched() -> None:
     ],
 )
 async def test_what_is_no_policy(answer: bytes, words: str) -> None:
-    """Redirects, errors, wrong types, floods and rubbish are no policy, and nothing is followed."""
     server = PolicyServer(AUTHORITY, answer)
     async with fetching(server) as fetcher:
         assert words in await fault(fetcher)
@@ -273,7 +274,6 @@ async def test_what_is_no_policy(answer: bytes, words: str) -> None:
 
 
 async def test_a_certificate_for_another_name_is_refused() -> None:
-    """The certificate has to be for mta-sts.<domain>; nothing is asked of another."""
     server = PolicyServer(AUTHORITY, response(POLICY), name="example.com")
     async with fetching(server) as fetcher:
         assert "certificate" in (await fault(fetcher)).lower()
@@ -281,7 +281,6 @@ async def test_a_certificate_for_another_name_is_refused() -> None:
 
 
 async def test_an_unknown_authority_is_refused() -> None:
-    """The certificate has to be of an authority that we trust."""
     server = PolicyServer(trustme.CA(), response(POLICY))
     async with fetching(server) as fetcher:
         assert "certificate" in (await fault(fetcher)).lower()
@@ -289,13 +288,11 @@ async def test_an_unknown_authority_is_refused() -> None:
 
 
 async def test_a_silent_server_is_left_soon() -> None:
-    """A server that does not answer costs no more than the timeout."""
     async with fetching(PolicyServer(AUTHORITY, b"")) as fetcher:
         assert "did not answer within 0.2 s" in await fault(replace(fetcher, timeout=0.2))
 
 
 async def test_refused_networks_are_not_dialled() -> None:
-    """A policy host in a refused network gets no connection."""
     server = PolicyServer(AUTHORITY, response(POLICY))
     async with fetching(server) as fetcher:
         assert "127.0.0.1 is a loopback address" in await fault(replace(fetcher, allowed=()))
@@ -303,7 +300,6 @@ async def test_refused_networks_are_not_dialled() -> None:
 
 
 async def test_the_next_address_is_tried() -> None:
-    """When one address does not answer, the next is dialled: here the refused and closed IPv6 one comes first."""
     zone: Zone = {"mta-sts.example.com": {"A": ["127.0.0.1"], "AAAA": ["::1"]}}
     async with fetching(PolicyServer(AUTHORITY, response(POLICY)), zone) as fetcher:
         assert await fetcher.fetch("example.com") == POLICY
@@ -322,8 +318,6 @@ async def test_a_policy_host_without_address(zone: Zone) -> None:
 
 
 class Publisher:
-    """A domain that publishes what the test says, and counts fetches."""
-
     def __init__(self, text: str = POLICY, id: str = "1") -> None:
         self.text: str | None = text
         self.fetched = 0
@@ -331,13 +325,11 @@ class Publisher:
         self.announce(id)
 
     def announce(self, id: str | None) -> None:
-        """Publish this id, or none."""
         self.zone.clear()
         if id is not None:
             self.zone["_mta-sts.example.com"] = {"TXT": [f'"v=STSv1; id={id};"']}
 
     async def fetch(self, domain: str) -> str:
-        """The policy, unless the web server is down."""
         assert domain == "example.com"
         self.fetched += 1
         await trio.sleep(1)
@@ -346,14 +338,12 @@ class Publisher:
         return self.text
 
     def policies(self) -> TlsPolicies:
-        """Policies as seen through this publisher."""
         resolver = ZoneResolver({})
         resolver.zone = self.zone  # type: ignore[assignment] # shared, so that announcements are seen
         return TlsPolicies(resolver, self.fetch)
 
 
 async def test_a_policy_is_kept_for_its_age(autojump_clock: MockClock) -> None:
-    """One fetch serves until max_age has passed, and tasks that ask together share it."""
     publisher = Publisher()
     policies = publisher.policies()
     async with trio.open_nursery() as nursery:
@@ -368,7 +358,6 @@ async def test_a_policy_is_kept_for_its_age(autojump_clock: MockClock) -> None:
 
 
 async def test_a_new_id_fetches_again(autojump_clock: MockClock) -> None:
-    """When the announced id changes, the new policy is fetched and counts at once."""
     publisher = Publisher()
     policies = publisher.policies()
     assert await policies.policy("example.com") == ENFORCED
@@ -411,7 +400,6 @@ async def test_a_failed_fetch_is_not_repeated_at_once(autojump_clock: MockClock)
 
 
 async def test_a_short_age_is_five_minutes(autojump_clock: MockClock) -> None:
-    """A policy that wants to be fetched for every message is kept for five minutes all the same."""
     publisher = Publisher(POLICY.replace("86400", "0"))
     policies = publisher.policies()
     for _ in range(5):
@@ -421,7 +409,6 @@ async def test_a_short_age_is_five_minutes(autojump_clock: MockClock) -> None:
 
 
 async def test_no_announcement_fetches_nothing() -> None:
-    """A domain that announces no policy, or whose DNS is in trouble, is asked for none."""
     zones: list[Zone] = [
         {},
         {"_mta-sts.example.com": {"TXT": Trouble.SERVFAIL}},
@@ -429,22 +416,6 @@ async def test_no_announcement_fetches_nothing() -> None:
     ]
     for zone in zones:
         assert isinstance(await TlsPolicies(ZoneResolver(zone), never).policy("example.com"), NoPolicy)
-
-
-async def test_the_memory_is_bounded() -> None:
-    """However many domains there are, only so many policies and failures are kept."""
-
-    async def fetch(domain: str) -> str:
-        if domain.startswith("bad"):
-            raise NoPolicy("down")
-        return POLICY
-
-    names = [f"{word}{number}.example" for word in ("good", "bad") for number in range(9)]
-    zone: Zone = {f"_mta-sts.{name}": {"TXT": ['"v=STSv1; id=1"']} for name in names}
-    policies = TlsPolicies(ZoneResolver(zone), fetch, remembered=3)
-    for name in names:
-        await policies.policy(name)
-    assert (len(policies._kept), len(policies._failed)) == (3, 3)
 
 
 # ---- DANE: records against certificates
@@ -455,7 +426,6 @@ Maker = Callable[[bytes], bytes]
 
 
 def der(pem: trustme.Blob) -> bytes:
-    """One certificate as it goes over the wire."""
     return ssl.PEM_cert_to_DER_cert(pem.bytes().decode())
 
 
@@ -468,7 +438,6 @@ MATCHINGS: list[Maker] = [bytes, lambda data: hashlib.sha256(data).digest(), lam
 
 
 def tlsa(usage: int, selector: int, matching: int, certificate: bytes) -> Tlsa:
-    """The record that names this certificate."""
     return Tlsa(usage, selector, matching, MATCHINGS[matching](SELECTORS[selector](certificate)))
 
 
@@ -498,14 +467,12 @@ def test_dane_ta(selector: int, matching: int) -> None:
 
 
 def test_dane_ta_of_the_root() -> None:
-    """An authority further up is found when the server shows it, or when the DNS holds the whole of it."""
     assert verifier((tlsa(2, 1, 1, ROOT),))((*CHAIN, ROOT), "mx1.example.com") is None
     assert verifier((tlsa(2, 1, 1, ROOT),))(CHAIN, "mx1.example.com") is not None
     assert verifier((tlsa(2, 0, 0, ROOT),))(CHAIN, "mx1.example.com") is None
 
 
 def test_a_leaf_is_no_authority() -> None:
-    """A DANE-TA record that names the server's own certificate does not make it an authority."""
     assert verifier((tlsa(2, 0, 1, CHAIN[0]),))(CHAIN, "mx1.example.com") is not None
 
 
@@ -513,7 +480,6 @@ def test_a_leaf_is_no_authority() -> None:
     "chain", [(), (b"",), (b"\x30",), (b"\x30\x80\x00\x00",), (b"\x30\x84\xff\xff\xff\xff",), (b"x" * 99,)]
 )
 def test_rubbish_is_not_verified(chain: tuple[bytes, ...]) -> None:
-    """Nothing that is no certificate is taken for one, nor does it break anything."""
     records = (tlsa(3, 1, 1, CHAIN[0]), tlsa(2, 1, 1, CHAIN[1]), Tlsa(2, 0, 0, b"rubbish"))
     assert verifier(records)(chain, "mx1.example.com") is not None
     assert verifier(records)((STRANGER, *chain), "mx1.example.com") is not None
@@ -521,7 +487,6 @@ def test_rubbish_is_not_verified(chain: tuple[bytes, ...]) -> None:
 
 @pytest.mark.parametrize("certificate", [*CHAIN, ROOT, STRANGER])
 def test_the_key_is_found(certificate: bytes) -> None:
-    """The key read from a certificate by hand is what a library finds."""
     key = load_der_x509_certificate(certificate).public_key()
     assert public_key(certificate) == key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
@@ -561,7 +526,6 @@ async def test_dane_in_a_handshake(named: bytes, good: bool) -> None:
     ],
 )
 def test_a_plan_says_by_what_it_verifies(level: TlsLevel, relay: Relay | None, by: str) -> None:
-    """By the demand that is met; where none is made, or the operator makes it, by authorities."""
     choice = TlsChoice(TlsPolicies(ZoneResolver({}), never), trusting())
     plan = choice.plan(TlsDemand(level, "why"), replace(ROUTE, relay=relay), HOST)
     assert plan is not None
@@ -585,8 +549,6 @@ ANNOUNCED: dict[str, Records] = {"TXT": ['"v=STSv1; id=1"']}
 
 
 async def demand_level(zone: Zone, route: Route = ROUTE, *, authentic: bool = True) -> TlsLevel:
-    """What is demanded of the host with this zone, where POLICY can be fetched."""
-
     async def fetch(domain: str) -> str:
         return POLICY
 
@@ -606,17 +568,14 @@ async def demand_level(zone: Zone, route: Route = ROUTE, *, authentic: bool = Tr
     ],
 )
 async def test_dane_goes_before_mta_sts(records: Records, alone: TlsLevel, with_policy: TlsLevel) -> None:
-    """Usable TLSA records decide alone; unusable ones demand encryption, or what MTA-STS demands if that is more."""
     assert await demand_level({TLSA_NAME: {"TLSA": records}}) is alone
     assert await demand_level({TLSA_NAME: {"TLSA": records}, STS_NAME: ANNOUNCED}) is with_policy
 
 
 @pytest.mark.parametrize(
-    "route",
-    [replace(ROUTE, authentic=False), replace(ROUTE, hosts=(replace(HOST, authentic=False),))],
+    "route", [replace(ROUTE, authentic=False), replace(ROUTE, hosts=(replace(HOST, authentic=False),))]
 )
 async def test_without_dnssec_no_tlsa_is_asked(route: Route) -> None:
-    """Where MX records or addresses are not vouched for, TLSA records mean nothing and are not asked for."""
     resolver = ZoneResolver({TLSA_NAME: {"TLSA": Trouble.SERVFAIL}}, authentic=True)
     demand = await TlsPolicies(resolver, never).demand(route, route.hosts[0])
     assert demand.level is TlsLevel.OPPORTUNISTIC
@@ -624,12 +583,10 @@ async def test_without_dnssec_no_tlsa_is_asked(route: Route) -> None:
 
 
 async def test_tlsa_records_without_dnssec_mean_nothing() -> None:
-    """TLSA records without DNSSEC are left aside."""
     assert await demand_level({TLSA_NAME: {"TLSA": [TLSA_TEXT]}}, authentic=False) is TlsLevel.OPPORTUNISTIC
 
 
 async def test_a_dane_demand_brings_its_records() -> None:
-    """A DANE demand has the usable records, and the names that a DANE-TA certificate may have."""
     zone: Zone = {TLSA_NAME: {"TLSA": [TLSA_TEXT, "0 1 1 " + "cd" * 32]}}
     demand = await TlsPolicies(ZoneResolver(zone, authentic=True), never).demand(ROUTE, HOST)
     assert demand.records == (Tlsa(3, 1, 1, b"\xab" * 32),)
@@ -644,7 +601,6 @@ class Short(ZoneResolver):
     """Whose questions of one kind cannot be asked."""
 
     async def txt(self, name: str) -> DnsAnswer[str]:
-        """As `Resolver.txt`."""
         raise NotAsked("Too many open files")
 
 

@@ -23,7 +23,7 @@ from appliance.report.explain import standing
 from appliance.store.pools import WarmupStates
 from appliance.telemetry.prometheus import Readings
 from appliance.times import DAY, HOUR
-from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one
+from tests.deliver.simulated_delivery import SOURCES, START, Stage, domains, one
 from tests.deliver.simulated_delivery import stage as simulated
 from tests.fakes.mx import FakeMx, hang_up
 from tests.late_reads import late
@@ -40,24 +40,20 @@ stage = partial(simulated, intervals=RARELY)
 
 
 async def delivered(played: Stage, pool: str = "a.test") -> list[int]:
-    """When each recipient of a pool was delivered, in microseconds since the beginning."""
     query = "SELECT started_at FROM attempts WHERE pool = :pool AND smtp_code = 250 ORDER BY started_at"
     return [at - START for (at,) in await played.rows(query, pool=pool)]
 
 
 async def sources(played: Stage) -> dict[str, int]:
-    """By source, how many went on its day so far."""
     return dict(await played.rows("SELECT source, sent FROM warmups WHERE pool = 'a.test'"))
 
 
 async def attempts(played: Stage) -> int:
-    """How many attempts there were, of any kind."""
     ((count,),) = await played.rows("SELECT count(*) FROM attempts")
     return int(count)
 
 
 async def explanation(played: Stage, message: str, settings: WarmupSettings = ON) -> str:
-    """What is said of a message's first recipient."""
     record = await played.store.records.of(message)
     assert record is not None
     tried = record.recipients[0]
@@ -69,7 +65,6 @@ async def explanation(played: Stage, message: str, settings: WarmupSettings = ON
 
 
 async def test_a_pool_gets_what_each_day_allows(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What waits for a new address goes at each day's pace, one attempt each, and nothing else is recorded."""
     rarely = replace(RARELY, poll_all=120.0, publish=600.0, save_warmup=600.0)
     few = WarmupSettings(enabled=True, first_hour=2, growth=1.5)
     async with stage(tmp_path, *one(FakeMx()), warmup=few, intervals=rarely) as played:
@@ -87,7 +82,6 @@ async def test_a_pool_gets_what_each_day_allows(tmp_path: Path, autojump_clock: 
 
 
 async def test_an_hour_is_no_burst(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Two at once, and then one every three minutes."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
         for number in range(30):
             await played.send(f"user{number}@a.test")
@@ -98,7 +92,6 @@ async def test_an_hour_is_no_burst(tmp_path: Path, autojump_clock: MockClock) ->
 
 
 async def test_a_restart_goes_on_with_the_day_and_the_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What was used of the hour stays used, what waits goes on waiting, and the day is the same."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), warmup=ON) as played:
         for number in range(40):
@@ -122,10 +115,7 @@ async def test_a_restart_goes_on_with_the_day_and_the_hour(tmp_path: Path, autoj
 
 
 async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While one pool's mail waits for its warm-up, another pool's message goes at once."""
-    zone, addresses = domain_zone("a.test", "b.test")
-    servers = {address: FakeMx() for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, warmup=ON) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("a.test", "b.test")}), warmup=ON) as played:
         waiting = [await played.send(f"user{number}@a.test") for number in range(200)]
         await trio.sleep(60)
         await played.final(await played.send("ada@b.test"), within=2)
@@ -135,7 +125,6 @@ async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> N
 
 
 async def test_accounts_take_turns_for_what_may_go(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An account's single message is next, however many of another's wait."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
         for number in range(300):
             await played.send(f"user{number}@a.test")
@@ -145,7 +134,6 @@ async def test_accounts_take_turns_for_what_may_go(tmp_path: Path, autojump_cloc
 
 
 async def test_recipients_are_counted_and_a_message_goes_in_parts(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Thirty recipients of one message take an hour and a half; each gets it once."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), warmup=ON) as played:
         message = await played.send(*[f"user{number}@a.test" for number in range(30)])
@@ -171,7 +159,6 @@ async def test_few_are_prepared_while_many_wait(tmp_path: Path, autojump_clock: 
 
 
 async def test_each_source_has_its_own_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What IPv6 may not take any more goes by IPv4, as far as that may: forty in an hour, twenty from each."""
     servers = {"127.0.0.1": FakeMx(), "fd00::1": FakeMx()}
     async with stage(tmp_path, BOTH, servers, warmup=ON) as played:
         for number in range(100):
@@ -183,7 +170,6 @@ async def test_each_source_has_its_own_warm_up(tmp_path: Path, autojump_clock: M
 
 
 async def test_a_dead_family_costs_no_attempt_and_lends_no_room(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With IPv6 leading nowhere, everything waits for IPv4's pace, and no attempt is lost by that."""
     server = FakeMx()
     async with stage(tmp_path, BOTH, {"127.0.0.1": server}, warmup=ON) as played:
         for number in range(100):
@@ -198,7 +184,6 @@ async def test_a_dead_family_costs_no_attempt_and_lends_no_room(tmp_path: Path, 
 
 
 async def test_what_no_server_took_is_given_back(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Servers that hang up use none of the hour; the attempts are real ones, on the schedule."""
     server = FakeMx(answers={"greeting": hang_up})
     async with stage(tmp_path, *one(server), warmup=ON) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(10)]
@@ -207,8 +192,16 @@ async def test_what_no_server_took_is_given_back(tmp_path: Path, autojump_clock:
         assert await sources(played) == {FOUR: 0}
 
 
+async def test_what_no_readable_recipient_needs_is_given_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
+        message = await played.send("bob@a.test", delay=5)
+        await played.change("UPDATE recipients SET address = 'no address'")
+        await played.until(lambda: played.recipient(message), lambda state: state == ("deferred", 1), within=100)
+        await trio.sleep(100)
+        assert sum((await sources(played)).values()) == 0
+
+
 async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An address that is warm already sends as ever."""
     server = FakeMx()
     new = WarmupSettings(enabled=True, addresses=(ip_address(SIX),))
     async with stage(tmp_path, *one(server), warmup=new) as played:
@@ -223,7 +216,6 @@ async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_c
 
 
 async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """After the last day everything goes at once, and no warm-up is reported."""
     short = WarmupSettings(enabled=True, days=1)
     async with stage(tmp_path, *one(FakeMx()), warmup=short) as played:
         await played.final(await played.send("ada@a.test"))
@@ -235,10 +227,8 @@ async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clo
 
 
 async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """How many may go in an hour, and how many have; not of pools without a name, there may be one for every domain."""
     NAMED_POOLS.update(["named.test"])
-    zone, addresses = domain_zone("named.test", "b.test")
-    async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, warmup=ON) as played:
+    async with stage(tmp_path, *domains({name: FakeMx() for name in ("named.test", "b.test")}), warmup=ON) as played:
         await played.final(await played.send("ada@named.test"), await played.send("ada@b.test"))
         readings = {each.name: each.values for each in await Readings(tmp_path, played.store).now()}
         assert readings["appliance_warmup_recipients_per_hour"] == {("named.test", FOUR): 20}
@@ -246,7 +236,6 @@ async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autoju
 
 
 async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The world sees the relay's address, and not ours."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
         warmup = played.scheduler.deliverer.warmup
         hosts = (Host("relay.test", (ip_address("127.0.0.1"),)),)
@@ -261,7 +250,6 @@ async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: 
 async def test_mail_whose_second_server_is_warmed_up_is_not_tried_in_vain(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a dead first server it waits for the pace of the second one's pool, and is hardly looked at meanwhile."""
     begun = 0
     deliver = Deliverer._deliver
 
@@ -294,14 +282,12 @@ async def test_mail_whose_second_server_is_warmed_up_is_not_tried_in_vain(
 
 @pytest.fixture
 def direct() -> Route:
-    """One way to a.test, from the IPv4 source."""
     return Route("a.test", (Host("mx.a.test", (ip_address("127.0.0.1"),)),), 25)
 
 
 async def test_what_was_dropped_from_memory_goes_on_from_the_store(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, direct: Route
 ) -> None:
-    """Until it is loaded nothing may go; then as much as before, and the count goes on instead of beginning anew."""
     monkeypatch.setattr(warmup_module, "WARMUP_ENTRIES", 0)
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
         warmup = played.scheduler.deliverer.warmup
@@ -342,7 +328,6 @@ async def test_what_was_counted_while_it_was_loaded_is_kept(
 async def test_what_a_server_got_that_proved_to_be_a_providers_is_counted_for_that(
     tmp_path: Path, autojump_clock: MockClock, direct: Route
 ) -> None:
-    """Both are known from before a restart. The proof comes with the message, when it is too late to load anything."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
         warmup = played.scheduler.deliverer.warmup
         warmup.known_as = lambda pool: "google"

@@ -1,17 +1,20 @@
 """The records a domain needs, and whether DNS shows them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from appliance.dns.check import CheckedRecord, check, read_tags
-from appliance.dns.records import DnsRecord, RecordKind, records, return_path_records, spf_term
+from appliance.config.load import parse
+from appliance.dns.check import CheckedRecord, check, find_senders, read_tags
+from appliance.dns.records import SPF_NAMES, DnsRecord, RecordKind, Senders, records, return_path_records, spf_term
 from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.times import DAY
 from tests.fakes.dns import Trouble, Zone, ZoneResolver, zone_text
 
 NOW = 1_794_664_800_000_000  # 2026-11-14
 HOST = "mail.example.com"
+SENDING = Senders((HOST,))
 RSA = StoredDkimKey("ma-rsa-1", "rsa", b"", "v=DKIM1; k=rsa; p=" + "A" * 392)
 ED25519 = StoredDkimKey("ma-ed25519-1", "ed25519", b"", "v=DKIM1; k=ed25519; p=BBBB")
 OLD = StoredDkimKey("ma-rsa-0", "rsa", b"", "v=DKIM1; k=rsa; p=CCCC", 0, NOW - 6 * DAY)
@@ -21,7 +24,7 @@ SERVER: Zone = {HOST: {"A": ["192.0.2.25"], "AAAA": ["2001:db8::25"]}}
 
 def wanted() -> list[DnsRecord]:
     """The records of a domain with two keys."""
-    return records("acme.example", HOST, [RSA, ED25519], NOW)
+    return records("acme.example", SENDING, [RSA, ED25519], NOW)
 
 
 def published() -> dict[str, Mapping[str, list[str] | Trouble]]:
@@ -31,7 +34,7 @@ def published() -> dict[str, Mapping[str, list[str] | Trouble]]:
 
 async def checked(zone: Zone, kind: RecordKind) -> CheckedRecord:
     """What becomes of the first record of a kind."""
-    found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
+    found = await check(ZoneResolver({**SERVER, **zone}), wanted())
     return next(each for each in found if each.record.kind is kind)
 
 
@@ -56,7 +59,7 @@ def test_a_domain_needs_two_keys_spf_and_dmarc() -> None:
 
 def test_a_retired_key_is_kept_for_seven_days() -> None:
     """Its record is told with the day until which it must stay, and then no more."""
-    found = records("acme.example", HOST, [OLDER, OLD, RSA], NOW)
+    found = records("acme.example", SENDING, [OLDER, OLD, RSA], NOW)
     assert [record.name for record in found if record.kind is RecordKind.DKIM] == [
         "ma-rsa-1._domainkey.acme.example",
         "ma-rsa-0._domainkey.acme.example",
@@ -74,12 +77,59 @@ def test_spf_names_addresses_by_their_kind() -> None:
     ]
 
 
+# ---- the SPF record of a cluster
+
+
+def cluster(nodes: int) -> tuple[Zone, list[str]]:
+    """A zone with the addresses of that many nodes, and their names."""
+    names = [f"node{number}.example.com" for number in range(nodes)]
+    addresses = [{"A": [f"192.0.2.{number}"], "AAAA": [f"2001:db8::{number}"]} for number in range(nodes)]
+    return dict(zip(names, addresses, strict=True)), names
+
+
+async def spf_of(zone: Zone, asked: str, nodes: list[str]) -> DnsRecord:
+    """The SPF record that one node prints."""
+    config = parse(f'[server]\nhostname = "{asked}"\n', Path("/tmp/config.toml"))
+    sending = await find_senders(ZoneResolver(zone), config, nodes)
+    return next(one for one in records("acme.example", sending, [RSA], NOW) if one.kind is RecordKind.SPF)
+
+
+@pytest.mark.parametrize("nodes", [2, SPF_NAMES, SPF_NAMES + 1, 20])
+async def test_every_node_prints_the_same_spf_record_and_it_permits_all_nodes(nodes: int) -> None:
+    zone, names = cluster(nodes)
+    first, *others = [await spf_of(zone, asked, names) for asked in names]
+    assert {record.value for record in others} == {first.value}
+    assert first.value.count(" a:") == (nodes if nodes <= SPF_NAMES else 0)
+    (result,) = await check(ZoneResolver({**zone, "acme.example": {"TXT": [zone_text(first.value)]}}), [first])
+    assert (result.status, result.note) == (RecordStatus.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "term"), [(2, "a:node1.example.com"), (SPF_NAMES + 1, "ip4:192.0.2.1 ip6:2001:db8::1")]
+)
+async def test_a_record_without_one_node_is_wrong_and_the_note_says_what_to_add(nodes: int, term: str) -> None:
+    zone, names = cluster(nodes)
+    record = await spf_of(zone, names[0], names)
+    without = record.value.replace(f" {term}", "")
+    assert without != record.value
+    (result,) = await check(ZoneResolver({**zone, "acme.example": text(without)}), [record])
+    assert (result.status, result.is_wrong) == (RecordStatus.DIFFERS, True)
+    assert result.note == f"it does not let node1.example.com send: put {term} into it"
+
+
+async def test_a_node_that_dns_does_not_know_keeps_its_name_in_the_record() -> None:
+    zone, names = cluster(SPF_NAMES + 1)
+    record = await spf_of({**zone, "node0.example.com": {"A": Trouble.SERVFAIL}}, names[0], names)
+    assert " a:node0.example.com " in record.value
+    assert " ip4:192.0.2.1 " in record.value
+
+
 # ---- what DNS shows
 
 
 async def test_all_is_right_when_all_is_published() -> None:
     """Records as they were told are all in order, a key of two strings too."""
-    found = await check(ZoneResolver({**SERVER, **published()}), HOST, wanted())
+    found = await check(ZoneResolver({**SERVER, **published()}), wanted())
     assert [each.status for each in found] == [RecordStatus.OK] * 4
     assert [each.record for each in found] == wanted()
     assert found[0].found == (RSA.record,)
@@ -89,13 +139,13 @@ async def test_nothing_published_is_missing() -> None:
     """Each record is named as missing, whether or not the domain exists."""
     empty: Zone = {record.name: {} for record in wanted()}
     for zone in (SERVER, empty):
-        found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
+        found = await check(ZoneResolver({**SERVER, **zone}), wanted())
         assert {each.status for each in found} == {RecordStatus.MISSING}
 
 
 async def test_a_resolver_in_trouble_is_not_a_missing_record() -> None:
     """When DNS cannot be asked, nothing is known."""
-    found = await check(ZoneResolver({record.name: {"TXT": Trouble.SERVFAIL} for record in wanted()}), HOST, wanted())
+    found = await check(ZoneResolver({record.name: {"TXT": Trouble.SERVFAIL} for record in wanted()}), wanted())
     assert {each.status for each in found} == {RecordStatus.UNKNOWN}
     assert "SERVFAIL" in found[0].note
 
@@ -182,7 +232,7 @@ async def test_the_policy_of_the_domain_above_counts() -> None:
     """A subdomain need not have a policy of its own."""
     resolver = ZoneResolver({"_dmarc.acme.example": text("v=DMARC1; p=reject")})
     record = DnsRecord(RecordKind.DMARC, "_dmarc.news.acme.example", "v=DMARC1; p=none", "")
-    (found,) = await check(resolver, HOST, [record])
+    (found,) = await check(resolver, [record])
     assert (found.status, found.note) == (RecordStatus.OK, "by _dmarc.acme.example")
 
 
@@ -199,12 +249,12 @@ RIGHT_SPF = "v=spf1 a:mail.example.com -all"
 
 def with_return_path(*receiving: str) -> list[DnsRecord]:
     """The records of a domain on an installation that takes feedback at these hosts."""
-    return records("acme.example", HOST, [RSA], NOW, return_path=RETURN_PATH, receiving=receiving)
+    return records("acme.example", SENDING, [RSA], NOW, return_path=RETURN_PATH, receiving=receiving)
 
 
 async def return_path(zone: Zone, receiving: tuple[str, ...] = (HOST,)) -> list[CheckedRecord]:
     """What becomes of the MX and the SPF of the return path."""
-    return await check(ZoneResolver({**SERVER, **zone}), HOST, return_path_records(RETURN_PATH, HOST, receiving))
+    return await check(ZoneResolver({**SERVER, **zone}), return_path_records(RETURN_PATH, SENDING, receiving))
 
 
 def test_feedback_has_records_where_it_is_taken() -> None:
@@ -268,7 +318,7 @@ async def test_a_name_too_long_for_a_token_is_not_used() -> None:
     zone: Zone = {**SERVER, name: {"MX": [f"10 {HOST}."]}}
     for longer, status in ((name[1:], RecordStatus.OK), (f"{'b' * 5}.{name}", RecordStatus.DIFFERS)):
         zone = {**zone, longer: {"MX": [f"10 {HOST}."]}}
-        (mx, _) = await check(ZoneResolver(zone), HOST, return_path_records(longer, HOST, (HOST,)))
+        (mx, _) = await check(ZoneResolver(zone), return_path_records(longer, SENDING, (HOST,)))
         assert mx.status is status, len(longer)
 
 
@@ -286,5 +336,5 @@ async def test_a_name_too_long_for_a_token_is_not_used() -> None:
 async def test_tls_reports_may_go_anywhere(values: list[str], status: RecordStatus) -> None:
     """Any address will do, and without a record nothing is wrong."""
     zone: Zone = {"_smtp._tls.acme.example": {"TXT": [zone_text(value) for value in values]}}
-    (found,) = await check(ZoneResolver(zone), HOST, with_return_path(HOST)[-1:])
+    (found,) = await check(ZoneResolver(zone), with_return_path(HOST)[-1:])
     assert (found.status, found.is_wrong) == (status, False)

@@ -60,20 +60,17 @@ ZONE: Zone = {
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timeouts short enough to wait for."""
     monkeypatch.setattr(module, "QUERY_TIMEOUT", 0.3)
     monkeypatch.setattr(module, "QUERY_RETRY_PAUSE", 0.001)
 
 
 async def failure(resolver: Resolver, name: str) -> LookupFailed:
-    """How asking for the A records of this name fails."""
     with pytest.raises(LookupFailed) as caught:
         await resolver.ipv4(name)
     return caught.value
 
 
 async def test_each_kind_of_record_becomes_our_own_type() -> None:
-    """MX, A, AAAA, TXT and TLSA records come as plain values: names lower case, strings of a text joined."""
     async with serving(DnsServer(ZONE)) as resolver:
         mx = await resolver.mx("Example.COM.")
         assert set(mx.records) == {Mx(10, "mx1.example.com"), Mx(20, "mx2.example.com")}
@@ -99,7 +96,6 @@ async def test_cnames_are_followed(follows: bool) -> None:
 
 @pytest.mark.parametrize("follows", [True, False])
 async def test_a_loop_of_cnames_is_temporary_and_ends(follows: bool, impatient: None) -> None:
-    """A CNAME loop is a temporary failure, as it is where a resolver answers SERVFAIL for it, after a few queries."""
     server = DnsServer(ZONE, follows=follows)
     async with serving(server) as resolver:
         assert (await failure(resolver, "loop.example")).fault is DnsFault.TEMPORARY
@@ -134,13 +130,11 @@ async def test_faults(name: str, fault: DnsFault, queries: int, impatient: None)
     [("late.example", "192.0.2.1"), ("stranger.example", "192.0.2.2"), ("old.example", "192.0.2.3")],
 )
 async def test_trouble_on_the_way_is_overcome(name: str, address: str, impatient: None) -> None:
-    """A lost packet is asked for again, a stranger's reply passed over, and EDNS left out where it is unknown."""
     async with serving(DnsServer(ZONE)) as resolver:
         assert (await resolver.ipv4(name)).records == (IPv4Address(address),)
 
 
 async def test_a_big_answer_comes_over_tcp() -> None:
-    """What does not fit a UDP packet is fetched whole over TCP."""
     server = DnsServer(ZONE)
     async with serving(server) as resolver:
         assert len((await resolver.txt("many.example")).records) == 40
@@ -148,7 +142,6 @@ async def test_a_big_answer_comes_over_tcp() -> None:
 
 
 async def test_the_next_resolver_is_asked(impatient: None) -> None:
-    """When the first resolver fails, the second is asked at once."""
     bad, good = DnsServer({"example.com": {"A": Trouble.REFUSED}}), DnsServer(ZONE)
     async with trio.open_nursery() as nursery:
         resolver = DnsResolver([await nursery.start(bad.run), await nursery.start(good.run)])
@@ -158,7 +151,6 @@ async def test_the_next_resolver_is_asked(impatient: None) -> None:
 
 
 async def test_a_question_that_could_not_be_asked_is_no_answer() -> None:
-    """Out of descriptors it says so, remembers nothing, and asks once there is room."""
     async with serving(DnsServer(ZONE)) as resolver:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
@@ -172,7 +164,6 @@ async def test_a_question_that_could_not_be_asked_is_no_answer() -> None:
 
 
 async def test_nothing_listening_is_temporary(impatient: None) -> None:
-    """A resolver that is not there at all is a temporary failure."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     endpoint = Endpoint("127.0.0.1", listener.socket.getsockname()[1])  # nothing listens there for UDP
     assert (await failure(DnsResolver([endpoint]), "example.com")).fault is DnsFault.TEMPORARY
@@ -181,7 +172,6 @@ async def test_nothing_listening_is_temporary(impatient: None) -> None:
 
 @pytest.mark.parametrize("name", ["a..b", "", "x" * 64 + ".com", "é.example", ".".join(["a" * 60] * 5), "\\046"])
 async def test_what_cannot_be_a_name_is_not_asked(name: str) -> None:
-    """A text that is no domain name is one that does not exist; the backslash is no escape."""
     server = DnsServer(ZONE)
     async with serving(server) as resolver:
         assert (await failure(resolver, name)).fault is DnsFault.NXDOMAIN
@@ -205,12 +195,10 @@ def counting(resolver: DnsResolver, monkeypatch: pytest.MonkeyPatch, answer: Cal
 
 
 def found(ttl: float = 60) -> DnsAnswer[Mx]:
-    """Some answer."""
     return DnsAnswer((Mx(1, "mx.example"),), ttl, False)
 
 
 async def test_answers_are_kept_for_their_ttl(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is given again until its TTL has passed, whatever the case of the name."""
     resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
     asked = counting(resolver, monkeypatch, found)
     await resolver.mx("example.com")
@@ -223,14 +211,12 @@ async def test_answers_are_kept_for_their_ttl(autojump_clock: MockClock, monkeyp
 
 
 async def test_the_ttl_is_capped() -> None:
-    """A TTL of days counts as one hour, and a negative one of hours as five minutes."""
     async with serving(DnsServer(ZONE, ttl=864_000, negative_ttl=86_400)) as resolver:
         assert (await resolver.mx("example.com")).ttl == 3600
         assert (await failure(resolver, "missing.example")).ttl == 300
 
 
 async def test_negative_answers_are_kept_by_the_soa() -> None:
-    """That a name or a record does not exist is remembered for the minimum of the SOA."""
     server = DnsServer(ZONE, negative_ttl=30)
     async with serving(server) as resolver:
         for _ in range(3):
@@ -255,7 +241,6 @@ async def test_failures_are_kept_for_a_second(autojump_clock: MockClock, monkeyp
 
 
 async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer with TTL 0 serves those that wait for it and none after them."""
     resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
     asked = counting(resolver, monkeypatch, lambda: found(0))
     async with trio.open_nursery() as nursery:
@@ -265,35 +250,9 @@ async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch:
     assert len(asked) == 2
 
 
-async def test_the_cache_is_bounded(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond its size the cache forgets what has not been used for longest."""
-    resolver = DnsResolver([Endpoint("127.0.0.1", 53)], cache_size=3)
-    asked = counting(resolver, monkeypatch, found)
-    for name in ("a", "b", "c", "a", "d", "a", "b"):
-        await resolver.mx(name)
-    assert asked == ["a", "b", "c", "d", "b"]
-    assert len(resolver._cache) == 3
-
-
-async def test_one_query_serves_all_who_ask(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred tasks asking the same thing at once cost one query, and each gets the answer."""
-    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
-    asked, answers = counting(resolver, monkeypatch, found), []
-
-    async def ask() -> None:
-        answers.append(await resolver.mx("example.com"))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(100):
-            nursery.start_soon(ask)
-    assert len(asked) == 1
-    assert answers == [found()] * 100
-
-
 async def test_a_cancelled_asker_does_not_take_the_others_along(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the task that asks for all is cancelled, one of those who wait asks instead."""
     resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
     asked, answers = counting(resolver, monkeypatch, found), []
 
@@ -319,7 +278,6 @@ async def test_a_cancelled_asker_does_not_take_the_others_along(
 
 @pytest.mark.parametrize(("says", "authentic"), [(True, True), (False, False)])
 async def test_authentic_as_the_validator_says(says: bool, authentic: bool) -> None:
-    """The AD bit of a resolver on loopback is believed, for answers and for denials; and it is asked for."""
     server = DnsServer(ZONE, authentic=says)
     async with serving(server) as resolver:
         assert (await resolver.mx("example.com")).authentic is authentic
@@ -328,7 +286,6 @@ async def test_authentic_as_the_validator_says(says: bool, authentic: bool) -> N
 
 
 async def test_a_distant_validator_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one resolver is not on loopback, the AD bit means nothing."""
     server = DnsServer(ZONE, authentic=True)
     async with trio.open_nursery() as nursery:
         endpoint = await nursery.start(server.run)
@@ -363,7 +320,6 @@ def test_the_system_resolvers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 async def test_the_fake_answers_as_the_server_does(impatient: None) -> None:
-    """The zone resolver of the unit tests and a real server say the same of every name, in records and in faults."""
     names = [*ZONE, "missing.example"]
     overcome = {"late.example", "stranger.example", "old.example"}
 
@@ -396,7 +352,6 @@ HOSTS: Zone = {
 
 
 async def test_the_families_take_turns() -> None:
-    """IPv6 first, then IPv4, and so on; one family is enough, even where the other is in trouble."""
     resolver = ZoneResolver(HOSTS)
     found, _ = await host_addresses(resolver, "both.example")
     assert found == tuple(map(ip_address, ("2001:db8::1", "192.0.2.1", "192.0.2.2")))
@@ -405,7 +360,6 @@ async def test_the_families_take_turns() -> None:
 
 
 async def test_a_family_that_no_server_answers_for_is_not_waited_for_long() -> None:
-    """With the addresses of one family in hand the other has a second, not the time a question may take."""
     async with serving(DnsServer(HOSTS)) as resolver:
         watch = Stopwatch(os.getpid())
         found, _ = await host_addresses(resolver, "mute.example")
@@ -414,7 +368,6 @@ async def test_a_family_that_no_server_answers_for_is_not_waited_for_long() -> N
 
 
 async def test_a_family_without_addresses_hurries_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That there is no IPv6 does not cut short the question for IPv4, whose first packet may be lost."""
     monkeypatch.setattr("appliance.dns.resolver.OTHER_FAMILY_TIMEOUT", 0.0)
     monkeypatch.setattr("appliance.dns.resolver.QUERY_TIMEOUT", 0.2)
     async with serving(DnsServer(HOSTS)) as resolver:
@@ -426,14 +379,12 @@ async def test_a_family_without_addresses_hurries_no_question(monkeypatch: pytes
     ("name", "fault"), [("broken.example", DnsFault.TEMPORARY), ("none.example", DnsFault.NXDOMAIN)]
 )
 async def test_trouble_counts_for_more_than_absence(name: str, fault: DnsFault) -> None:
-    """Without any address the reason is told, and a temporary failure goes before absence."""
     with pytest.raises(LookupFailed) as caught:
         await host_addresses(ZoneResolver(HOSTS), name)
     assert caught.value.fault is fault
 
 
 async def test_what_is_remembered_is_the_same() -> None:
-    """The second time nothing is asked, and the addresses are the same in the same order."""
     dns = DnsServer(HOSTS)
     async with serving(dns) as resolver:
         assert not resolver.remembers_addresses("both.example")
@@ -444,7 +395,6 @@ async def test_what_is_remembered_is_the_same() -> None:
 
 
 async def test_what_may_not_be_kept_is_not_remembered() -> None:
-    """A record without a time to live is asked for again."""
     dns = DnsServer(HOSTS, ttl=0, negative_ttl=0)
     async with serving(dns) as resolver:
         for _ in range(2):
@@ -494,7 +444,6 @@ def test_no_reply_takes_longer_than_an_event_loop_may_be_held(
 
 
 def test_a_long_way_of_pointers_is_gone_once() -> None:
-    """Each of 4,000 pointers points to the one before it, and 500 records have their name behind the last."""
     question = b"\x01a\x00\x00\x01\x00\x01"
     begin = 12 + len(question) + 13
     way = b"".join((0xC000 | at).to_bytes(2) for at in (12, *range(begin, begin + 2 * 3_999, 2)))
@@ -515,7 +464,6 @@ def test_a_long_way_of_pointers_is_gone_once() -> None:
 
 
 async def test_of_a_name_with_many_records_some_are_kept() -> None:
-    """The cache holds thousands of names: each has its limit."""
     zone: Zone = {"crowd.example": {"A": [f"198.51.{number // 250}.{number % 250}" for number in range(500)]}}
     async with serving(DnsServer(zone)) as resolver:
         assert len((await resolver.ipv4("crowd.example")).records) == module.RECORDS_KEPT

@@ -4,15 +4,14 @@ from ipaddress import ip_address
 
 import pytest
 
+from appliance.dns.check import SpfPermError, permits
 from appliance.dns.resolver import LookupFailed
-from appliance.dns.spf import SpfPermError, permits
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
 US, US6, OTHER = "203.0.113.7", "2001:db8::7", "198.51.100.1"
 
 
 def text(*values: str) -> dict[str, list[str]]:
-    """TXT records of these texts."""
     return {"TXT": [f'"{value}"' for value in values]}
 
 
@@ -30,7 +29,6 @@ ZONE: Zone = {
 
 
 async def asked(record: str, address: str = US, zone: Zone = ZONE) -> bool:
-    """Whether the record of acme.example lets an address in."""
     return await permits(ZoneResolver(zone), "acme.example", f"v=spf1 {record}", ip_address(address))
 
 
@@ -56,7 +54,6 @@ async def asked(record: str, address: str = US, zone: Zone = ZONE) -> bool:
 )
 @pytest.mark.parametrize("address", [US, US6])
 async def test_who_is_let_in(record: str, address: str) -> None:
-    """By name, by network, by exchanger, or by another record; over IPv4 and IPv6."""
     assert await asked(record, address)
 
 
@@ -106,12 +103,10 @@ async def test_who_is_not_let_in(record: str) -> None:
     ],
 )
 async def test_a_record_that_receivers_give_up_on(record: str, reason: str) -> None:
-    """A fault anywhere in it, or too much to ask: then nothing in it counts."""
     with pytest.raises(SpfPermError, match=reason):
         await asked(record)
 
 
 async def test_a_resolver_in_trouble_decides_nothing() -> None:
-    """A temporary failure is not a refusal."""
     with pytest.raises(LookupFailed):
         await asked("include:_us.example -all", zone={"_us.example": {"TXT": Trouble.SERVFAIL}})

@@ -3,7 +3,7 @@
 from appliance.dns.check import CheckedRecord
 from appliance.dns.records import DnsRecord, RecordKind
 from appliance.doctor import Finding, FindingLevel, RecordToPublish
-from appliance.doctor.domains import judge_policy
+from appliance.doctor.domains import judge_policy, judge_records
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.reports import DmarcDay, DmarcSource, DmarcStanding, SeenSource
 
@@ -75,3 +75,11 @@ def test_where_dns_shows_no_policy_of_the_domain_the_reports_count() -> None:
         (found,) = judged(standing(), checked)
         assert "Change the record to p=quarantine" in found.advice
         assert found.records == ()
+
+
+def test_an_spf_record_gets_all_nodes_of_a_cluster_and_keeps_its_other_terms() -> None:
+    ours = DnsRecord(RecordKind.SPF, "example.com", "v=spf1 a:a.example.com a:b.example.com -all", "", hosts=("a", "b"))
+    there = "v=spf1 include:_spf.other.test +a:a.example.com ~all"
+    (finding,) = judge_records("example.com", [CheckedRecord(ours, RecordStatus.DIFFERS, (there,), "wrong")])
+    merged = "v=spf1 a:a.example.com a:b.example.com include:_spf.other.test ~all"
+    assert finding.records == (RecordToPublish("example.com", "TXT", merged),)

@@ -12,7 +12,7 @@ import trio
 import trustme
 
 from appliance.config.load import parse
-from appliance.dns.records import records
+from appliance.dns.records import Senders, records
 from appliance.dns.resolver import DnsResolver
 from appliance.doctor import Finding, FindingLevel
 from appliance.doctor.examination import Examination
@@ -192,7 +192,7 @@ def healthy(directory: Path, original: Path, url: str = "") -> World:
 async def _publish(store: Store, world: World) -> None:
     keys = await store.dkim_keys.of((await store.accounts.named("acme")).id, DOMAIN)
     world.dkim |= {key.algorithm: f"{key.selector}._domainkey.{DOMAIN}" for key in keys}
-    for record in records(DOMAIN, HOST, keys, OUTSIDE.now()):
+    for record in records(DOMAIN, Senders((HOST,)), keys, OUTSIDE.now()):
         parts = [record.value[at : at + 255] for at in range(0, len(record.value), 255)]
         text = " ".join(f'"{part}"' for part in parts)
         world.zone[record.name] = {**world.zone.get(record.name, {}), "TXT": [text]}

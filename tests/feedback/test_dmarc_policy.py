@@ -2,13 +2,7 @@
 
 import pytest
 
-from appliance.feedback.dmarc_policy import (
-    DAYS_NEEDED,
-    STRANGERS_NAMED,
-    DmarcState,
-    DmarcStep,
-    next_step,
-)
+from appliance.feedback.dmarc_policy import DAYS_NEEDED, STRANGERS_NAMED, DmarcState, DmarcStep, next_step
 from appliance.model.reports import OTHER_SOURCES, DmarcDay, DmarcSource, DmarcStanding, SeenSource
 
 NAME = "bounces.example.com"

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.judgement import Disposition, FaultSide, judge
-from appliance.deliver.smtp.protocol import Stage, Verdict, answered
-from appliance.deliver.smtp.reply import ReplyReader
+from appliance.deliver.outcome import FaultSide, judge
+from appliance.deliver.smtp.protocol import ReplyReader, Stage, Verdict, answered
 from appliance.feedback.reply_rules import JUDGED_CHARACTERS, RULES, Fault, Rule, judge_reply, parse_reply
-from appliance.model.mail import BounceClass
+from appliance.model.mail import BounceClass, RecipientStatus
 from tests.cpu_time import cpu_seconds
 
 EXAMPLES = [(rule, example) for rule in RULES for example in rule.examples]
@@ -97,11 +96,11 @@ def test_delivery_does_what_the_rule_says(rule: Rule, example: str) -> None:
     """Said to RCPT: what bounces and suppresses, what slows the pool, what counts towards a hold."""
     judgement = judge(said(example))
     if example.startswith("4"):
-        assert judgement.result is Disposition.DEFERRED
+        assert judgement.result is RecipientStatus.DEFERRED
         assert judgement.throttle is (rule.hold is True)
         assert judgement.if_repeated is (rule.hold == "if repeated")
         return
-    assert judgement.result is Disposition.BOUNCED
+    assert judgement.result is RecipientStatus.BOUNCED
     assert judgement.suppresses is rule.suppress
     assert (judgement.fault is FaultSide.SENDER) is (rule.hold is True)
 
@@ -203,7 +202,7 @@ def agrees(verdict: Verdict) -> None:
     """An address is suppressed only by a rule that says so; the sender's faults have the classes of such."""
     judgement, rule = judge(verdict), judge_reply(verdict.code, verdict.enhanced, verdict.text)
     assert judgement.suppresses is rule.suppress
-    if judgement.fault is FaultSide.SENDER and judgement.result is Disposition.BOUNCED:
+    if judgement.fault is FaultSide.SENDER and judgement.result is RecipientStatus.BOUNCED:
         assert rule.bounce_class in UNWANTED
     if verdict.code is not None and verdict.code // 100 == 4:
         assert rule.bounce_class in (BounceClass.TEMPORARY, BounceClass.MAILBOX_FULL)

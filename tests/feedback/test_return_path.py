@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp.reply import without_tokens
+from appliance.deliver.smtp.protocol import without_tokens
 from appliance.environment import Environment, identifier_time
 from appliance.feedback.return_path import (
     LIFETIME,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.concurrency.workers import Workers
+from appliance.concurrency.fair_share import MemoryBudget, Workers
 from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
@@ -17,7 +17,6 @@ from appliance.inbound.rates import FeedbackRates
 from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
 from appliance.model.feedback import QueueShare
-from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import limits, replies
 from appliance.submission.actions import FindRecipient, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol

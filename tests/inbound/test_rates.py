@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.concurrency.workers import Workers
+from appliance.concurrency.fair_share import MemoryBudget, Workers
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound.listener import FeedbackListener
 from appliance.inbound.rates import RATES, FeedbackRates
 from appliance.model.feedback import ShareScope
-from appliance.net.memory_budget import MemoryBudget
 from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits
 from appliance.submission.protocol import SmtpProtocol
 from tests.inbound.bounces import bounce

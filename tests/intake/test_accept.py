@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from appliance.config.values import Share
-from appliance.deliver.due_mail import Envelope
+from appliance.deliver.preparing import Envelope
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address

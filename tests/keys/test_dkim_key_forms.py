@@ -16,14 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.keys.dkim_keys import (
-    KeyUnusable,
-    from_der,
-    generate,
-    new_selector,
-    record_value,
-    to_der,
-)
+from appliance.keys.dkim_keys import KeyUnusable, from_der, generate, new_selector, record_value, to_der
 from appliance.message.dkim import Algorithm, SigningKey, algorithm_of, sign
 
 NOON = 1_794_700_800  # seconds; Sun, 15 Nov 2026 00:00:00 UTC

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.dns.records import records
+from appliance.dns.records import Senders, records
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import ROTATION_LOOK_EVERY, SigningKeys, switch_rotations, switch_shown
@@ -98,7 +98,7 @@ async def test_a_removed_domain_is_not_looked_at(store: Store) -> None:
 async def test_the_records_say_what_to_do(store: Store) -> None:
     """Pending ones first, to be published; the ones that sign last, needed, and to be kept."""
     keys, account, old, _ = await rotating(store)
-    found = records(DOMAIN, "mail.example.com", await keys.known(account, DOMAIN), Environment().now())
+    found = records(DOMAIN, Senders(("mail.example.com",)), await keys.known(account, DOMAIN), Environment().now())
     assert [(each.pending, each.needed) for each in found] == [(True, True)] * 2 + [(False, True)] * 4
     assert {each.name.partition(".")[0] for each in found[4:]} == old
     assert all("keep until seven days after the new keys sign" in each.purpose for each in found[4:])

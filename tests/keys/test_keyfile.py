@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.keys.keyfile import (
-    KEY_BYTES,
-    KEY_FILE,
-    KeyFileError,
-    UnsealError,
-    derive,
-    load_or_create,
-    seal,
-    unseal,
-)
+from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, KeyFileError, UnsealError, derive, load_or_create, seal, unseal
 
 KEY = derive(bytes(32), "dkim")
 CONTEXT = b"signing_key/7"

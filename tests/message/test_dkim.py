@@ -20,15 +20,7 @@ from appliance.errors import Refused
 from appliance.keys.dkim_keys import generate, record_value
 from appliance.message import dkim
 from appliance.message.compose import compose
-from appliance.message.dkim import (
-    GUARDED,
-    SIGNED,
-    Algorithm,
-    SigningKey,
-    canonical_body,
-    canonical_field,
-    sign,
-)
+from appliance.message.dkim import GUARDED, SIGNED, Algorithm, SigningKey, canonical_body, canonical_field, sign
 from tests.message.samples import MESSAGE_ID, NOON, body_text, composed, drafted, line_text
 
 DOMAIN = "example.com"

@@ -9,15 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
-from appliance.message.template import (
-    ALIAS,
-    Variable,
-    check_template,
-    check_variables,
-    placeholders,
-    render,
-    written,
-)
+from appliance.message.template import ALIAS, Variable, check_template, check_variables, placeholders, render, written
 from appliance.model.mail import StoredTemplate
 from tests.message.samples import drafted, hostile_text
 

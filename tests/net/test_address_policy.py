@@ -49,7 +49,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", PUBLIC.split())
 def test_public_addresses_may_be_dialled(text: str) -> None:
-    """Addresses just outside every refused network, and well-known public ones, are free."""
     assert refusal(ip_address(text)) is None
 
 
@@ -64,7 +63,6 @@ def test_refused_addresses(word: str, text: str) -> None:
 
 @given(st.integers(0, 2**32 - 1))
 def test_no_form_smuggles_an_ipv4_address(bits: int) -> None:
-    """No IPv6 address that carries an IPv4 address may be dialled, whatever it carries."""
     for form in (bits, 0xFFFF << 32 | bits, 0xFFFF << 48 | bits, 0x64FF9B << 96 | bits, 0x2002 << 112 | bits << 80):
         assert refusal(IPv6Address(form)) is not None
     assert refusal(IPv6Address(0x20010000 << 96 | ~bits & 0xFFFFFFFF)) is not None
@@ -80,7 +78,6 @@ def test_python_knows_no_more(address: IPv4Address | IPv6Address) -> None:
 
 
 def networks(text: str) -> list[object]:
-    """Networks from a list in a string."""
     return [ip_network(part) for part in text.split()]
 
 
@@ -124,7 +121,6 @@ def test_the_allow_list(text: str, allowed: str, free: bool) -> None:
 
 
 def test_the_allow_list_by_itself() -> None:
-    """Being allowed is asked of the very form, and without its zone."""
     assert is_allowed(ip_address("fe80::1%eth0"), [ip_network("fe80::/10")])
     assert not is_allowed(ip_address("::ffff:10.0.0.1"), [ip_network("10.0.0.0/8")])
 
@@ -136,19 +132,16 @@ OWN = frozenset({ip_address("192.0.1.5"), ip_address("2600::5")})
 
 @pytest.mark.parametrize("text", ["192.0.1.5", "2600::5"])
 def test_own_addresses_are_refused(text: str) -> None:
-    """An address of this machine is refused although it is public, unless it is allowed."""
     assert refusal(ip_address(text), (), OWN) == f"{text} is an address of this machine"
     assert refusal(ip_address(text), [ip_network(text)], OWN) is None
 
 
 def test_own_addresses_inside_other_forms() -> None:
-    """An admitted NAT64 address that leads to this machine is refused, and says how."""
     reason = refusal(ip_address("64:ff9b::c000:105"), [ip_network("64:ff9b::/96")], OWN)
     assert reason == "64:ff9b::c000:105 carries an IPv4 address: 192.0.1.5 is an address of this machine"
 
 
 def test_the_system_knows_its_own_addresses() -> None:
-    """Loopback is this machine's own, a stranger's address is not, and what is behind a NAT can be told."""
     behind_nat = ip_address("1.2.3.4")
     own = LocalAddresses(frozenset({behind_nat}))
     assert ip_address("127.0.0.1") in own
@@ -160,7 +153,6 @@ def test_the_system_knows_its_own_addresses() -> None:
 
 
 def test_addresses_of_other_nodes_are_own_ones() -> None:
-    """As they are told at the moment: refused in the same words, unless they are allowed."""
     told: set[Address] = set()
     own, there = LocalAddresses(others=lambda: told), ip_address("192.0.1.6")
     assert refusal(there, (), own) is None
@@ -170,7 +162,6 @@ def test_addresses_of_other_nodes_are_own_ones() -> None:
 
 
 def test_what_other_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this one listens, where packets leave from, and its address behind a NAT; no loopback address."""
     leaves_from = {4: ip_address("9.9.9.9"), 6: None}
     monkeypatch.setattr("appliance.net.local_addresses.source_address", lambda target: leaves_from[target.version])
     text = """
@@ -186,13 +177,11 @@ def test_what_other_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_routing_table_tells_where_mail_leaves_from() -> None:
-    """To this machine from this machine, family by family; from nowhere to where no way leads."""
     assert source_address(ip_address("127.0.0.9")) == ip_address("127.0.0.1")
     assert source_address(ip_address("255.255.255.255")) is None
 
 
 def test_without_a_descriptor_no_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether an address is our own needs a socket: that there is none is a shortage, and no answer."""
     monkeypatch.setattr("appliance.net.local_addresses._udp_socket", _no_socket)
     with pytest.raises(Shortage, match="Too many open files"):
         refusal(ip_address("1.1.1.1"), (), LocalAddresses())
@@ -204,6 +193,5 @@ def _no_socket(_: Address) -> NoReturn:
 
 
 def test_a_system_that_binds_to_anything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel binds to foreign addresses, none counts as our own: better than refusing all mail."""
     monkeypatch.setattr("appliance.net.local_addresses._binds", lambda address: True)
     assert ip_address("1.1.1.1") not in LocalAddresses()

@@ -9,19 +9,16 @@ import pytest
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.net.connection_limits import ConnectionTable
-from appliance.net.connection_server import ConnectionServer, SocketListener, listen
+from appliance.net.connection_server import ConnectionServer, ConnectionTable, SocketListener, listen
 from appliance.telemetry.log import get_logger
 
 
 def connect(listener: SocketListener) -> socket.socket:
-    """A client, which the kernel takes before it is accepted."""
     port = int(listener.address.rpartition(":")[2])
     return socket.create_connection(("127.0.0.1", port))
 
 
 async def test_connections_are_accepted_without_a_turn_for_each() -> None:
-    """Those that wait are accepted at once; after so many in a turn other tasks have one."""
     (listener,) = await listen(Endpoint("127.0.0.1", 0), per_turn=32)
     turns = 0
 
@@ -42,7 +39,6 @@ async def test_connections_are_accepted_without_a_turn_for_each() -> None:
 
 
 async def test_it_waits_for_the_next() -> None:
-    """Without a client it waits, and can be cancelled."""
     (listener,) = await listen(Endpoint("127.0.0.1", 0))
     async with listener:
         with trio.move_on_after(0.05) as scope:
@@ -62,16 +58,13 @@ class Refusing:
         """As it is already."""
 
     def getsockname(self) -> tuple[str, int]:
-        """Some address."""
         return "127.0.0.1", 25
 
     def accept(self) -> Any:
-        """Fail as the kernel would."""
         raise OSError(self._codes.pop(0), "as the kernel says it")
 
 
 async def test_a_connection_that_broke_is_none() -> None:
-    """What is gone before it was accepted is passed over; a full descriptor table is told."""
     listener = SocketListener(Refusing(errno.ECONNABORTED, errno.EPROTO, errno.EMFILE))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="as the kernel says it") as error:
         await listener.accept()
@@ -79,7 +72,6 @@ async def test_a_connection_that_broke_is_none() -> None:
 
 
 async def test_its_url_says_where() -> None:
-    """IPv6 in brackets."""
     for host, shown in (("127.0.0.1", "127.0.0.1:"), ("::1", "[::1]:")):
         (listener,) = await listen(Endpoint(host, 0))
         async with listener:
@@ -91,8 +83,6 @@ async def test_its_url_says_where() -> None:
 
 @dataclass(eq=False)
 class Connection:
-    """A connection that stays until its deadline, an eviction or a shutdown."""
-
     deadline: float = 1_000.0
     ended: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
@@ -114,8 +104,6 @@ class Connection:
 
 @dataclass
 class Service:
-    """Serves connections that only wait, and records them."""
-
     table: ConnectionTable[Connection]
     timeout: float = 1_000.0
     error: Exception | None = None
@@ -151,7 +139,6 @@ async def until(condition: Any) -> None:
 
 
 async def test_a_late_client_loses_its_connection() -> None:
-    """Within one check after its deadline."""
     service, stopping = Service(ConnectionTable(10, 10), timeout=0.0), trio.Event()
     (listener,) = await listen(Endpoint("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
@@ -162,7 +149,6 @@ async def test_a_late_client_loses_its_connection() -> None:
 
 
 async def test_an_error_ends_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged, the place in the table is free again, and the next client is served."""
     service, stopping = Service(ConnectionTable(1, 1), error=RuntimeError("a bug")), trio.Event()
     (listener,) = await listen(Endpoint("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
@@ -176,7 +162,6 @@ async def test_an_error_ends_one_connection(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("admission_timeout", [0.0, 0.2])
 async def test_a_client_beyond_the_limits_is_refused(admission_timeout: float) -> None:
-    """At once, or after waiting for its network to have fewer connections."""
     service, stopping = Service(ConnectionTable(10, 1)), trio.Event()
     (listener,) = await listen(Endpoint("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
@@ -191,7 +176,6 @@ async def test_a_client_beyond_the_limits_is_refused(admission_timeout: float) -
 
 
 async def test_a_shutdown_drains_every_connection() -> None:
-    """After `begin_shutdown`; the listener is closed by then."""
     service, stopping, begun = Service(ConnectionTable(10, 10)), trio.Event(), trio.Event()
     (listener,) = await listen(Endpoint("127.0.0.1", 0))
 
@@ -211,7 +195,6 @@ async def test_a_shutdown_drains_every_connection() -> None:
 
 
 async def test_a_connection_that_does_not_drain_is_cancelled() -> None:
-    """At its part of the shutdown timeout."""
     service, stopping, ended = Service(ConnectionTable(10, 10)), trio.Event(), trio.Event()
     (listener,) = await listen(Endpoint("127.0.0.1", 0))
 

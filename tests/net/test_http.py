@@ -7,14 +7,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from appliance.net.http import (
-    RESPONSE_HEADER_BYTES,
-    BadResponse,
-    ClosedEarly,
-    HttpResponse,
-    TooLong,
-    send_request,
-)
+from appliance.net.http import RESPONSE_HEADER_BYTES, BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
 
 HEADERS = [("Host", "example.com")]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -23,7 +16,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def exchanged(
     says: bytes, read: Callable[[HttpResponse], Awaitable[object]], body: bytes = b""
 ) -> tuple[object, bytes]:
-    """What is read of an answer, and the request that it was given to."""
     ours, theirs = memory_stream_pair()
     await theirs.send_all(says)
     await theirs.send_eof()
@@ -33,12 +25,10 @@ async def exchanged(
 
 
 async def whole(answer: HttpResponse) -> tuple[int, bytes]:
-    """Status and body."""
     return answer.status, await answer.body(100)
 
 
 async def test_a_request_is_the_only_one_on_its_connection() -> None:
-    """Nothing is compressed, and the body is as long as it says."""
     found, request = await exchanged(b"HTTP/1.1 204 No Content\r\n\r\n", whole, b"{}")
     assert found == (204, b"")
     head, _, body = request.partition(b"\r\n\r\n")
@@ -61,7 +51,6 @@ async def test_a_request_is_the_only_one_on_its_connection() -> None:
     ],
 )
 async def test_every_way_to_end_a_body(says: bytes) -> None:
-    """By length, in chunks after an early answer, and by closing."""
     assert (await exchanged(says, whole))[0] == (200, b"abc")
 
 
@@ -89,23 +78,18 @@ async def test_headers_are_found_whatever_their_case() -> None:
     ],
 )
 async def test_what_is_no_answer(says: bytes, kind: type[BadResponse]) -> None:
-    """An early end, another protocol and floods are all one kind of error, which has words."""
     with trio.fail_after(5), pytest.raises(kind, match=r"\w") as caught:
         await exchanged(says, whole)
     assert isinstance(caught.value, TooLong | ClosedEarly) or type(caught.value) is BadResponse
 
 
 class Steps(trio.abc.Instrument):
-    """The longest step of any task, in processor time."""
-
     longest = began = 0.0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step begins."""
         self.began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It has ended."""
         self.longest = max(self.longest, time.thread_time() - self.began)
 
 
@@ -120,8 +104,6 @@ class Steps(trio.abc.Instrument):
     ids=["chunks", "interim responses", "header lines", "trailer lines"],
 )
 def test_the_smallest_pieces_do_not_hold_the_loop(says: bytes) -> None:
-    """Thousands of them are refused, and other tasks run between the reads."""
-
     async def read(answer: HttpResponse) -> bytes:
         return await answer.body(65_536)
 

@@ -12,14 +12,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account
 from appliance.model.mail import NewMessage
 from appliance.store import Store, body_parts
-from appliance.store.body_parts import (
-    MESSAGE,
-    QUOTA_RETRY_AFTER,
-    RECIPIENT,
-    SUPPRESSION,
-    TEMPLATE_VERSION,
-    of_message,
-)
+from appliance.store.body_parts import MESSAGE, QUOTA_RETRY_AFTER, RECIPIENT, SUPPRESSION, TEMPLATE_VERSION, of_message
 from appliance.store.engine import START, Tx
 from appliance.store.messages import accept
 from appliance.store.new_mail import Acceptance

@@ -57,6 +57,21 @@ async def test_every_message_is_on_one_page(
     assert pages == max(1, -(-count // most))
 
 
+@pytest.mark.parametrize("domain", ["xn--bcher-kva.example", "bücher.example"])
+async def test_an_internationalised_domain_finds_its_mail(
+    store: Store, messages: Messages, account: Account, domain: str
+) -> None:
+    """The domain in A-labels, as a key is limited to it, finds both spellings; a spelling finds itself."""
+    made = [
+        structs.replace(messages.new("b@example.net"), sender=sender)
+        for sender in ("Ada <ada@bücher.example>", "ada@xn--bcher-kva.example", "ada@example.com")
+    ]
+    for message in made:
+        await store.messages.accept(message)
+    found, _ = await search(store, account, MailFilter(sender=domain), 5)
+    assert found == ([made[1].id, made[0].id] if domain.startswith("xn--") else [made[0].id])
+
+
 async def test_a_search_without_time_goes_on_later(store: Store, messages: Messages, account: Account) -> None:
     """Every block is a page of its own, empty or not, and `next` leads to the end."""
     store = small_blocks(store)

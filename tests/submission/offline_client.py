@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.limits import RECIPIENTS
 from appliance.model.accounts import Caller, CredentialKind
-from appliance.net.memory_budget import MemoryBudget
 from appliance.store.access import sha256
 from appliance.submission.actions import Action, Backend, FindCaller, FindRecipient, Logins, PlainAction, Submit
 from appliance.submission.commands import Login, parse_address

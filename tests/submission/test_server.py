@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from appliance.concurrency.workers import Workers
+from appliance.concurrency.fair_share import Workers
 from appliance.config import load
 from appliance.environment import Environment
 from appliance.errors import Code, Refused

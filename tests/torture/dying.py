@@ -43,7 +43,7 @@ def _accepted_by_receiver(_: object, result: Any) -> bool:
 
 
 _COMMIT = "appliance.store.sqlite.engine", "commit"
-_RESULT = "appliance.concurrency.batch_writer", "BatchWriter.add"
+_RESULT = "appliance.concurrency.wake", "BatchWriter.add"
 POINTS = {
     "before an accepted message is committed": _Point(*_COMMIT, _commits("Messages._accept")),
     "after an accepted message is committed": _Point(*_COMMIT, _commits("Messages._accept"), after=True),

@@ -42,17 +42,18 @@ from aiosmtpd.smtp import SMTP as AiosmtpdServer
 from aiosmtpd.smtp import Envelope, Session
 from msgspec import UNSET
 
-from appliance.deliver.smtp.opening import Opening, OpeningState
 from appliance.deliver.smtp.protocol import (
     FIRST_TRANSCRIPT_LINES,
     LAST_TRANSCRIPT_LINES,
     LINE_CHARACTERS,
+    Capabilities,
     RelayCredentials,
+    ReplyFault,
+    ReplyReader,
     ResultKind,
     SmtpExchange,
 )
-from appliance.deliver.smtp.reply import Capabilities, ReplyFault, ReplyReader
-from appliance.deliver.smtp.sending import MailTransaction, Sending, prepare
+from appliance.deliver.smtp.sending import MailTransaction, Opening, OpeningState, Sending, prepare
 from appliance.dns.resolver import NEGATIVE_TTL_LIMIT, TTL_LIMIT, DnsFault, LookupFailed, read_answer
 from appliance.dns.wire import READERS, BadDnsReply, DnsPacket, read_reply
 from appliance.errors import Refused

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from appliance.deliver.smtp import reply
+from appliance.deliver.smtp import protocol as reply
 from appliance.submission import content
 from appliance.web import fast_post, http1
 from appliance.webhook import fast_answer

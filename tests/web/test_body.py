@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, Refused
-from appliance.net.memory_budget import MemoryBudget
 from appliance.web.body import (
     ANONYMOUS_BYTES,
     MEMORY_FACTOR,

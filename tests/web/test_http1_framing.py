@@ -7,15 +7,7 @@ import pytest
 
 from appliance.errors import Refused
 from appliance.net.http import HEAD_LINES, REQUEST_HEAD_BYTES
-from appliance.web.http1 import (
-    CHUNK_LINE,
-    FREE_CHUNKS,
-    TRAILER_LINES,
-    BadHead,
-    ChunkedBody,
-    HeadReader,
-    LengthBody,
-)
+from appliance.web.http1 import CHUNK_LINE, FREE_CHUNKS, TRAILER_LINES, BadHead, ChunkedBody, HeadReader, LengthBody
 from tests.cpu_time import cpu_seconds
 
 SEED = 20_261_115

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from appliance.config.settings import HttpSettings
-from appliance.net.connection_limits import ConnectionTable
+from appliance.net.connection_server import ConnectionTable
 from appliance.web import answer
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer

@@ -1,56 +1,54 @@
-"""Drives SMTP over a stream: moves the bytes of the opening and of transactions, within their deadlines.
+"""Drives SMTP over a stream: moves the bytes of the opening and of transactions, within their deadlines, and keeps
+idle connections for the next message to the same server.
 
-`Timeouts` are those of RFC 5321 4.5.3.2. A server that let a session run into one gets short time-outs (`SlowServers`),
-for an hour at most: the later attempts of a message give every server the full time again, so a merely slow one gets
-its mail in the end. The time for the answer to the final dot is never shortened.
-
-`DeadlineWatch` enforces the deadline of every running transaction, once a second: a timer per transaction, set, moved
-and removed, would cost a tenth of what the transaction does, and a server may as well have 301 seconds as 300.
+`Timeouts` are those of RFC 5321 4.5.3.2. After a time-out its server gets short time-outs (`SlowServers`) for an hour
+at most, so that a merely slow server still gets its mail in a later attempt. The time for the reply to the final dot is
+never shortened. `DeadlineWatch` checks the deadlines of all transactions once a second: a timer for each would cost a
+tenth of the transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.deliver.smtp.opening import Opening, OpeningState
 from appliance.deliver.smtp.protocol import (
     SERVICE_CLOSING,
+    Capabilities,
     Cause,
     NotOpened,
     RelayCredentials,
+    ReplyReader,
     SmtpExchange,
     Stage,
     TransactionResult,
     TranscriptLine,
     Verdict,
 )
-from appliance.deliver.smtp.reply import Capabilities, ReplyReader
-from appliance.deliver.smtp.sending import MailTransaction, Sending
+from appliance.deliver.smtp.sending import MailTransaction, Opening, OpeningState, Sending
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
-from appliance.net.socket_stream import faster
+from appliance.net.dial import IdlePool, faster
 
 # ---- deadlines
 
-SHORT_TIMEOUT = 20.0  # seconds for each answer of a server that is remembered
-SHORT_CONNECT_TIMEOUT = 10.0
-SLOW_FOR = 3_600.0  # seconds
-SLOW_SERVERS_KEPT = 10_000  # addresses
+SHORT_TIMEOUT, SHORT_CONNECT_TIMEOUT = 20.0, 10.0  # seconds, for each reply and for the connection of a slow server
+SLOW_FOR, SLOW_SERVERS_KEPT = 3_600.0, 10_000  # seconds; addresses
 CONNECTION, HANDSHAKE = "connection", "handshake"
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. Each reply has its own time, from when it is waited for until it is whole (RFC 5321 4.5.3.2)."""
+    """Seconds for each complete reply (RFC 5321 4.5.3.2)."""
 
     greeting: float = 300
     ehlo: float = 300
     starttls: float = 300
-    handshake: float = 60  # ours: a TLS handshake is two round trips, not a decision
+    handshake: float = 60  # ours: a TLS handshake is two round trips
     auth: float = 300
     reset: float = 300
     mail: float = 300
@@ -58,9 +56,9 @@ class Timeouts:
     data: float = 120
     block: float = 180
     end_of_data: float = 600
-    quit: float = 5  # nothing depends on the answer
+    quit: float = 5  # nothing depends on the reply
     connect: float = 30  # ours: for a TCP connection
-    whole: float = 3_600  # ours: opening or one transaction, against one that answers each of 50 RCPTs just in time
+    whole: float = 3_600  # ours: the opening or one transaction; stops a server that delays each of 50 replies to RCPT
 
     def of(self, stage: Stage) -> float:
         seconds: float = getattr(self, stage)
@@ -69,7 +67,7 @@ class Timeouts:
 
 @dataclass(slots=True)
 class SlowServers:
-    """Servers that took too long lately; `usual` are the time-outs of all others."""
+    """Servers that timed out lately; `usual` are the time-outs of all others."""
 
     usual: Timeouts
     short: Timeouts = field(init=False)
@@ -80,11 +78,8 @@ class SlowServers:
         short = {wait: min(SHORT_TIMEOUT, getattr(self.usual, wait)) for wait in waits}
         self.short = replace(self.usual, **short, connect=SHORT_CONNECT_TIMEOUT)
 
-    def __contains__(self, address: str) -> bool:
-        return address in self._slow
-
     def timeouts(self, address: str) -> Timeouts:
-        return self.short if address in self else self.usual
+        return self.short if address in self._slow else self.usual
 
     def add(self, address: str) -> None:
         self._slow.put(address, True)
@@ -95,20 +90,18 @@ class SlowServers:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a session has come; written by the connection, read by the scheduler.
+    """The state of a session; written by the connection, read by the scheduler.
 
-    Until the final dot is sent a session can be ended at any time: the server has no message. After it, only the
-    server's answer tells whether it took the message, so ending the session would risk a duplicate.
+    A session can end at any time until the final dot is sent: the server has no message. After it, only the reply says
+    whether the server has the message, so ending the session would risk a duplicate.
     """
 
-    moved_at: float  # Trio's clock: when a server last gave a whole reply, or took a block of the message
+    moved_at: float  # Trio's clock: the last complete reply, or block of the message sent
     handed_over: bool = False  # the final dot may have been sent
     host: str | None = None  # the server being tried
     address: str | None = None
-    awaits: str = CONNECTION  # this, `HANDSHAKE`, or the stage whose answer is waited for
-    may_hand_over: Callable[[], bool] = lambda: (
-        True
-    )  # asked before the final dot: another node may have the mail by then
+    awaits: str = CONNECTION  # this, `HANDSHAKE`, or the stage of the awaited reply
+    may_hand_over: Callable[[], bool] = lambda: True  # whether this node still owns the mail, before the final dot
 
 
 class LeaseLost(Exception):
@@ -117,32 +110,28 @@ class LeaseLost(Exception):
 
 # ---- the connection
 
-REPLY_RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
+REPLY_RECEIVE_BYTES = 4_096  # at a time: replies are short
 BLOCK_BYTES = 64 * 1024  # sent at a time, each with its own time limit
 TOO_LONG = "the server took too long"
 WATCH_EVERY = 1.0  # seconds
-
 _STILL_LISTENING = (None, Cause.TLS_NOT_OFFERED, Cause.AUTH_NOT_OFFERED)
 _LOST = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class SmtpConnection:
-    """One open connection to one server. Carries one transaction after the other, never two at once.
-
-    It owns the stream: whatever ends the session, a cancellation too, closes it.
-    """
+    """One open connection, for one transaction after the other. The end of the session always closes the stream."""
 
     def __init__(self, stream: trio.abc.Stream, watch: DeadlineWatch, timeouts: Timeouts) -> None:
-        self.reusable = True  # for another transaction, as far as we know: the server may have hung up since
+        self.reusable = True  # for another transaction, unless the server has closed the connection
         self.timeouts = timeouts
         self.capabilities = Capabilities()
         self.tls: TlsRecord | None = None
         self.transcript: tuple[TranscriptLine, ...] = ()  # of the opening
         self.transactions = 0  # carried so far
-        self.deadline = 0.0  # of a transaction that runs, as the watch sees it
+        self.deadline = 0.0  # of the running transaction, for the watch
         self._stream = self._transport = faster(stream)
         self._watch = watch
-        self._clock = trio.lowlevel.current_clock().current_time  # asked ten times for a message
+        self._clock = trio.lowlevel.current_clock().current_time  # read ten times for a message
         self._replies = ReplyReader()
         self._cut_off = self._needs_reset = False
         self._progress = Progress(0.0)
@@ -191,7 +180,7 @@ class SmtpConnection:
             raise NotOpened(verdict, self.transcript)
 
     async def send(self, transaction: MailTransaction, progress: Progress | None = None) -> TransactionResult:
-        """Carry out one transaction; whatever happens on the wire is in the result, not raised."""
+        """Run one transaction. Faults of the server or the network are in the result, not raised."""
         if not self.reusable:
             raise trio.ClosedResourceError("this connection has carried its last transaction")
         self._progress = progress or Progress(0.0)
@@ -216,7 +205,7 @@ class SmtpConnection:
         return TransactionResult(sending.verdicts(), sending.transcript.lines(), self.reusable, stale)
 
     async def quit(self) -> None:
-        """Say QUIT (RFC 5321 4.1.1.10), wait briefly for the answer, and close."""
+        """Send QUIT (RFC 5321 4.1.1.10), wait briefly for the reply, and close."""
         if not self.reusable:
             return
         try:
@@ -231,12 +220,11 @@ class SmtpConnection:
         await trio.aclose_forcefully(self._stream)
 
     async def cut_off(self) -> None:
-        """The deadline is over: end the transaction that runs."""
+        """End the running transaction: its deadline is over."""
         self.reusable, self._cut_off = False, True
         await trio.aclose_forcefully(self._transport)
 
     async def _run_opening(self, exchange: SmtpExchange) -> None:
-        """Run the opening until it awaits nothing."""
         stage = exchange.awaiting
         if stage is None:
             return
@@ -256,13 +244,13 @@ class SmtpConnection:
                 progress.moved_at = self._clock()
                 limit.deadline = min(progress.moved_at + self.timeouts.block, end)
                 await self._transfer(self._stream.send_all(block), exchange)
-            if answers != exchange.answers:  # a reply that comes in drips gets no more time for each
+            if answers != exchange.answers:  # a part of a reply does not extend the deadline
                 answers = exchange.answers
                 progress.moved_at = self._clock()
                 limit.deadline = min(progress.moved_at + self.timeouts.of(stage), end)
-            if blocks:  # the last block, mostly the only one, within the time of the answer to it
+            if blocks:  # the last block, mostly the only one, within the time of the reply to it
                 if stage is Stage.END_OF_DATA:
-                    await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which it may be ended
+                    await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which the session may end
                     if not progress.may_hand_over():
                         raise LeaseLost
                     progress.handed_over = True
@@ -272,7 +260,7 @@ class SmtpConnection:
     async def _transfer(
         self, transfer: Awaitable[bytes | bytearray | None], exchange: SmtpExchange
     ) -> bytes | bytearray | None:
-        """What was received; None if it was sent, or if the connection broke, which the exchange is told."""
+        """Return received bytes; None after sending, or if the connection broke, which is passed to the exchange."""
         try:
             return await transfer
         except _LOST as error:
@@ -285,7 +273,6 @@ class SmtpConnection:
 
 
 def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
-    """The output in pieces that can be sent within the time of one; slices of a memoryview are no copies."""
     blocks: list[bytes | memoryview] = []
     for part in output:
         if len(part) <= BLOCK_BYTES:
@@ -297,33 +284,83 @@ def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
 
 
 def _found_closed(verdict: Verdict) -> bool:
-    """Whether a server seems to have given up an idle connection before it was used again."""
     closed = verdict.cause is Cause.CONNECTION_LOST or verdict.code == SERVICE_CLOSING
     refused = verdict.stage is Stage.RESET and verdict.cause is Cause.PROTOCOL_FAULT
     return refused or (closed and verdict.stage in (Stage.RESET, Stage.MAIL))
 
 
 class DeadlineWatch:
-    """The transactions that wait at the moment; `run` ends those whose deadline is over."""
+    """The running transactions; `run` ends those whose deadline is over."""
 
     def __init__(self) -> None:
-        self._waiting: set[SmtpConnection] = set()
-        self._none_waits = trio.lowlevel.ParkingLot()
+        self._running: set[SmtpConnection] = set()
+        self._idle = trio.lowlevel.ParkingLot()
 
-    def begin(self, watched: SmtpConnection) -> None:
-        self._waiting.add(watched)
-        self._none_waits.unpark_all()
+    def begin(self, connection: SmtpConnection) -> None:
+        self._running.add(connection)
+        self._idle.unpark_all()
 
-    def end(self, watched: SmtpConnection) -> None:
-        self._waiting.discard(watched)
+    def end(self, connection: SmtpConnection) -> None:
+        self._running.discard(connection)
 
     async def run(self) -> None:
-        """Cut off what is late, until cancelled."""
         while True:
-            if not self._waiting:
-                await self._none_waits.park()
+            if not self._running:
+                await self._idle.park()
             await trio.sleep(WATCH_EVERY)
             now = trio.current_time()
-            for late in [each for each in self._waiting if now >= each.deadline]:
-                if late in self._waiting:  # it may have had its answer while another was cut off
+            for late in [connection for connection in self._running if now >= connection.deadline]:
+                if late in self._running:  # its reply may have arrived while another one was cut off
                     await late.cut_off()
+
+
+# ---- idle connections
+
+SMTP_IDLE_LIMIT = 20.0  # seconds; servers close idle connections after 30 to 300
+IDLE_CONNECTIONS = 100  # kept open in all
+
+
+class ConnectionKey(NamedTuple):
+    """Connections with the same key are interchangeable."""
+
+    host: str
+    address: str
+    port: int
+    tls: Hashable  # the demand, without the domain that makes it: a provider's domains share connections
+    relay: Hashable = None  # the relay and the login there
+
+
+class Connections(IdlePool[ConnectionKey, SmtpConnection]):
+    def __init__(self, most_idle: int = IDLE_CONNECTIONS) -> None:
+        super().__init__()
+        self.most_idle = most_idle
+        self.to_quit: list[SmtpConnection] = []
+
+    def give_back(self, key: ConnectionKey, connection: SmtpConnection, most_transactions: int) -> None:
+        """Keep a connection for the next message, or queue it for QUIT: its outcome must not wait for the reply."""
+        if not connection.reusable:
+            return
+        if connection.transactions >= most_transactions or len(self) >= self.most_idle:
+            self.to_quit.append(connection)
+        else:
+            self.put(key, connection)
+
+    async def close_idle(self, older_than: float = SMTP_IDLE_LIMIT) -> None:
+        limit = trio.current_time() - older_than
+        while (connection := self.take_oldest(idle_since=limit)) is not None:
+            self.to_quit.append(connection)
+        await self.quit_ended()
+
+    async def drop_idle(self) -> None:
+        """Close all idle connections without QUIT: this machine needs the descriptors."""
+        dropped, self.to_quit = self.to_quit, []
+        while (connection := self.take_oldest()) is not None:
+            dropped.append(connection)
+        for connection in dropped:
+            await connection.aclose()
+
+    async def quit_ended(self) -> None:
+        ending, self.to_quit = self.to_quit, []
+        async with trio.open_nursery() as nursery:
+            for connection in ending:
+                nursery.start_soon(connection.quit)

@@ -1,11 +1,13 @@
-"""Commands, verdicts and the command/reply loop that the opening and the transaction share. No I/O.
+"""SMTP replies, verdicts, commands, and the command/reply loop that the opening and the transaction share. No I/O.
 
 While an exchange is `awaiting` a reply, the driver sends its `output` and passes received bytes to `receive`.
 Invariants:
 - No byte of an address, a name or a secret can end a command line or begin another command.
 - A server may only reply. Bytes left over after the reply to the last command are a fault; this stops replies injected
   before STARTTLS, and an acceptance sent ahead of the message.
-- Every recipient gets a verdict: the stage and the server's reply. `deliver/judgement.py` decides its effect. Verdicts
+- A server can make us hold at most one reply of bounded size. Accepted beyond RFC 5321 4.2: a line that ends in LF
+  alone, a code followed by nothing, a colon or text, and bytes that are not ASCII. Anything else is a fault.
+- Every recipient gets a verdict: the stage and the server's reply. `deliver/outcome.py` decides its effect. Verdicts
   and transcripts are bounded and contain no password and no token of a return path, because accounts read them.
 """
 
@@ -16,16 +18,168 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
-from appliance.deliver.smtp.reply import Reply, ReplyFault, ReplyReader, without_tokens
+REPLY_LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
+REPLY_LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
+KEPT_CHARACTERS = 8_192  # of one reply's text; the rest is dropped
+_ENHANCED = re.compile(r"(?:: ?)?(([245])\.[0-9]{1,3}\.[0-9]{1,3})(?![0-9.])")  # RFC 3463 2
+# The token of a return path or of an unsubscribe address (feedback/return_path.py). The pattern starts at the plus, not
+# at the letter before it: a fixed first character makes the search four times as fast, and every MAIL is searched.
+_TOKEN = re.compile(r"\+(?<=[bu]\+)(?<![a-z0-9][bu]\+)[a-z2-7]{24,25}(?=@)", re.ASCII | re.IGNORECASE)
+
+
+def without_tokens(text: str) -> str:
+    """Remove tokens from the text of a session, which accounts read: a token is enough to report a bounce."""
+    return _TOKEN.sub("+…", text) if "+" in text else text
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A complete reply: its code and the text of its lines, made printable."""
+
+    code: int
+    lines: tuple[str, ...]
+    enhanced: str | None = None  # RFC 2034: `5.1.1`, when the reply has one that fits its code
+    family: int = field(init=False, repr=False, compare=False)  # the first digit
+    shown: str = field(init=False, repr=False, compare=False)  # the reply on one line
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.code // 100)
+        object.__setattr__(self, "shown", without_tokens(f"{self.code} {' '.join(self.lines)}".rstrip()))
+
+
+class ReplyFault(Exception):
+    """The server sent something other than an SMTP reply; nothing after it can be trusted."""
+
+
+class ReplyReader:
+    """Splits received bytes into replies. Keeps at most one unfinished line and one unfinished reply."""
+
+    def __init__(self) -> None:
+        self._buffer, self._position = b"", 0
+        self._fault: str | None = None
+        self._code = self._count = self._kept = 0  # of an unfinished reply: its code, lines so far, characters kept
+        self._lines: list[str] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether all bytes received so far belong to returned replies."""
+        return self._count == 0 and self._position == len(self._buffer)
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Add received bytes; call `next_reply` until it returns None before adding more."""
+        self._buffer = self._buffer[self._position :] + data
+        self._position = 0
+
+    def next_reply(self) -> Reply | None:
+        """Return the next complete reply, or None until more arrives. After a ReplyFault, every call raises it."""
+        if self._fault is not None:
+            raise ReplyFault(self._fault)
+        try:
+            while True:
+                start, end = self._position, self._buffer.find(b"\n", self._position)
+                if (len(self._buffer) if end < 0 else end + 1) - start > REPLY_LINE_BYTES:
+                    raise ReplyFault(f"a reply line of more than {REPLY_LINE_BYTES} bytes")
+                if end < 0:
+                    return None
+                self._position, line = end + 1, self._buffer[start:end]
+                if self._count == 0 and line[3:4] != b"-":
+                    return _single(line)
+                if (reply := self._add(line)) is not None:
+                    return reply
+        except ReplyFault as fault:
+            self._fault = str(fault)
+            self._buffer, self._position, self._lines = b"", 0, []
+            raise
+
+    def _add(self, line: bytes) -> Reply | None:
+        """Add one line of a multi-line reply; return the reply with its last line."""
+        code = _code(line)
+        if self._count and code != self._code:
+            raise ReplyFault(f"a reply with both {self._code} and {code}")
+        self._code = code
+        self._count += 1
+        if self._count > REPLY_LINES:
+            raise ReplyFault(f"a reply of more than {REPLY_LINES} lines")
+        text, room = _printable(line[3:]), KEPT_CHARACTERS - self._kept
+        if room > 0:
+            self._lines.append(text[:room])
+            self._kept += len(text) + 1
+        if line[3:4] == b"-":
+            return None
+        reply = Reply(code, tuple(self._lines), _enhanced(code, self._lines[0]))
+        self._code = self._count = self._kept = 0
+        self._lines = []
+        return reply
+
+
+@lru_cache(maxsize=256)  # a busy connection receives the same few lines thousands of times; at most 256 × 2 KiB
+def _single(line: bytes) -> Reply:
+    code, text = _code(line), _printable(line[3:])[:KEPT_CHARACTERS]
+    return Reply(code, (text,), _enhanced(code, text))
+
+
+def _code(line: bytes) -> int:
+    # RFC 5321 4.2.1 allows 0 to 5 as the second digit; servers are less strict, and nothing depends on it.
+    code = line[:3]
+    if not (len(code) == 3 and code.isdigit() and b"200" <= code <= b"599") or line[3:4].isdigit():
+        raise ReplyFault(f"not an SMTP reply: {_printable(b' ' + line)[:80]!r}")
+    return int(code)
+
+
+def _printable(rest: bytes) -> str:
+    """A line's text without the separator and line end; unprintable characters and invalid UTF-8 are escaped."""
+    text = rest.decode("utf-8", "backslashreplace").replace("\t", " ")
+    text = (text[1:] if text[:1] in ("-", " ") else text).strip(" \r")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _enhanced(code: int, first_line: str) -> str | None:
+    match = _ENHANCED.match(first_line)
+    return match[1] if match and int(match[2]) == code // 100 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The extensions that matter to a sender; the defaults are for a server that supports only HELO."""
+
+    pipelining: bool = False  # RFC 2920
+    size: bool = False  # RFC 1870
+    size_limit: int | None = None  # bytes of a message, if the server announces a limit
+    eight_bit: bool = False  # RFC 6152
+    smtputf8: bool = False  # RFC 6531
+    starttls: bool = False  # RFC 3207
+    auth: frozenset[str] = frozenset()  # RFC 4954; mechanisms in capitals
+
+
+def capabilities(ehlo: Reply) -> Capabilities:
+    """Parse the reply to EHLO (RFC 5321 4.1.1.1): after a greeting, each line names an extension."""
+    offered: dict[str, list[str]] = {}
+    for line in ehlo.lines[1:]:
+        # `AUTH=LOGIN PLAIN` is the form from before RFC 2554; some servers still send both.
+        keyword, *parameters = line.upper().replace("AUTH=", "AUTH ", 1).split() or [""]
+        offered.setdefault(keyword, []).extend(parameters)
+    digits = next(iter(offered.get("SIZE", ())), "")
+    readable = digits.isascii() and digits.isdigit() and len(digits) <= 20  # RFC 1870 3: up to 20 digits
+    return Capabilities(
+        pipelining="PIPELINING" in offered,
+        size="SIZE" in offered,
+        size_limit=int(digits) or None if readable else None,  # 0: no fixed limit
+        eight_bit="8BITMIME" in offered,
+        smtputf8="SMTPUTF8" in offered,
+        starttls="STARTTLS" in offered,
+        auth=frozenset(offered.get("AUTH", [])),
+    )
+
 
 # ---- verdicts, and the transcript
 
-FIRST_TRANSCRIPT_LINES = 64  # kept from the beginning
-LAST_TRANSCRIPT_LINES = 32  # kept from the end
+FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES = 64, 32  # kept from the beginning and from the end
 LINE_CHARACTERS = 500  # kept of one line; the verdict has the complete reply
-
 CLIENT, SERVER, NOTE = "C", "S", "*"
 
 
@@ -73,13 +227,12 @@ class Verdict(NamedTuple):
 
     kind: ResultKind
     stage: Stage
-    text: str  # the reply on one line, or the reason why there is none
+    text: str  # the reply on one line, or the reason for its absence
     reply: Reply | None = None
     cause: Cause | None = None
 
     @property
     def code(self) -> int | None:
-        """The reply's code; None without a reply."""
         return None if self.reply is None else self.reply.code
 
     @property
@@ -88,7 +241,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_before_mail(self) -> bool:
-        """Whether the server replied before it knew the mail: then the verdict is about this machine."""
+        """Whether the verdict is about this machine: the server did not know the mail yet."""
         return self.stage not in _TRANSACTION
 
 
@@ -105,12 +258,10 @@ def answered(stage: Stage, reply: Reply) -> Verdict:
 
 
 def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
-    """The verdict without a usable reply: temporary."""
     return Verdict(ResultKind.LOST, stage, text, None, cause)
 
 
 def local(cause: Cause, text: str) -> Verdict:
-    """The verdict on a recipient that the server cannot accept, by the extensions it announced."""
     return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
 
 
@@ -138,7 +289,6 @@ class Transcript:
                 self._last.append(line)
 
     def lines(self) -> tuple[TranscriptLine, ...]:
-        """The kept lines, with a note in place of the others."""
         if not self._left_out:
             return (*self._first, *self._last)
         gap = TranscriptLine(self._last[0].milliseconds, NOTE, f"{self._left_out} lines left out")
@@ -160,24 +310,16 @@ class NotOpened(Exception):
         self.verdict, self.transcript = verdict, transcript
 
 
-SERVICE_CLOSING = 421  # RFC 5321 3.8 and 4.2.3: a possible reply to any command; the server closes
+# ---- commands
 
+SERVICE_CLOSING = 421  # RFC 5321 3.8 and 4.2.3: a possible reply to any command; the server closes
 # No CR, LF, NUL, space or angle bracket, which could end the command, nor any other control or line separator.
 _SAFE = re.compile(r"[^\x00-\x20\x7f-\x9f<>\u2028\u2029]*")
 _DOMAIN = re.compile(r"[A-Za-z0-9.:_\[\]-]+")  # a host name or an address literal, RFC 5321 4.1.3
 
 
-# ---- commands
-
-
 class UnsafeArgument(ValueError):
     """Text that must never become part of a command. Earlier checks reject it, so this is a bug."""
-
-
-@dataclass(frozen=True, slots=True)
-class RelayCredentials:
-    username: str
-    password: str = field(repr=False)
 
 
 def mail_command(sender: str, parameters: str = "") -> str:
@@ -197,6 +339,12 @@ def hello_command(verb: str, name: str) -> str:
     if not _DOMAIN.fullmatch(name):
         raise UnsafeArgument(f"not a host name for {verb}: {name!r}")
     return f"{verb} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCredentials:
+    username: str
+    password: str = field(repr=False)
 
 
 def plain_secret(credentials: RelayCredentials) -> str:
@@ -220,8 +368,6 @@ def _checked(address: str) -> str:
 
 
 class SmtpExchange(ABC):
-    """Commands and their replies, in turn."""
-
     def __init__(self, replies: ReplyReader, clock: Callable[[], float]) -> None:
         self.transcript = Transcript(clock)
         self.verdict: Verdict | None = None  # that ended the session
@@ -236,16 +382,13 @@ class SmtpExchange(ABC):
         """The stage of the next reply; None: no reply is due."""
 
     @abstractmethod
-    def _answer(self, reply: Reply) -> None:
-        """Process a reply."""
+    def _answer(self, reply: Reply) -> None: ...
 
     @abstractmethod
-    def _end(self, verdict: Verdict) -> None:
-        """End the session; no further reply is due."""
+    def _end(self, verdict: Verdict) -> None: ...
 
     @property
     def in_step(self) -> bool:
-        """Whether the connection can be used for another exchange."""
         return self.verdict is None and self._broken is None and self._replies.empty
 
     def output(self) -> list[bytes]:

@@ -1,54 +1,184 @@
-"""One mail transaction: MAIL, RCPT, DATA, the message, and a verdict for every recipient. No I/O.
+"""The two exchanges of a session: its opening (EHLO, STARTTLS, AUTH) and one mail transaction. No I/O.
 
-With PIPELINING (RFC 2920) everything up to DATA goes out in one write, else one command at a time. A reply to MAIL,
-DATA or the end of data concerns all recipients that are still open, one to RCPT that recipient. The rules, by what is
-answered and the first digit of the answer, stand in the table at the end; an answer that is not in it is a fault. The
-payload is checked for lone line ends and dot-stuffed once.
+    GREETING ──> EHLO ──> STARTTLS ──> HANDSHAKE ──> EHLO ──> AUTH … ──> READY
+                   └──> HELO
+
+The opening skips STARTTLS without a TLS plan and AUTH without credentials; implicit TLS begins with HANDSHAKE. A
+transaction sends everything up to DATA in one write with PIPELINING (RFC 2920), else one command at a time. A reply to
+MAIL, DATA or the end of data settles all open recipients, a reply to RCPT one. In both, a reply without a rule for its
+first digit ends the session.
 """
 
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from appliance.deliver.smtp.protocol import (
     NOTE,
+    Capabilities,
     Cause,
+    RelayCredentials,
+    Reply,
+    ReplyReader,
+    ResultKind,
     SmtpExchange,
     Stage,
     Verdict,
     answered,
+    base64,
+    capabilities,
+    hello_command,
     local,
     mail_command,
+    plain_secret,
     rcpt_command,
 )
-from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader
+from appliance.deliver.smtp.tls import TlsPlan
 from appliance.message.characters import has_lone_line_end, replaced
 
-JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
+MASK = "[secret]"
+
+
+class OpeningState(Enum):
+    """A state of the opening, with the stage that the awaited reply belongs to."""
+
+    GREETING = 1, Stage.GREETING
+    EHLO = 2, Stage.EHLO
+    HELO = 3, Stage.EHLO
+    STARTTLS = 4, Stage.STARTTLS
+    HANDSHAKE = 5, None  # the driver's turn
+    AUTH_PLAIN = 6, Stage.AUTH
+    AUTH_PLAIN_ASKED = 7, Stage.AUTH
+    AUTH_LOGIN = 8, Stage.AUTH
+    AUTH_USERNAME = 9, Stage.AUTH
+    AUTH_PASSWORD = 10, Stage.AUTH
+    READY = 11, None
+    ENDED = 12, None
+
+
+class Opening(SmtpExchange):
+    def __init__(
+        self,
+        hello_name: str,
+        replies: ReplyReader,
+        clock: Callable[[], float],
+        tls: TlsPlan | None = None,
+        credentials: RelayCredentials | None = None,
+    ) -> None:
+        super().__init__(replies, clock)
+        self.state = OpeningState.HANDSHAKE if tls is not None and tls.implicit else OpeningState.GREETING
+        self.capabilities = Capabilities()
+        self._hello_name, self._tls, self._credentials = hello_name, tls, credentials
+        self._encrypted = self._refused = False  # `_refused`: the server refused STARTTLS
+        hello_command("EHLO", hello_name)  # raises for an unsafe name before anything is sent
+
+    @property
+    def awaiting(self) -> Stage | None:
+        stage: Stage | None = self.state.value[1]
+        return stage
+
+    def secured(self, remark: str) -> None:
+        """The handshake is done: forget the extensions announced before it and send EHLO again (RFC 3207 4.2)."""
+        self._encrypted = True
+        self.capabilities = Capabilities()
+        self.transcript.add(NOTE, remark)
+        if self._tls is not None and self._tls.implicit:
+            self.state = OpeningState.GREETING
+        else:
+            self._say_hello(OpeningState.EHLO)
+
+    def not_secured(self, cause: Cause, text: str) -> None:
+        self._fail_at(Stage.STARTTLS, cause, text)
+
+    def _answer(self, reply: Reply) -> None:
+        stage, login, tls = self.awaiting, self._credentials, self._tls
+        if stage is None or self._unasked(stage):
+            return
+        match self.state, reply.family:
+            case OpeningState.GREETING, 2:
+                self._say_hello(OpeningState.EHLO)
+            case OpeningState.EHLO, 2:
+                self.capabilities = capabilities(reply)
+                self._continue()
+            case OpeningState.EHLO, 5:  # RFC 5321 3.2
+                self._say_hello(OpeningState.HELO)
+            case OpeningState.HELO, 2:
+                self._continue()
+            case OpeningState.STARTTLS, 2:
+                self.state = OpeningState.HANDSHAKE
+            case OpeningState.STARTTLS, 4 | 5 if tls is not None and tls.demanded:
+                text = f"the server refused STARTTLS: {reply.shown}"
+                self._end(Verdict(ResultKind.LOST, stage, text, reply, Cause.TLS_NOT_OFFERED))
+            case OpeningState.STARTTLS, 4 | 5:  # RFC 3207 4.1 lets the client decide whether to continue
+                self._refused = True
+                self._continue()
+            case ((OpeningState.AUTH_PLAIN | OpeningState.AUTH_PLAIN_ASKED | OpeningState.AUTH_PASSWORD), 2):
+                self.state = OpeningState.READY
+            case OpeningState.AUTH_PLAIN, 3 if login:  # it overlooked the initial response (RFC 4954 4)
+                self._ask(OpeningState.AUTH_PLAIN_ASKED, plain_secret(login), MASK)
+            case OpeningState.AUTH_LOGIN, 3 if login:
+                self._ask(OpeningState.AUTH_USERNAME, base64(login.username), MASK)
+            case OpeningState.AUTH_USERNAME, 3 if login:
+                self._ask(OpeningState.AUTH_PASSWORD, base64(login.password), MASK)
+            case _:
+                self._end(answered(stage, reply))
+
+    def _end(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self.state = OpeningState.ENDED
+
+    def _ask(self, state: OpeningState, line: str, shown: str | None = None) -> None:
+        self.state = state
+        self._say([line], shown)
+
+    def _say_hello(self, state: OpeningState) -> None:
+        self._ask(state, hello_command(state.name, self._hello_name))
+
+    def _continue(self) -> None:
+        """After EHLO: encrypt, log in, or be ready."""
+        tls = None if self._encrypted or self._refused else self._tls
+        if tls is not None and self.capabilities.starttls:
+            self._ask(OpeningState.STARTTLS, "STARTTLS")
+        elif tls is not None and tls.demanded:
+            self._fail_at(Stage.STARTTLS, Cause.TLS_NOT_OFFERED, "the server does not offer STARTTLS")
+        elif self._credentials is None:
+            self.state = OpeningState.READY
+        elif not self._encrypted:
+            self._fail_at(Stage.AUTH, Cause.TLS_NOT_OFFERED, "credentials are not sent without TLS")
+        elif "PLAIN" in self.capabilities.auth:
+            secret = plain_secret(self._credentials)
+            self._ask(OpeningState.AUTH_PLAIN, f"AUTH PLAIN {secret}", f"AUTH PLAIN {MASK}")
+        elif "LOGIN" in self.capabilities.auth:
+            self._ask(OpeningState.AUTH_LOGIN, "AUTH LOGIN")
+        else:
+            self._fail_at(Stage.AUTH, Cause.AUTH_NOT_OFFERED, "the server offers neither AUTH PLAIN nor AUTH LOGIN")
+
+
+# ---- the transaction
+
+JOINED_BYTES = 256 * 1024  # up to this size one more copy is cheaper than one more system call
 LONE_DOT = b".\r\n"  # RFC 5321 4.1.1.4: the CRLF before it ends the message's own last line, if there is one
-# Commands in one write. Their answers must fit into the buffers between us and the server, or each side waits for the
+# Commands in one write. Their replies must fit into the buffers between us and the server, or each side waits for the
 # other to read (RFC 2920 3.1): a hundred long ones are about 10 KB.
 PIPELINED_COMMANDS = 100
-
 _NO_SMTPUTF8 = "no SMTPUTF8 at the server, and"
 
 
 class LoneLineEnd(ValueError):
-    """A CR or LF that is not part of a CRLF: to some servers an end of line, to others not, and so a way to smuggle."""
+    """A CR or LF outside a CRLF. Some servers take it for a line end, so it could smuggle in a second message."""
 
 
 class Payload(Struct, frozen=True, weakref=True):
-    """A message ready for DATA; make it once and send it to as many servers as need be."""
-
     parts: tuple[bytes, ...]
     size: int  # bytes of the message itself, as RFC 1870 6.1 counts them
     eight_bit: bool
     eight_bit_header: bool = False
 
     def __repr__(self) -> str:
-        """Without the message: what a customer wrote stays out of logs and tracebacks."""
+        """Without the message, which must stay out of logs and tracebacks."""
         return f"Payload(size={self.size}, eight_bit={self.eight_bit})"
 
 
@@ -71,11 +201,11 @@ class MailTransaction(NamedTuple):
     sender: str  # "" for the null reverse-path
     recipients: tuple[str, ...]
     payload: Payload
-    needs_smtputf8: bool = False  # for its header; what an address needs is seen from the address
-    unencodable: str = ""  # why it cannot be encoded for a server that does not take it as it is, if that was tried
+    needs_smtputf8: bool = False  # for its header; an address shows its own need
+    unencodable: str = ""  # why the message cannot be re-encoded in seven bits, if that was tried
 
     def fits(self, offered: Capabilities) -> bool:
-        """Whether a server takes the message itself as it is."""
+        """Whether the server accepts the message without re-encoding."""
         eight_bit = offered.eight_bit or not self.payload.eight_bit
         return eight_bit and (offered.smtputf8 or not self.needs_smtputf8)
 
@@ -83,7 +213,7 @@ class MailTransaction(NamedTuple):
 class _Command(NamedTuple):
     stage: Stage
     line: str
-    recipient: int = -1  # its number, where the answer concerns only one
+    recipient: int = -1  # the number of the recipient in RCPT
 
 
 class Sending(SmtpExchange):
@@ -97,29 +227,26 @@ class Sending(SmtpExchange):
         reset: bool = False,
     ) -> None:
         super().__init__(replies, clock)
-        self.needs_reset = reset  # whether the server may still be in the middle of a transaction
+        self.needs_reset = reset  # the server may still be in the middle of a transaction
         self._transaction, self._offered = transaction, offered
         self._verdicts: list[Verdict | None] = [None] * len(transaction.recipients)
-        self._open = len(transaction.recipients)  # how many have no verdict yet
+        self._open = len(transaction.recipients)  # recipients without a verdict
         self._to_say: list[_Command] = []
         self._awaited: deque[_Command] = deque()
-        self._leave_out_what_cannot_go()
+        self._settle_unsupported()
         if self._open:
             self._plan(reset)
-            self._go_on(Stage.MAIL)
+            self._send_next(Stage.MAIL)
 
     @property
     def awaiting(self) -> Stage | None:
-        """What the next reply will answer; None once every recipient has a verdict and nothing is outstanding."""
         return self._awaited[0].stage if self._awaited else None
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """In the order of the recipients, once it is over."""
         return tuple(verdict for verdict in self._verdicts if verdict is not None)
 
-    # ---- before anything is said
-
-    def _leave_out_what_cannot_go(self) -> None:
+    def _settle_unsupported(self) -> None:
+        """Give a verdict to recipients whose mail needs an extension that the server lacks."""
         mail, offered = self._transaction, self._offered
         if offered.size_limit is not None and mail.payload.size > offered.size_limit:
             text = f"the message has {mail.payload.size} bytes, the server takes {offered.size_limit}"
@@ -157,8 +284,8 @@ class Sending(SmtpExchange):
 
     # ---- commands and replies
 
-    def _go_on(self, stage: Stage) -> None:
-        """Every command is answered: send the next ones, if any recipient is still open."""
+    def _send_next(self, stage: Stage) -> None:
+        """Send the next commands, if a recipient is still open; the server has replied to all earlier ones."""
         if not self._open or not self._to_say or self._unasked(stage):
             return
         count = PIPELINED_COMMANDS if self._offered.pipelining else 1
@@ -177,7 +304,7 @@ class Sending(SmtpExchange):
         if self._awaited:  # unless the rule ended the session
             self._awaited.popleft()
         if not self._awaited:
-            self._go_on(stage)
+            self._send_next(stage)
 
     def _end(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -210,7 +337,7 @@ class Sending(SmtpExchange):
         self._settle(number, answered(Stage.RCPT, reply))
 
     def _send_message(self, number: int, reply: Reply) -> None:
-        """Go-ahead for DATA. Should every recipient have been refused already, RFC 2920 3.1 wants a lone dot."""
+        """Send the message after a 354; a lone dot if every recipient has a verdict by now (RFC 2920 3.1)."""
         if self._unasked(Stage.DATA):
             return
         self._awaited.append(_Command(Stage.END_OF_DATA, "."))
@@ -222,7 +349,7 @@ class Sending(SmtpExchange):
             self.transcript.add(NOTE, "no recipient left: a lone dot")
 
     def _finish(self, number: int, reply: Reply) -> None:
-        """The end of data ends the transaction, whatever the answer (RFC 5321 4.1.1.4): no RSET is needed."""
+        """Any reply to the end of data ends the transaction (RFC 5321 4.1.1.4): no RSET is needed."""
         self.needs_reset = False
         self._settle_all(answered(Stage.END_OF_DATA, reply))
 

@@ -1,13 +1,12 @@
-"""TLS of an SMTP connection: one handshake, and a record of how it was encrypted and whether the server was verified.
+"""TLS of an SMTP connection: the handshake, and a record of its encryption and of the server's verification.
 
-Opportunistic TLS (RFC 7435) takes any certificate, and yet the record is to say whether it would have verified. The
-standard library either breaks the handshake off or does not verify at all, and OpenSSL's verdict on an unverified
-handshake is not exposed. So an opportunistic handshake verifies nothing, and the chain the server showed is then
-verified by cryptography against the same roots. Where a demand hangs on it (MTA-STS, a relay), the context itself
-verifies and OpenSSL breaks off. DANE brings its own verifier, which is given the chain.
+Opportunistic TLS (RFC 7435) accepts any certificate, but the record says whether it would verify. The standard library
+either ends such a handshake or does not verify. So an opportunistic handshake verifies nothing, and `cryptography`
+verifies the server's chain afterwards, against the same roots. If MTA-STS or a relay demands verification, the context
+verifies and OpenSSL ends the handshake. DANE has its own verifier.
 
-Rejected: a verifying handshake first and a second connection after it fails (two connections for every server with a
-certificate for some other name, and they are many); pyOpenSSL (a dependency for one callback).
+Rejected: a verifying handshake, and a second connection if it fails (many servers have a certificate for another name);
+pyOpenSSL (a dependency for one callback).
 """
 
 import ipaddress
@@ -28,27 +27,27 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from appliance.deliver.smtp.protocol import Cause
 
 CHAIN_LENGTH = 6  # certificates read; real chains have two to four
-KEY_BITS, EXPONENT_BITS = 8_192, 32  # of an authority's RSA key; to verify by a larger one takes long
+KEY_BITS, EXPONENT_BITS = 8_192, 32  # of an authority's RSA key; verification with a larger one takes long
 
-PKIX, MTA_STS, DANE = "PKIX", "MTA-STS", "DANE"  # by what a certificate can be verified; PKIX: by authorities alone
+PKIX, MTA_STS, DANE = "PKIX", "MTA-STS", "DANE"  # ways to verify a certificate; PKIX: by authorities alone
 
-# Judges a chain (DER, the server's own first) shown under a name: None if it is good, else what is wrong with it.
+# Verifies the chain (DER, the server's own certificate first) of a named server; returns the fault, or None.
 Verifier = Callable[[tuple[bytes, ...], str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsPlan:
     context: ssl.SSLContext
-    server_name: str  # for SNI, and the name the certificate is to have
+    server_name: str  # for SNI, and required in the certificate
     required: bool = False  # never in the clear
     verify: Verifier | None = None  # for a context that verifies nothing itself
-    must_verify: bool = False  # by `verify`; a context that verifies insists anyway
+    must_verify: bool = False  # by `verify`
     implicit: bool = False  # from the first byte (RFC 8314), not by STARTTLS
-    by: str = PKIX  # by what a good certificate is good
+    by: str = PKIX  # the way that the certificate is verified
 
     @property
     def demanded(self) -> bool:
-        """Whether mail may only go encrypted: who insists on a certificate insists on encryption."""
+        """Whether mail must be encrypted: a demand for a certificate demands encryption."""
         return self.required or self.must_verify or self.context.verify_mode is not ssl.CERT_NONE
 
 
@@ -59,7 +58,7 @@ class TlsRecord:
     verified: bool
     fault: str | None  # why it is not verified
     certificate: bytes = field(repr=False)  # the server's own, DER
-    by: str = PKIX  # by what it is verified, if it is
+    by: str = PKIX  # the way that it is verified
 
     def __str__(self) -> str:
         verification = f"verified by {self.by}" if self.verified else f"not verified: {self.fault}"
@@ -75,7 +74,6 @@ class TlsFault(Exception):
 
 
 async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStream[trio.abc.Stream], TlsRecord]:
-    """Do the TLS handshake. Raises TlsFault, and then the stream is of no further use."""
     try:
         # https_compatible: SMTP peers do not wait for each other's close_notify.
         secure = trio.SSLStream(stream, plan.context, server_hostname=plan.server_name, https_compatible=True)
@@ -97,17 +95,17 @@ async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStrea
 
 
 def _chain(stream: trio.SSLStream[trio.abc.Stream]) -> tuple[bytes, ...]:
-    """What the server showed. Trio forwards no call for it, but any method it forwards leads to the SSLObject."""
+    """The server's chain. Trio forwards no call for it, but any method that it forwards leads to the SSLObject."""
     tls: Any = stream.getpeercert.__self__
     if sys.version_info >= (3, 13):
         return tuple(tls.get_unverified_chain()[:CHAIN_LENGTH])
-    # Public only since 3.13; 3.11 and 3.12 have it under this name and will not change any more.
+    # Public only since 3.13; 3.11 and 3.12 have it under this name.
     chain = tls._sslobj.get_unverified_chain()[:CHAIN_LENGTH]
     return tuple(ssl.PEM_cert_to_DER_cert(shown.public_bytes()) for shown in chain)
 
 
 def opportunistic_context() -> ssl.SSLContext:
-    """Takes any certificate and any cipher that encrypts: what follows a failed handshake is plaintext (RFC 7435 3)."""
+    """Accepts any certificate and any cipher that encrypts: the alternative is no encryption (RFC 7435 3)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -115,21 +113,18 @@ def opportunistic_context() -> ssl.SSLContext:
     return context
 
 
-# ---- verifying a chain by hand
-
-
 class TrustStore:
-    """Roots to verify a chain by, after a handshake that did not."""
+    """Roots that verify a chain after a handshake that did not."""
 
     def __init__(self, roots: Iterable[bytes]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old roots have serial numbers that are no longer allowed
             certificates = [x509.load_der_x509_certificate(root) for root in roots]
-        self._store = verification.Store(certificates) if certificates else None  # a bare system has none at all
+        self._store = verification.Store(certificates) if certificates else None  # a minimal system has no roots
         self._names = frozenset(certificate.subject for certificate in certificates)
 
     def verify(self, chain: tuple[bytes, ...], name: str) -> str | None:
-        """A Verifier. Extensions are judged as OpenSSL does: the strict web profile refuses most private CAs."""
+        """A Verifier. It checks extensions like OpenSSL: the strict web profile refuses most private CAs."""
         if self._store is None:
             return "this machine knows no authorities (Debian: apt-get install ca-certificates)"
         try:
@@ -142,38 +137,29 @@ class TrustStore:
                 subject = x509.DNSName(name)
             above = _above(own, further)
             if self._names.isdisjoint(shown.issuer for shown in (own, *above)):
-                # The library's words for this are no help to an operator.
-                is_self_signed = own.issuer == own.subject
-                return (
-                    "self-signed certificate" if is_self_signed else "no authority that this machine trusts issued it"
-                )
+                untrusted = "no authority that this machine trusts issued it"
+                return "self-signed certificate" if own.issuer == own.subject else untrusted
             policy.build_server_verifier(subject).verify(own, above)
-        except Exception as error:
-            # Whatever a strange certificate brings about, it is not verified, and the mail goes on all the same.
+        except Exception as error:  # the certificate is unusual; delivery continues without verification
             return str(error).removeprefix("validation failed: ").partition(" (encountered")[0] or "unreadable"
         return None
 
 
 def _above(own: x509.Certificate, further: list[x509.Certificate]) -> list[x509.Certificate]:
-    """Of the certificates shown beside a server's own, those that lead away from it, one for each authority.
-
-    The library tries every way that there is among them, with a hundred signatures verified on the event loop if they
-    lead back to each other, or to themselves as a root does, which the store has anyway if it is trusted.
-    """
+    """The issuers above a certificate. With certificates in a circle the library would verify a hundred signatures."""
     by_name = {shown.subject: shown for shown in reversed(further)}
-    passed, found = {own.subject}, list[x509.Certificate]()
-    while (issuer := by_name.get((found[-1] if found else own).issuer)) is not None:
+    passed, issuers = {own.subject}, list[x509.Certificate]()
+    while (issuer := by_name.get((issuers[-1] if issuers else own).issuer)) is not None:
         passed.add(issuer.subject)
         if issuer.issuer in passed:
             break
         if not _is_quick(issuer):
             raise ValueError("an authority with a key that is too large")
-        found.append(issuer)
-    return found
+        issuers.append(issuer)
+    return issuers
 
 
 def can_verify(authority: bytes) -> bool:
-    """Whether this is a certificate (DER) that others can be verified by, and quickly."""
     try:
         return _is_quick(x509.load_der_x509_certificate(authority))
     except (ValueError, UnsupportedAlgorithm):

@@ -15,7 +15,7 @@ import trio
 import trio.lowlevel
 from psycopg import errors
 
-from appliance.concurrency.workers import SERVER_WORK, FairQueue
+from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 from appliance.store.audit import write_noted
@@ -35,11 +35,7 @@ from appliance.store.engine import (
     rows,
 )
 from appliance.store.postgresql import cancellations, nodes
-from appliance.store.postgresql.connection import (
-    LONG_STATEMENT_TIMEOUT,
-    STATEMENT_TIMEOUT,
-    connect,
-)
+from appliance.store.postgresql.connection import LONG_STATEMENT_TIMEOUT, STATEMENT_TIMEOUT, connect
 from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migrate, newest_known, plan
 from appliance.store.postgresql.nodes import BEAT, MOST_SKEW, WARN_SKEW, Membership, NodeIdentity
 from appliance.store.postgresql.partitions import TimePartitions, make_first

@@ -1,7 +1,7 @@
 """Reads that take longer than a look-up by index: on a thread, with a connection of their own.
 
 Accounts that read at the same time get equal shares of the thread's time, and an account whose reads wait by the dozen
-is refused more (`appliance.concurrency.workers`). The server's own reads are never refused.
+is refused more (`appliance.concurrency.fair_share`). The server's own reads are never refused.
 """
 
 from math import inf
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK, FairQueue
+from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.store.engine import T, Work
 from appliance.store.sqlite.connection import Connection, open_reader
 

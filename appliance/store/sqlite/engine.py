@@ -25,7 +25,7 @@ import apsw
 import outcome
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,

@@ -15,10 +15,9 @@ import trio
 from msgspec import Meta
 from quart import request
 
-from appliance.deliver.domain_watch import is_proven
-from appliance.deliver.return_paths import use_if_published
+from appliance.deliver.domain_watch import is_proven, use_if_published
 from appliance.dns import records as dns_records
-from appliance.dns.check import CheckedRecord, check, summary
+from appliance.dns.check import CheckedRecord, check, find_senders, summary
 from appliance.dns.records import DnsRecord
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
@@ -127,7 +126,9 @@ class DomainLookups:
         async with self._making:  # concurrent requests must not create keys twice
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.env.now()
-        return dns_records.records_for(config, domain, keys, now, self.services.store.engine.others().names)
+        nodes = await self.services.store.engine.hosts()
+        sending = await find_senders(DnsResolver(config.dns.resolvers), config, nodes)
+        return dns_records.records_for(config, domain, keys, now, sending, nodes)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
         """Check DNS now and store the result, without an entry in the audit log."""
@@ -142,8 +143,7 @@ class DomainLookups:
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:
-                config = self.services.config
-                return await check(DnsResolver(config.dns.resolvers), dns_records.sending_host(config), records)
+                return await check(DnsResolver(self.services.config.dns.resolvers), records)
         return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in records]
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
-from appliance.concurrency.workers import ON_LOOP
+from appliance.concurrency.fair_share import ON_LOOP
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH

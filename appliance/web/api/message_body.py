@@ -17,7 +17,7 @@ from msgspec import Meta
 from quart import Response
 from quart.wrappers.response import DataBody
 
-from appliance.concurrency.workers import FairQueue
+from appliance.concurrency.fair_share import FairQueue
 from appliance.errors import Code, Refused
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import read_attachment, read_message

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from quart import request
 
-from appliance.concurrency.workers import ON_LOOP
+from appliance.concurrency.fair_share import ON_LOOP
 from appliance.config.settings import Config
 from appliance.errors import Code, invalid
 from appliance.intake.limits import RequestRate

@@ -11,17 +11,7 @@ from trio.testing import MockClock
 from appliance.deliver.smtp.connection import WATCH_EVERY, DeadlineWatch, Progress, SmtpConnection, Timeouts
 from appliance.deliver.smtp.protocol import Cause, NotOpened, ResultKind, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
-from tests.fakes.mx import (
-    EXTENSIONS,
-    Answer,
-    FakeMx,
-    drip,
-    endless,
-    hang_up,
-    say_and_hang_up,
-    silence,
-    wait_and_say,
-)
+from tests.fakes.mx import EXTENSIONS, Answer, FakeMx, drip, endless, hang_up, say_and_hang_up, silence, wait_and_say
 
 BODY = b"Subject: x\r\n\r\n.hello\r\n"
 STEPWISE = tuple(extension for extension in EXTENSIONS if extension != "PIPELINING")
@@ -32,12 +22,18 @@ both = pytest.mark.parametrize("extensions", [EXTENSIONS, STEPWISE], ids=["pipel
 
 
 def transaction(*recipients: str, body: bytes = BODY) -> MailTransaction:
-    """One message."""
     return MailTransaction("from@x.example", recipients or ("a@x.example",), prepare(body))
 
 
+async def opened(stream: trio.abc.Stream) -> SmtpConnection:
+    return await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+
+
+async def connect(port: int) -> SmtpConnection:
+    return await opened(await trio.open_tcp_stream("127.0.0.1", port))
+
+
 async def send(mx: FakeMx, mail: MailTransaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
-    """Open a connection without a socket, send one message, take leave."""
     async with mx.memory() as stream:
         watch = DeadlineWatch()
         connection = await SmtpConnection.open(stream, "me.example", watch=watch, timeouts=timeouts)
@@ -51,7 +47,6 @@ async def send(mx: FakeMx, mail: MailTransaction | None = None, timeouts: Timeou
 
 
 async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
-    """Open a connection that does not come to be; the stream must be closed."""
     async with mx.memory() as stream:
         with pytest.raises(NotOpened) as caught:
             await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), timeouts=timeouts)
@@ -62,7 +57,6 @@ async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
 
 @both
 async def test_a_message_arrives_as_it_was(extensions: tuple[str, ...]) -> None:
-    """Byte for byte, with its envelope; the answer and the dialogue are reported, and QUIT is said."""
     mx = FakeMx(extensions)
     result = await send(mx, transaction("a@x.example", "b@x.example"))
     assert [got.data for got in mx.messages] == [BODY]
@@ -82,9 +76,7 @@ async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
     body = line * (size // len(line) + 1)
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         result = await connection.send(transaction(body=body))
         await connection.quit()
     assert result.verdicts[0].kind is ResultKind.ACCEPTED
@@ -92,7 +84,6 @@ async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
 
 
 async def test_pipelined_commands_and_the_message_are_one_write_each() -> None:
-    """EHLO, then MAIL to DATA, then the message: three pieces on the wire."""
     mx = FakeMx()
     await send(mx)
     assert [chunk.split(b" ")[0].split(b":")[0] for chunk in mx.chunks] == [b"EHLO", b"MAIL", b"Subject", b"QUIT\r\n"]
@@ -101,10 +92,9 @@ async def test_pipelined_commands_and_the_message_are_one_write_each() -> None:
 
 @both
 async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -> None:
-    """A message that ended well is followed by the next at once, one that did not by RSET first."""
     mx = FakeMx(extensions, answers={"RCPT": [b"250 ok\r\n", b"550 no\r\n", b"250 ok\r\n"]})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         kinds = [(await connection.send(transaction())).verdicts[0].kind for _ in range(4)]
         await connection.quit()
     assert kinds == [ResultKind.ACCEPTED, ResultKind.REJECTED, ResultKind.ACCEPTED, ResultKind.ACCEPTED]
@@ -119,7 +109,6 @@ async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -
 
 @both
 async def test_a_mixture_of_answers_reaches_each_recipient(extensions: tuple[str, ...]) -> None:
-    """Greylisted, unknown and accepted in one transaction."""
     mx = FakeMx(extensions, {"RCPT b@x.example": b"451 4.7.1 greylisted\r\n", "RCPT c@x.example": b"550 5.1.1 who\r\n"})
     result = await send(mx, transaction("a@x.example", "b@x.example", "c@x.example"))
     assert [each.code for each in result.verdicts] == [250, 451, 550]
@@ -130,7 +119,7 @@ async def test_data_accepted_for_no_recipient_leaves_the_connection_in_step() ->
     """354 though every RCPT was refused: a lone dot, and the next message goes through."""
     mx = FakeMx(answers={"RCPT": [b"550 no\r\n", b"250 ok\r\n"], "DATA": b"354 go\r\n"})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         first = await connection.send(transaction())
         second = await connection.send(transaction())
         await connection.quit()
@@ -169,7 +158,6 @@ async def test_helo_is_enough() -> None:
 async def test_a_server_that_fails_before_mail_is_not_opened(
     point: str, answer: Answer, kind: ResultKind, cause: Cause | None
 ) -> None:
-    """Disconnects, 421, endless and broken replies end the opening with a verdict and close the stream."""
     verdict = await fail_to_open(FakeMx(answers={point: answer}))
     assert (verdict.kind, verdict.cause, verdict.stage) == (kind, cause, BEFORE_MAIL[point])
 
@@ -178,11 +166,8 @@ async def test_a_server_that_refuses_us_is_left_politely() -> None:
     """A 554 greeting gets a QUIT (RFC 5321 3.1), and the reply is the verdict."""
     mx = FakeMx(answers={"greeting": b"554 5.7.1 not \xe2\x98\xba you\r\n"})
     verdict = await fail_to_open(mx)
-    assert (verdict.kind, verdict.stage, verdict.text) == (
-        ResultKind.REJECTED,
-        Stage.GREETING,
-        "554 5.7.1 not ☺ you",
-    )
+    assert (verdict.kind, verdict.stage) == (ResultKind.REJECTED, Stage.GREETING)
+    assert verdict.text == "554 5.7.1 not ☺ you"
     assert mx.commands == ["QUIT"]
 
 
@@ -203,7 +188,6 @@ async def test_a_server_that_refuses_us_is_left_politely() -> None:
 async def test_a_server_that_fails_in_mail_loses_no_recipient(
     extensions: tuple[str, ...], point: str, answer: Answer, kind: ResultKind, cause: Cause | None
 ) -> None:
-    """Wherever it fails, every recipient has a temporary verdict at that stage and the connection is closed."""
     result = await send(FakeMx(extensions, {point: answer}), transaction("a@x.example", "b@x.example"))
     assert {each.kind for each in result.verdicts} == {kind}
     assert {each.cause for each in result.verdicts} == {cause}
@@ -216,9 +200,7 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
     """A line that never ends is cut off after 2 KiB."""
     mx = FakeMx(answers={"MAIL": b"250 " + b"x" * 50_000_000 + b"\r\n"})
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         tracemalloc.start()
         result = await connection.send(transaction())
         peak = tracemalloc.get_traced_memory()[1]
@@ -228,14 +210,12 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
 
 
 async def test_two_answers_to_one_message_end_the_connection() -> None:
-    """The message is accepted, but a server that talks out of turn is not used again."""
     result = await send(FakeMx(answers={".": b"250 queued\r\n250 queued\r\n"}))
     assert result.verdicts[0].kind is ResultKind.ACCEPTED
     assert not result.reusable
 
 
 async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
-    """The server says 552 and hangs up without reading on; that answer is the verdict, over a real socket."""
     body = b"x" * 70 + b"\r\n"
 
     async def refuse(stream: trio.SocketStream) -> None:
@@ -249,7 +229,7 @@ async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, refuse, listeners)
         stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         result = await connection.send(transaction(body=body * 200_000))
         nursery.cancel_scope.cancel()
     assert (result.verdicts[0].code, result.verdicts[0].stage) == (552, Stage.END_OF_DATA)
@@ -264,7 +244,7 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
     """The second message meets a closed connection: the caller learns that nothing was tried."""
     mx = FakeMx(answers={"MAIL": [b"250 ok\r\n", goodbye]})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         assert not (await connection.send(transaction())).stale
         result = await connection.send(transaction())
     assert result.stale
@@ -272,10 +252,9 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
 
 
 async def test_a_refused_rset_is_stale_too() -> None:
-    """A server that will not start over is dialled afresh."""
     mx = FakeMx(answers={"RCPT": b"550 no\r\n", "RSET": b"502 what\r\n"})
     async with mx.memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         await connection.send(transaction())
         result = await connection.send(transaction())
     assert result.stale
@@ -283,9 +262,8 @@ async def test_a_refused_rset_is_stale_too() -> None:
 
 
 async def test_a_closed_connection_takes_nothing_more() -> None:
-    """Sending on a connection that is over is a mistake of the caller."""
     async with FakeMx().memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         await connection.quit()
         await connection.quit()
         with pytest.raises(trio.ClosedResourceError):
@@ -296,8 +274,7 @@ async def test_a_closed_connection_takes_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "seconds"),
-    [("greeting", 300), ("EHLO", 300), ("MAIL", 300), ("RCPT", 300), ("DATA", 120), (".", 600)],
+    ("point", "seconds"), [("greeting", 300), ("EHLO", 300), ("MAIL", 300), ("RCPT", 300), ("DATA", 120), (".", 600)]
 )
 @pytest.mark.parametrize("answer", [silence, drip(b"250-" + b"x" * 2_000, 1)], ids=["silent", "dripping"])
 async def test_each_reply_has_the_time_of_the_rfc(
@@ -316,7 +293,6 @@ async def test_each_reply_has_the_time_of_the_rfc(
 
 
 async def test_a_slow_server_has_time_for_every_reply(autojump_clock: MockClock) -> None:
-    """299 seconds before each answer are slow, but within the time."""
     late = {"MAIL": wait_and_say(299, b"250 ok\r\n"), "RCPT": wait_and_say(299, b"250 ok\r\n")}
     result = await send(FakeMx(STEPWISE, late), transaction("a@x.example", "b@x.example"))
     # Without a record of who was accepted the fake refuses DATA; what counts is that every answer was waited for.
@@ -325,7 +301,6 @@ async def test_a_slow_server_has_time_for_every_reply(autojump_clock: MockClock)
 
 
 async def test_a_transaction_has_an_end(autojump_clock: MockClock) -> None:
-    """A server that takes 299 seconds for each of fifty recipients is left after an hour."""
     mx = FakeMx(answers={"RCPT": wait_and_say(299, b"250 ok\r\n")})
     begin = trio.current_time()
     result = await send(mx, transaction(*(f"r{number}@x.example" for number in range(50))))
@@ -350,16 +325,13 @@ async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) ->
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         nursery.cancel_scope.cancel()
     assert 180 <= trio.current_time() - begin <= 180 + WATCH_EVERY
-    assert (result.verdicts[0].cause, result.verdicts[0].stage) == (
-        Cause.TIMEOUT,
-        Stage.END_OF_DATA,
-    )
+    assert (result.verdicts[0].cause, result.verdicts[0].stage) == (Cause.TIMEOUT, Stage.END_OF_DATA)
 
 
 async def test_leave_is_short(autojump_clock: MockClock) -> None:
     """QUIT waits five seconds for its answer and no longer."""
     async with FakeMx(answers={"QUIT": silence}).memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         begin = trio.current_time()
         await connection.quit()
         assert trio.current_time() - begin == pytest.approx(5)
@@ -367,7 +339,6 @@ async def test_leave_is_short(autojump_clock: MockClock) -> None:
 
 
 async def test_timeouts_can_be_shortened(autojump_clock: MockClock) -> None:
-    """Every time is a setting of the connection."""
     begin = trio.current_time()
     await send(FakeMx(answers={"MAIL": silence}), timeouts=Timeouts(mail=7))
     assert 7 <= trio.current_time() - begin <= 7 + WATCH_EVERY
@@ -382,7 +353,7 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
     async with FakeMx(answers={point: silence}).memory() as stream:
         before = _tasks()
         with trio.move_on_after(1) as scope:
-            connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+            connection = await opened(stream)
             await connection.send(transaction())
             await connection.quit()
         assert scope.cancelled_caught
@@ -392,12 +363,9 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
 
 
 async def test_a_pending_cancellation_sends_no_message() -> None:
-    """Already cancelled: over a real socket too, no message is sent, and the connection is closed."""
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         with trio.CancelScope() as scope:
             scope.cancel()
             await connection.send(transaction())
@@ -415,8 +383,6 @@ def _tasks() -> int:
 
 @pytest.mark.parametrize("reset", [True, False])
 async def test_a_reset_connection_is_lost(reset: bool) -> None:
-    """ECONNRESET and an orderly end are both a lost connection, with the reason in words."""
-
     async def slam(stream: trio.abc.Stream) -> None:
         assert isinstance(stream, trio.SocketStream)
         if reset:
@@ -425,9 +391,7 @@ async def test_a_reset_connection_is_lost(reset: bool) -> None:
         raise trio.ClosedResourceError
 
     async with FakeMx(answers={"MAIL": slam}).listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         result = await connection.send(transaction())
     verdict = result.verdicts[0]
     assert verdict.cause is Cause.CONNECTION_LOST
@@ -435,21 +399,19 @@ async def test_a_reset_connection_is_lost(reset: bool) -> None:
 
 
 async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: MockClock) -> None:
-    """In lockstep, where every byte waits for its reader, a message goes through as well."""
     ours, theirs = trio.testing.lockstep_stream_pair()
     mx = FakeMx()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(mx.serve, ours)
-        connection = await SmtpConnection.open(theirs, "me.example", watch=DeadlineWatch())
+        connection = await opened(theirs)
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         await connection.quit()
     assert result.verdicts[0].kind is ResultKind.ACCEPTED
 
 
 async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
-    """A bug of ours is not a verdict; nothing was said, so the connection is good."""
     async with FakeMx().memory() as stream:
-        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
+        connection = await opened(stream)
         with pytest.raises(ValueError, match="not safe in a command"):
             await connection.send(transaction("a b@x.example"))
         assert (await connection.send(transaction())).verdicts[0].kind is ResultKind.ACCEPTED
@@ -464,7 +426,6 @@ class EndedAtTheLastMoment(Progress):
 
     @property
     def moved_at(self) -> float:
-        """As the class below."""
         return 0.0
 
     @moved_at.setter
@@ -478,9 +439,7 @@ async def test_a_delivery_is_ended_before_its_final_dot_or_not_at_all() -> None:
     """Ended when the go-ahead is there already, the message is not sent; a server that has it would have it twice."""
     mx = FakeMx(extensions=())
     async with mx.listening() as port:
-        connection = await SmtpConnection.open(
-            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
-        )
+        connection = await connect(port)
         with trio.CancelScope() as scope:
             progress = EndedAtTheLastMoment(scope, replies=3)  # the beginning, MAIL and RCPT
             await connection.send(transaction(), progress)

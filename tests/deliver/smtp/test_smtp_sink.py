@@ -22,7 +22,6 @@ pytestmark = needs("smtp-sink")
 
 @contextmanager
 def sink(*options: str) -> Iterator[int]:
-    """The port of an smtp-sink that runs meanwhile."""
     port = free_port()
     unprivileged = ["-u", "nobody"] if os.geteuid() == 0 else []  # it will not run as root
     command = [str(SMTP_SINK), *unprivileged, *options, f"127.0.0.1:{port}", "10"]
@@ -35,7 +34,6 @@ def sink(*options: str) -> Iterator[int]:
 
 
 async def dial(port: int) -> trio.SocketStream:
-    """Connect, as soon as it listens."""
     with trio.fail_after(10):
         while True:
             try:
@@ -46,7 +44,6 @@ async def dial(port: int) -> trio.SocketStream:
 
 @pytest.mark.parametrize("options", [[], ["-p"], ["-e"]], ids=["pipelining", "no pipelining", "no EHLO"])
 async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
-    """A hundred messages on one connection, each accepted for both recipients."""
     with sink(*options) as port:
         connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
         assert connection.capabilities.pipelining is (options == [])
@@ -68,7 +65,6 @@ async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
     ],
 )
 async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: ResultKind) -> None:
-    """Hard and soft errors, and a disconnect, as smtp-sink makes them."""
     with sink(*options) as port:
         connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
         mail = MailTransaction("from@x.example", ("a@x.example",), prepare(BODY))

@@ -3,7 +3,7 @@
 import datetime
 import ssl
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,20 +19,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from trio.testing import MockClock
 
-from appliance.deliver.dane import verifier
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
-from appliance.deliver.smtp.tls import (
-    TlsPlan,
-    TlsRecord,
-    TrustStore,
-    opportunistic_context,
-)
+from appliance.deliver.smtp.tls import TlsPlan, TlsRecord, TrustStore, opportunistic_context
+from appliance.deliver.tls_policy import verifier
 from appliance.dns.wire import Tlsa
 from appliance.tls.certificate import generate, verifying_context
 from tests.cpu_time import cpu_seconds
-from tests.fakes.mx import FakeMx, endless, hang_up, silence
+from tests.fakes.mx import FakeMx, endless, hang_up
 
 NAME = "mx.mail.example"
 AUTHORITY = trustme.CA()
@@ -41,30 +36,12 @@ TRUST = TrustStore([ssl.PEM_cert_to_DER_cert(AUTHORITY.cert_pem.bytes().decode()
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
 
-def _good() -> trustme.LeafCert:
-    return AUTHORITY.issue_cert(NAME)
-
-
-def _through_another() -> trustme.LeafCert:
-    return AUTHORITY.create_child_ca().issue_cert(NAME)
-
-
-def _wildcard() -> trustme.LeafCert:
-    return AUTHORITY.issue_cert("*.mail.example")
-
-
-def _expired() -> trustme.LeafCert:
-    return AUTHORITY.issue_cert(NAME, not_before=LONG_AGO, not_after=LONG_AGO + datetime.timedelta(days=90))
-
-
-def _mismatched() -> trustme.LeafCert:
-    return AUTHORITY.issue_cert("other.example")
-
-
-def _of_no_authority() -> trustme.LeafCert:
-    return trustme.CA().issue_cert(NAME)
-
-
+_good = partial(AUTHORITY.issue_cert, NAME)
+_through_another = partial(AUTHORITY.create_child_ca().issue_cert, NAME)
+_wildcard = partial(AUTHORITY.issue_cert, "*.mail.example")
+_expired = partial(AUTHORITY.issue_cert, NAME, not_before=LONG_AGO, not_after=LONG_AGO + datetime.timedelta(days=90))
+_mismatched = partial(AUTHORITY.issue_cert, "other.example")
+_of_no_authority = partial(trustme.CA().issue_cert, NAME)
 GOOD = [_good, _through_another, _wildcard]
 
 
@@ -85,27 +62,23 @@ BAD = [
 
 
 def server(certificate: trustme.LeafCert) -> ssl.SSLContext:
-    """What a server with this certificate uses."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     return context
 
 
 def opportunistic() -> TlsPlan:
-    """Any certificate, but it is looked at."""
     return TlsPlan(opportunistic_context(), NAME, verify=TRUST.verify)
 
 
 @cache
 def demanding() -> TlsPlan:
-    """A verified certificate, or nothing."""
     context = verifying_context(None)
     AUTHORITY.configure_trust(context)
     return TlsPlan(context, NAME, required=True)
 
 
 async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: RelayCredentials | None = None) -> TlsRecord | None:
-    """Deliver one message over a real socket; how it was encrypted."""
     async with mx.listening() as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         connection = await SmtpConnection.open(
@@ -120,7 +93,6 @@ async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: RelayCredential
 
 
 async def fail(mx: FakeMx, plan: TlsPlan) -> Verdict:
-    """Fail to open; no word of the mail may have been said."""
     async with mx.listening() as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         with pytest.raises(NotOpened) as caught:
@@ -133,7 +105,6 @@ async def fail(mx: FakeMx, plan: TlsPlan) -> Verdict:
 
 @pytest.mark.parametrize("certificate", GOOD)
 async def test_opportunistic_tls_records_a_good_certificate(certificate: Callable[[], trustme.LeafCert]) -> None:
-    """Version, cipher, verified, and the server's own certificate for DANE, in one handshake."""
     shown = certificate()
     mx = FakeMx(tls=server(shown))
     record = await deliver(mx, opportunistic())
@@ -149,7 +120,6 @@ async def test_opportunistic_tls_records_a_good_certificate(certificate: Callabl
 async def test_opportunistic_tls_takes_and_records_a_bad_certificate(
     certificate: Callable[[], trustme.LeafCert], fault: str
 ) -> None:
-    """Expired, for another name or of an unknown authority: encrypted all the same, and the reason recorded."""
     record = await deliver(FakeMx(tls=server(certificate())), opportunistic())
     assert record is not None
     assert record.verified is False
@@ -159,18 +129,14 @@ async def test_opportunistic_tls_takes_and_records_a_bad_certificate(
 
 @pytest.mark.parametrize("certificate", GOOD)
 async def test_demanded_verification_passes_a_good_certificate(certificate: Callable[[], trustme.LeafCert]) -> None:
-    """A context that verifies is recorded as verified."""
     record = await deliver(FakeMx(tls=server(certificate())), demanding())
     assert record is not None
     assert record.verified
-    assert record.certificate
 
 
 @pytest.mark.parametrize("certificate", [bad for bad, _ in BAD])
 async def test_demanded_verification_breaks_off(certificate: Callable[[], trustme.LeafCert]) -> None:
-    """A bad certificate ends the connection before any mail, temporarily, with the cause named."""
-    verdict = await fail(FakeMx(tls=server(certificate())), demanding())
-    assert verdict.cause is Cause.TLS_NOT_VERIFIED
+    assert (await fail(FakeMx(tls=server(certificate())), demanding())).cause is Cause.TLS_NOT_VERIFIED
 
 
 async def test_a_verifier_of_ones_own_decides_when_it_must() -> None:
@@ -197,14 +163,12 @@ async def test_a_verifier_of_ones_own_decides_when_it_must() -> None:
 
 
 async def test_without_a_verifier_nothing_is_called_verified() -> None:
-    """A context that does not verify, and no verifier: not verified."""
     record = await deliver(FakeMx(tls=server(_good())), TlsPlan(opportunistic_context(), NAME))
     assert record is not None
     assert not record.verified
 
 
 async def test_must_verify_without_a_verifier_never_passes() -> None:
-    """A plan that demands and has nothing to verify with fails closed."""
     plan = TlsPlan(opportunistic_context(), NAME, must_verify=True)
     assert (await fail(FakeMx(tls=server(_good())), plan)).cause is Cause.TLS_NOT_VERIFIED
 
@@ -229,8 +193,6 @@ async def test_a_broken_handshake_is_temporary(broken: bytes) -> None:
 
 
 async def test_garbage_for_a_handshake_is_a_failed_handshake() -> None:
-    """After the 220 the server sends anything but TLS."""
-
     async def garbage(stream: trio.abc.Stream) -> None:
         await stream.send_all(b"220 go\r\n")
         await stream.receive_some()
@@ -241,13 +203,12 @@ async def test_garbage_for_a_handshake_is_a_failed_handshake() -> None:
     assert verdict.cause is Cause.TLS_FAILED
 
 
+async def stuck(stream: trio.abc.Stream) -> None:
+    await stream.send_all(b"220 go\r\n")
+    await trio.sleep_forever()
+
+
 async def test_a_handshake_has_its_time(autojump_clock: MockClock) -> None:
-    """A server that says 220 and then nothing is left after a minute."""
-
-    async def stuck(stream: trio.abc.Stream) -> None:
-        await stream.send_all(b"220 go\r\n")
-        await trio.sleep_forever()
-
     begin = trio.current_time()
     async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
         with pytest.raises(NotOpened) as caught:
@@ -258,7 +219,6 @@ async def test_a_handshake_has_its_time(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "a" * 64 + ".example", "mx..example", "*.example", "mx.example."])
 async def test_a_name_tls_cannot_use_is_a_failed_handshake_at_worst(name: str) -> None:
-    """Whatever DNS calls the server, nothing is raised but NotOpened."""
     plan = TlsPlan(opportunistic_context(), name, verify=TRUST.verify)
     causes = []
     async with FakeMx(tls=server(_good())).memory() as stream:
@@ -296,7 +256,6 @@ async def test_who_insists_on_a_certificate_insists_on_tls() -> None:
 
 @pytest.mark.parametrize("implicit", [True, False])
 async def test_a_relay_is_logged_in_to_under_tls(implicit: bool) -> None:
-    """By STARTTLS or from the first byte; the password is in no transcript."""
     mx = FakeMx(tls=server(_good()), implicit_tls=implicit, logins={"user": "hunter2"})
     context = demanding().context
     plan = TlsPlan(context, NAME, required=True, implicit=implicit)
@@ -307,18 +266,11 @@ async def test_a_relay_is_logged_in_to_under_tls(implicit: bool) -> None:
 
 
 async def test_implicit_tls_to_a_plain_server_fails() -> None:
-    """A greeting in the clear where TLS was to begin is a failed handshake."""
     plan = TlsPlan(demanding().context, NAME, required=True, implicit=True)
     assert (await fail(FakeMx(), plan)).cause is Cause.TLS_FAILED
 
 
 async def test_cancellation_in_the_handshake_closes_the_stream(autojump_clock: MockClock) -> None:
-    """Cancelled while shaking hands: closed, and nothing swallowed."""
-
-    async def stuck(stream: trio.abc.Stream) -> None:
-        await stream.send_all(b"220 go\r\n")
-        await silence(stream)
-
     async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
         with trio.move_on_after(1) as scope:
             await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), tls=opportunistic())
@@ -348,14 +300,12 @@ def test_an_unreadable_chain_is_not_verified(chain: tuple[bytes, ...]) -> None:
 
 
 def test_an_address_is_verified_as_an_address() -> None:
-    """A certificate for an IP address is good for that address only."""
     chain = (ssl.PEM_cert_to_DER_cert(AUTHORITY.issue_cert("127.0.0.1").cert_chain_pems[0].bytes().decode()),)
     assert TRUST.verify(chain, "127.0.0.1") is None
     assert TRUST.verify(chain, "127.0.0.2") is not None
 
 
 def test_the_system_s_roots_can_be_read() -> None:
-    """Old roots with odd serial numbers do not stop the program; a certificate of ours is not among theirs."""
     chain = (ssl.PEM_cert_to_DER_cert(_good().cert_chain_pems[0].bytes().decode()),)
     roots = ssl.create_default_context().get_ca_certs(binary_form=True)
     assert TrustStore(roots).verify(chain, NAME) is not None
@@ -367,7 +317,6 @@ KEY = ec.generate_private_key(ec.SECP521R1())  # the slowest to verify by
 
 
 def shown(subject: str, issuer: str, key: CertificatePublicKeyTypes, *, authority: bool = True) -> bytes:
-    """A certificate (DER) that KEY has signed, in the name of any issuer."""
     made = x509.CertificateBuilder(
         subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]),
         issuer_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
@@ -398,7 +347,6 @@ def test_a_chain_that_leads_back_to_itself_is_soon_refused(pairs: list[str]) -> 
     "numbers", [RSAPublicNumbers(65_537, (1 << 16_383) + 1), RSAPublicNumbers((1 << 63) + 1, (1 << 4_095) + 1)]
 )
 def test_no_certificate_is_verified_by_a_key_that_takes_long(numbers: RSAPublicNumbers) -> None:
-    """One signature by the largest keys takes as long as a hundred by usual ones."""
     authority = shown("a", "root", numbers.public_key())
     chain = (shown(NAME, "a", KEY.public_key(), authority=False), authority)
     assert "too large" in str(TRUST.verify(chain, NAME))
@@ -406,7 +354,6 @@ def test_no_certificate_is_verified_by_a_key_that_takes_long(numbers: RSAPublicN
 
 
 def test_an_authority_is_found_in_any_order_and_beside_its_root() -> None:
-    """Servers show the root as well, or something in between, and not always in order."""
     root = shown("root", "root", KEY.public_key())
     chain = (
         shown(NAME, "a", KEY.public_key(), authority=False),

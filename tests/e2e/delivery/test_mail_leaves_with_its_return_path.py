@@ -89,7 +89,7 @@ async def test_mail_leaves_with_its_return_path(tmp_path: Path) -> None:
         found = await verified(made)
         assert found["return_path"] == NAME
         assert found["return_path_at"] is not None
-        await made.logged("return path in use: found in DNS")
+        await made.logged("return path in use: published in DNS")
 
         async def in_use() -> bool:
             await made.final(await made.send("probe@a.test"))

@@ -99,11 +99,13 @@ async def cluster(
     own: Mapping[str, str] | None = None,
     role: Role = Role.CUSTOMER,
     clocks: Mapping[str, Path] | None = None,
+    own_hosts: bool = False,
 ) -> AsyncIterator[Cluster]:
     """Running nodes of these names; `settings` are lines of [delivery].
 
     `own` are lines of [delivery] that one node alone has, `role` is that of the only account. Some nodes reach the
-    database elsewhere, or tell the time by clocks that can be set (tests/set_clock.py).
+    database elsewhere, or tell the time by clocks that can be set (tests/set_clock.py). `own_hosts` gives each node a
+    host name of its own, NODE.example.com.
     """
     dns, mx_port = DnsServer({}, ttl=1, negative_ttl=1), free_port()
     async with trio.open_nursery() as nursery:
@@ -115,6 +117,8 @@ async def cluster(
             home = directory / name
             lines = [(own or {}).get(name, ""), *settings]
             file = node_config(home, name, (far or {}).get(name, url), endpoint.port, mx_port, lines, more)
+            if own_hosts:
+                file.write_text(file.read_text().replace('"mail.example.com"', f'"{name}.example.com"'))
             (home / "data").mkdir(mode=0o700)
             shutil.copy(directory / KEY_FILE, home / "data" / KEY_FILE)
             environment = {CLOCK_FILE: str(clocks[name])} if clocks and name in clocks else {}

@@ -189,6 +189,29 @@ async def test_a_killed_and_a_suspended_node_are_taken_over(tmp_path: Path, url:
         assert (await made.request("b", "GET", f"/emails/{in_session}")).json()["status"] == "delivered"
 
 
+async def test_every_node_prints_one_spf_record_that_permits_all_nodes(tmp_path: Path, url: str) -> None:
+    """By the API and by the command, on either node; a record with one node only is wrong on both."""
+    async with cluster(tmp_path, url, ("a", "b"), own_hosts=True) as made:
+        for number, name in enumerate(made.nodes, start=1):
+            made.dns.zone[f"{name}.example.com"] = {"A": [f"192.0.2.{number}"]}
+        made.dns.zone["example.com"] = {"TXT": ['"v=spf1 a:a.example.com -all"']}
+        for name, node in made.nodes.items():
+            login = await trio.to_thread.run_sync(node.login)
+            domain = (await made.request(name, "GET", "/v1/domains/example.com", login)).json()
+            printed = await trio.to_thread.run_sync(
+                command, node.config_file, "domain", "records", "demo", "example.com"
+            )
+            for records in (domain["records"], printed["records"]):
+                values = [one["value"] for one in records if one["value"].startswith("v=spf1")]
+                assert values == ["v=spf1 a:a.example.com a:b.example.com -all"], name
+            checked = (await made.request(name, "POST", "/v1/domains/example.com/verify", login)).json()
+            (spf,) = [one for one in checked["records"] if one["value"].startswith("v=spf1")]
+            assert (spf["status"], spf["note"]) == (
+                "differs",
+                "it does not let b.example.com send: put a:b.example.com into it",
+            )
+
+
 async def test_a_node_that_was_suspended_for_a_moment_goes_on(tmp_path: Path, url: str) -> None:
     """Its lease has not expired, and no other has its mail; one whose lease has, unadopted, goes on too."""
     grey = grey_addresses(4)

@@ -9,8 +9,8 @@ import trio
 
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.pool_limiters import PoolLimiters
-from appliance.deliver.providers import ProviderServers, pools
+from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
+from appliance.deliver.providers import pools
 from appliance.environment import Environment
 from appliance.model.accounts import Account
 from appliance.model.mail import OutgoingSession

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
+from appliance.concurrency.fair_share import QUEUED_PER_OWNER, SERVER_WORK
 from appliance.errors import Code, Refused
 from appliance.store.engine import rows
 from appliance.store.sqlite.background_reader import Scanner

@@ -28,7 +28,7 @@ DEAD = DnsRecord(RecordKind.SPF, "dead.example", "v=spf1 -all", "")
 QUICK = DnsRecord(RecordKind.SPF, "quick.example", "v=spf1 -all", "")
 
 
-async def dns(_resolver: object, _host: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
+async def dns(_resolver: object, wanted: list[DnsRecord]) -> list[CheckedRecord]:
     """A DNS that answers for one of them at once, and for the other never."""
     if DEAD in wanted:
         await trio.sleep_forever()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.concurrency.workers import ON_LOOP
+from appliance.concurrency.fair_share import ON_LOOP
 from appliance.model.dashboard import FeedbackKind
 from appliance.model.reports import DmarcDay, DmarcSource, DmarcStanding, DomainReports, SeenSource, TlsDay, TlsStanding
 from appliance.web.api.feedback import (

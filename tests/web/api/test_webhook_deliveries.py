@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from appliance.concurrency.workers import Workers
+from appliance.concurrency.fair_share import Workers
 from appliance.config.load import load
 from appliance.environment import Environment
 from appliance.model.accounts import Role, User

@@ -4,9 +4,16 @@ import base64
 
 import pytest
 
-from appliance.deliver.smtp.opening import Opening, OpeningState
-from appliance.deliver.smtp.protocol import Cause, RelayCredentials, ResultKind, Stage, UnsafeArgument
-from appliance.deliver.smtp.reply import ReplyReader
+from appliance.deliver.smtp.protocol import (
+    Cause,
+    RelayCredentials,
+    ReplyReader,
+    ResultKind,
+    Stage,
+    UnsafeArgument,
+    Verdict,
+)
+from appliance.deliver.smtp.sending import Opening, OpeningState
 from appliance.deliver.smtp.tls import TlsPlan, opportunistic_context
 
 LOGIN = RelayCredentials("user", "hunter2")
@@ -20,19 +27,23 @@ def opening(
     implicit: bool = False,
     credentials: RelayCredentials | None = None,
 ) -> Opening:
-    """An opening with a clock that stands still."""
     plan = TlsPlan(opportunistic_context(), "mx.example", required=required, implicit=implicit)
     return Opening("me.example", ReplyReader(), lambda: 0.0, plan if starttls or implicit else None, credentials)
 
 
 def said(session: Opening, answer: bytes) -> bytes:
-    """What the client says in answer to that."""
     session.receive(answer)
     return b"".join(session.output())
 
 
+def ended(session: Opening, *answers: bytes) -> Verdict:
+    for answer in answers:
+        session.receive(answer)
+    assert session.verdict is not None
+    return session.verdict
+
+
 def encrypted(auth: bytes) -> Opening:
-    """An opening with credentials, encrypted and greeted with the AUTH line given."""
     session = opening(implicit=True, credentials=LOGIN)
     session.secured("TLS")
     session.receive(b"220 mx\r\n")
@@ -42,7 +53,6 @@ def encrypted(auth: bytes) -> Opening:
 
 
 def test_a_plain_session_is_ready_after_ehlo() -> None:
-    """Greeting, EHLO, ready, and the capabilities known."""
     session = opening()
     stages = [session.awaiting]
     assert session.output() == []
@@ -56,7 +66,6 @@ def test_a_plain_session_is_ready_after_ehlo() -> None:
 
 @pytest.mark.parametrize("code", [500, 502, 504, 550])
 def test_a_server_without_ehlo_is_greeted_with_helo(code: int) -> None:
-    """Any 5xx to EHLO is followed by HELO, and then nothing is offered."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.output()
@@ -90,35 +99,25 @@ PATHS: dict[Stage, list[bytes]] = {
 def test_a_refusal_ends_the_session_at_its_stage(path: Stage, stage: Stage, family: int, kind: ResultKind) -> None:
     """4xx is deferred, 5xx rejected, an answer out of place lost; a refused STARTTLS is never more than temporary."""
     session = opening(starttls=True, required=True)
-    for step in PATHS[path]:
-        session.receive(step)
-    session.receive(b"%d50 no\r\n" % family)
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage, session.awaiting) == (kind, stage, None)
-    assert session.verdict.reply is not None
+    verdict = ended(session, *PATHS[path], b"%d50 no\r\n" % family)
+    assert (verdict.kind, verdict.stage, session.awaiting) == (kind, stage, None)
+    assert verdict.reply is not None
 
 
 @pytest.mark.parametrize("family", [3, 4, 5])
 def test_a_refused_helo_is_a_refused_ehlo(family: int) -> None:
-    """After the fallback too, the server's answer decides."""
     session = opening()
-    session.receive(b"220 mx\r\n")
-    session.receive(b"500 what\r\n")
-    session.receive(b"%d50 no\r\n" % family)
-    assert session.verdict is not None
-    assert session.verdict.stage is Stage.EHLO
-    assert session.verdict.kind is {3: ResultKind.LOST, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}[family]
+    verdict = ended(session, b"220 mx\r\n", b"500 what\r\n", b"%d50 no\r\n" % family)
+    assert verdict.stage is Stage.EHLO
+    assert verdict.kind is {3: ResultKind.LOST, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}[family]
 
 
 @pytest.mark.parametrize("path", list(PATHS))
 def test_421_defers_everywhere(path: Stage) -> None:
     """A server that closes says so with 421, whatever it was asked; that is temporary."""
     session = opening(starttls=True)
-    for step in PATHS[path]:
-        session.receive(step)
-    session.receive(b"421 4.3.2 shutting down\r\n")
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage, session.verdict.code) == (ResultKind.DEFERRED, path, 421)
+    verdict = ended(session, *PATHS[path], b"421 4.3.2 shutting down\r\n")
+    assert (verdict.kind, verdict.stage, verdict.code) == (ResultKind.DEFERRED, path, 421)
 
 
 @pytest.mark.parametrize("path", list(PATHS))
@@ -131,17 +130,12 @@ def test_421_defers_everywhere(path: Stage) -> None:
     ],
 )
 def test_no_usable_answer_is_lost_everywhere(path: Stage, data: bytes, cause: Cause) -> None:
-    """A disconnect, another protocol or mixed codes are lost, with the stage they came at."""
     session = opening(starttls=True)
-    for step in PATHS[path]:
-        session.receive(step)
-    session.receive(data)
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause, session.verdict.stage) == (ResultKind.LOST, cause, path)
+    verdict = ended(session, *PATHS[path], data)
+    assert (verdict.kind, verdict.cause, verdict.stage) == (ResultKind.LOST, cause, path)
 
 
 def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
-    """After the handshake EHLO is said again, and only its answer counts."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.output()
@@ -159,15 +153,11 @@ def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
 def test_nothing_may_follow_the_go_ahead_for_tls(rest: bytes) -> None:
     """Whatever comes in the clear behind the 220 would be taken for a protected answer: the session ends."""
     session = opening(starttls=True)
-    session.receive(b"220 mx\r\n")
-    session.receive(EHLO_TLS)
-    session.receive(b"220 go\r\n" + rest)
-    assert session.verdict is not None
-    assert (session.verdict.cause, session.verdict.stage) == (Cause.PROTOCOL_FAULT, Stage.STARTTLS)
+    verdict = ended(session, b"220 mx\r\n", EHLO_TLS, b"220 go\r\n" + rest)
+    assert (verdict.cause, verdict.stage) == (Cause.PROTOCOL_FAULT, Stage.STARTTLS)
 
 
 def test_a_refused_starttls_is_passed_over_unless_required() -> None:
-    """Opportunistic TLS goes on in the clear on the same connection."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.receive(EHLO_TLS)
@@ -178,25 +168,21 @@ def test_a_refused_starttls_is_passed_over_unless_required() -> None:
 def test_required_tls_that_is_not_offered_ends_the_session() -> None:
     """No word of the mail is said to a server that cannot encrypt."""
     session = opening(starttls=True, required=True)
-    session.receive(b"220 mx\r\n")
-    session.receive(b"250 mx\r\n")
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.TLS_NOT_OFFERED)
+    verdict = ended(session, b"220 mx\r\n", b"250 mx\r\n")
+    assert (verdict.kind, verdict.cause) == (ResultKind.LOST, Cause.TLS_NOT_OFFERED)
 
 
 def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
-    """The driver's report becomes the verdict."""
     session = opening(starttls=True)
     session.receive(b"220 mx\r\n")
     session.receive(EHLO_TLS)
     session.receive(b"220 go\r\n")
     session.not_secured(Cause.TLS_FAILED, "the TLS handshake failed: X")
-    assert session.verdict is not None
-    assert (session.verdict.cause, session.verdict.stage) == (Cause.TLS_FAILED, Stage.STARTTLS)
+    verdict = ended(session)
+    assert (verdict.cause, verdict.stage) == (Cause.TLS_FAILED, Stage.STARTTLS)
 
 
 def test_implicit_tls_begins_with_the_handshake() -> None:
-    """Nothing is awaited before it, and the greeting after it."""
     session = opening(implicit=True)
     assert (session.state, session.awaiting) == (OpeningState.HANDSHAKE, None)
     session.secured("TLSv1.3")
@@ -204,7 +190,6 @@ def test_implicit_tls_begins_with_the_handshake() -> None:
 
 
 def test_auth_plain_is_one_command() -> None:
-    """PLAIN is preferred and goes with its initial response."""
     session = encrypted(b"AUTH LOGIN PLAIN")
     secret = base64.b64encode(b"\0user\0hunter2")
     assert b"".join(session.output()) == b"AUTH PLAIN " + secret + b"\r\n"
@@ -213,7 +198,6 @@ def test_auth_plain_is_one_command() -> None:
 
 
 def test_auth_plain_is_repeated_for_a_server_that_asks() -> None:
-    """A 334 to AUTH PLAIN gets the same response as its own line."""
     session = encrypted(b"AUTH PLAIN")
     session.output()
     assert said(session, b"334\r\n") == base64.b64encode(b"\0user\0hunter2") + b"\r\n"
@@ -222,7 +206,6 @@ def test_auth_plain_is_repeated_for_a_server_that_asks() -> None:
 
 
 def test_auth_login_answers_twice() -> None:
-    """LOGIN gives the user name, then the password."""
     session = encrypted(b"AUTH LOGIN")
     assert b"".join(session.output()) == b"AUTH LOGIN\r\n"
     assert said(session, b"334 VXNlcm5hbWU6\r\n") == base64.b64encode(b"user") + b"\r\n"
@@ -237,35 +220,28 @@ def test_auth_login_answers_twice() -> None:
 )
 @pytest.mark.parametrize("asked", [0, 1, 2])
 def test_a_refused_login_ends_the_session(auth: bytes, code: int, kind: ResultKind, asked: int) -> None:
-    """4xx and 5xx at any step of AUTH are verdicts at the stage `auth`."""
-    session = encrypted(auth)
-    for _ in range(min(asked, 1) if auth == b"AUTH PLAIN" else asked):
-        session.receive(b"334 \r\n")
-    session.receive(b"%d no\r\n" % code)
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage) == (kind, Stage.AUTH)
+    asks = min(asked, 1) if auth == b"AUTH PLAIN" else asked
+    verdict = ended(encrypted(auth), *[b"334 \r\n"] * asks, b"%d no\r\n" % code)
+    assert (verdict.kind, verdict.stage) == (kind, Stage.AUTH)
 
 
 def test_a_server_without_our_mechanisms_is_temporary() -> None:
-    """No PLAIN and no LOGIN is the operator's trouble, not the recipients'."""
     session = encrypted(b"AUTH GSSAPI")
-    assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.AUTH_NOT_OFFERED)
+    verdict = ended(session)
+    assert (verdict.kind, verdict.cause) == (ResultKind.LOST, Cause.AUTH_NOT_OFFERED)
 
 
 def test_credentials_never_go_out_in_the_clear() -> None:
-    """AUTH offered without TLS is not used."""
     session = opening(credentials=LOGIN)
     session.receive(b"220 mx\r\n")
     session.output()
     assert said(session, b"250-mx\r\n250 AUTH PLAIN\r\n") == b""
-    assert session.verdict is not None
-    assert session.verdict.cause is Cause.TLS_NOT_OFFERED
+    verdict = ended(session)
+    assert verdict.cause is Cause.TLS_NOT_OFFERED
 
 
 @pytest.mark.parametrize("auth", [b"AUTH PLAIN", b"AUTH LOGIN"])
 def test_no_secret_is_in_the_transcript(auth: bytes) -> None:
-    """Neither the password nor its base64 is recorded."""
     session = encrypted(auth)
     session.receive(b"334 \r\n")
     session.receive(b"334 \r\n")
@@ -277,6 +253,5 @@ def test_no_secret_is_in_the_transcript(auth: bytes) -> None:
 
 
 def test_a_name_that_cannot_be_said_is_refused_at_once() -> None:
-    """A bad name of our own raises before anything is sent."""
     with pytest.raises(UnsafeArgument):
         Opening("me\r\nRSET", ReplyReader(), lambda: 0.0)

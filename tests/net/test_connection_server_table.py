@@ -10,17 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.net.connection_limits import KNOWN_FOR, NETWORKS_KNOWN, ConnectionTable, KnownNetworks
+from appliance.net.connection_server import KNOWN_FOR, NETWORKS_KNOWN, ConnectionTable, KnownNetworks
 
 
 @dataclass(eq=False)
 class Connection:
-    """One that notes whether it had to end."""
-
     evicted: bool = False
 
     def evict(self) -> None:
-        """End."""
         self.evicted = True
 
 
@@ -29,7 +26,6 @@ Table = ConnectionTable[Connection]
 
 @contextmanager
 def filled(table: Table, *addresses: str) -> Iterator[list[Connection]]:
-    """A table with a connection from each of these addresses, all waiting for their clients."""
     with ExitStack() as stack:
         made = []
         for address in addresses:
@@ -40,7 +36,6 @@ def filled(table: Table, *addresses: str) -> Iterator[list[Connection]]:
 
 
 def is_empty(table: Table) -> bool:
-    """Whether no count of it is left."""
     counts = (table.by_address, table.by_credential, table.by_account)
     left = (table.open, *counts, table._from_unknown, table._messages, table._queued, table._queues)
     return not any(left) and not any(table._waiting)
@@ -50,7 +45,6 @@ def is_empty(table: Table) -> bool:
 
 
 def test_one_address_has_its_own_limit() -> None:
-    """Beyond it there is no room for this address and there is for others; a connection that leaves makes room."""
     table: Table = ConnectionTable(limit=10, limit_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, _):
         assert not table.admits("192.0.2.1")
@@ -74,14 +68,12 @@ def test_one_address_has_its_own_limit() -> None:
     ],
 )
 def test_a_network_is_one_client(one: str, other: str, same: bool) -> None:
-    """A public IPv6 /64 counts as one address, and IPv4 carried by IPv6 as IPv4."""
     table: Table = ConnectionTable(limit=10, limit_per_address=1)
     with filled(table, one):
         assert table.admits(other) is not same
 
 
 def test_a_trusted_proxy_brings_many() -> None:
-    """Its connections count in all only."""
     table: Table = ConnectionTable(2, 1, (ipaddress.ip_network("10.0.0.0/8"),))
     with filled(table, "10.0.0.1", "10.0.0.1") as connections:
         for connection in connections:
@@ -90,7 +82,6 @@ def test_a_trusted_proxy_brings_many() -> None:
 
 
 def test_a_login_counts_for_its_credential_instead() -> None:
-    """It frees its address's place, has a limit of its own, and is counted off once."""
     table: Table = ConnectionTable(limit=10, limit_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, second):
         assert table.log_in(first, "acc_1", "smtp_1", 1)
@@ -107,7 +98,6 @@ def test_a_login_counts_for_its_credential_instead() -> None:
 
 
 def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
-    """One connection ends for each new one, in the order in which they began to wait."""
     table: Table = ConnectionTable(limit=3, limit_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, second, third):
         table.mark_busy(first)
@@ -120,7 +110,6 @@ def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
 
 
 def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
-    """A table full of requests and logged-in sessions admits no client at all."""
     known = KnownNetworks()
     known.note("192.0.2.9")
     table: Table = ConnectionTable(limit=2, limit_per_address=9, known=known)
@@ -135,7 +124,6 @@ def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
 
 
 def test_a_message_of_a_client_that_does_not_log_in_does_not_give_way() -> None:
-    """A mail server's connection is kept from when its message begins until it is stored."""
     table: Table = ConnectionTable(limit=3, limit_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (server, starts_tls, idle):
         table.mark_session(server, busy=True, has_message=True)
@@ -149,7 +137,6 @@ def test_a_message_of_a_client_that_does_not_log_in_does_not_give_way() -> None:
 
 
 def test_messages_of_clients_that_do_not_log_in_keep_half_of_the_table() -> None:
-    """However many are half sent, new clients are admitted; a message that ends makes room for another."""
     table: Table = ConnectionTable(limit=4, limit_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4") as (first, second, third, fourth):
         for connection in (first, second, third):
@@ -178,7 +165,6 @@ def test_known_networks_have_a_part_of_the_table() -> None:
 
 
 def test_an_authenticated_connection_between_requests_gives_way_last_and_to_known_networks_only() -> None:
-    """Others are refused before it ends, and all that have not authenticated end first."""
     known = KnownNetworks()
     known.note("192.0.2.9")
     table: Table = ConnectionTable(limit=2, limit_per_address=9, known=known)
@@ -194,7 +180,6 @@ def test_an_authenticated_connection_between_requests_gives_way_last_and_to_know
 
 
 def test_the_counts_hold_whatever_happens() -> None:
-    """After thousands of steps in any order the table is within its limits, and empty at the end."""
     chance, known = random.Random(20_261_115), KnownNetworks()
     table: Table = ConnectionTable(limit=8, limit_per_address=4, known=known)
     inside: list[tuple[Connection, ExitStack]] = []
@@ -234,7 +219,6 @@ def test_the_counts_hold_whatever_happens() -> None:
 
 
 def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only() -> None:
-    """Sessions that only stay logged in do not keep a client out that is known; a message under way is finished."""
     known = KnownNetworks()
     known.note("192.0.2.9")
     table: Table = ConnectionTable(limit=2, limit_per_address=9, known=known)
@@ -249,7 +233,6 @@ def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only(
 
 
 def test_an_account_has_half_of_the_table() -> None:
-    """However many credentials it makes for itself."""
     table: Table = ConnectionTable(limit=4, limit_per_address=9)
     with filled(table, *["192.0.2.1"] * 4) as connections:
         logins = [table.log_in(each, "acc_1", f"smtp_{number}", 9) for number, each in enumerate(connections)]
@@ -263,7 +246,6 @@ def test_an_account_has_half_of_the_table() -> None:
 
 
 async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs_in(autojump_clock: MockClock) -> None:
-    """It waits for as long as it is told to, and others of its network that leave or log in let it in."""
     table: Table = ConnectionTable(limit=16, limit_per_address=1)
     came: list[bool] = []
 
@@ -284,7 +266,6 @@ async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs
 
 
 async def test_not_many_wait_for_a_place(autojump_clock: MockClock) -> None:
-    """Of one network an eighth of the table, and of all a half: more are sent away at once."""
     table: Table = ConnectionTable(limit=16, limit_per_address=1)
     with filled(table, *(f"192.0.2.{number}" for number in range(9))):
         async with trio.open_nursery() as nursery:
@@ -304,7 +285,6 @@ async def test_not_many_wait_for_a_place(autojump_clock: MockClock) -> None:
 
 
 def test_a_network_is_known_for_a_day_and_few_are_remembered() -> None:
-    """Each authenticated request begins the day anew, and of too many networks the longest unseen are forgotten."""
     now = 0.0
     known = KnownNetworks(lambda: now)
     assert not len(known.seen)

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.deliver.due_mail import (
-    LEAST_PER_ACCOUNT,
-    RECIPIENTS_PER_POLL,
-    RECIPIENTS_PER_VISIT,
-    DueMail,
-    Envelope,
-    envelopes,
-)
+from appliance.deliver.pending import LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL, RECIPIENTS_PER_VISIT, DueMail, envelopes
+from appliance.deliver.preparing import Envelope
 from appliance.environment import Environment
 from appliance.model.accounts import Role
 from appliance.store import Store, open_store
@@ -28,35 +22,29 @@ BIG, SMALL = "big", "small"
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """An empty store."""
     async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
 async def account(store: Store, name: str) -> str:
-    """A new account's id."""
     return (await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 10**9)).id
 
 
 def everything(account: str, domain: str) -> bool:
-    """Every pool wants more."""
     return True
 
 
 async def backlog(store: Store, tmp_path: Path, count: int, *, domains: int = 1) -> DueMail:
-    """A store with one account's backlog; what looks at it."""
     fill_queue(tmp_path, await account(store, BIG), count, domains=domains, told=False)
     return DueMail(store, store.messages.env)
 
 
 def take_all(due_mail: DueMail, found: list[Envelope]) -> None:
-    """As the scheduler does."""
     for envelope in found:
         due_mail.take(envelope)
 
 
 async def test_little_mail_is_found_in_one_look(store: Store) -> None:
-    """All that is due is found, grouped by message and domain; what is taken is not found again until released."""
     due_mail = DueMail(store, store.messages.env)
     mine = await account(store, SMALL)
     new = message(store.messages.env, mine, "a@one.test", "b@one.test", "c@two.test")
@@ -74,7 +62,6 @@ async def test_little_mail_is_found_in_one_look(store: Store) -> None:
 
 
 async def test_a_hundred_thousand_do_not_hide_one(store: Store, tmp_path: Path) -> None:
-    """One account's 100,000 queued messages, and another's single one is in the first look, and before most."""
     due_mail = await backlog(store, tmp_path, 100_000)
     mine = await account(store, SMALL)
     single = message(store.messages.env, mine, "ada@elsewhere.test")
@@ -85,7 +72,6 @@ async def test_a_hundred_thousand_do_not_hide_one(store: Store, tmp_path: Path) 
 
 
 async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> None:
-    """What was tried before, and is due again, is in the next look before thousands of the same lane that are older."""
     due_mail = await backlog(store, tmp_path, 5_000)
     take_all(due_mail, await due_mail.all(everything))
     assert due_mail.is_behind
@@ -102,7 +88,6 @@ async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> 
 
 
 async def test_the_same_destination_is_no_excuse(store: Store, tmp_path: Path) -> None:
-    """The single one is found at once also when it goes to the very domain of the backlog."""
     due_mail = await backlog(store, tmp_path, 5_000)
     take_all(due_mail, await due_mail.all(everything))
     mine = await account(store, SMALL)
@@ -112,7 +97,6 @@ async def test_the_same_destination_is_no_excuse(store: Store, tmp_path: Path) -
 
 
 async def test_a_full_pool_does_not_hide_the_others(store: Store, tmp_path: Path) -> None:
-    """Of an account with mail for many domains only those whose pool wants more are found, and they are found."""
     due_mail = await backlog(store, tmp_path, 5_000, domains=200)
     wanted = {f"d{number}.example.net" for number in range(150, 160)}
     seen: Counter[str] = Counter()
@@ -124,7 +108,6 @@ async def test_a_full_pool_does_not_hide_the_others(store: Store, tmp_path: Path
 
 
 async def test_every_domain_has_its_turn(store: Store, tmp_path: Path) -> None:
-    """Look after look goes on where the last one ended, until everything has been found once."""
     due_mail = await backlog(store, tmp_path, 3_000, domains=300)
     seen: Counter[str] = Counter()
     for _ in range(200):
@@ -136,7 +119,6 @@ async def test_every_domain_has_its_turn(store: Store, tmp_path: Path) -> None:
 
 
 async def test_many_accounts_share_a_look(store: Store, tmp_path: Path) -> None:
-    """With a hundred accounts behind, one look takes in a bounded number, and after a few all have been visited."""
     accounts = [await account(store, f"account{number}") for number in range(100)]
     for each in accounts:
         fill_queue(tmp_path, each, 60, told=False)
@@ -155,7 +137,6 @@ async def test_many_accounts_share_a_look(store: Store, tmp_path: Path) -> None:
 async def test_behind_a_backlog_one_way_of_looking_is_enough(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While rounds find plenty, the queue is not read by time as well; when they do not, it is."""
     due_mail = await backlog(store, tmp_path, 1_000)
     by_time = []
     due = Queue.due
@@ -174,7 +155,6 @@ async def test_behind_a_backlog_one_way_of_looking_is_enough(
 
 
 async def test_one_transaction_is_not_too_long(store: Store) -> None:
-    """A message for 120 at one domain makes a envelope of 50 at a time, and of each message only one."""
     mine = await account(store, SMALL)
     new = message(store.messages.env, mine, *(f"user{number}@one.test" for number in range(120)))
     await store.messages.accept(new)

@@ -8,13 +8,14 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.domain_watch import DomainWatch
-from appliance.deliver.return_paths import (
+from appliance.deliver.domain_watch import (
     DOMAINS_PER_ROUND,
     RETURN_PATH_CHECK_EVERY,
     RETURN_PATH_IN_USE_EVERY,
+    DomainWatch,
     ReturnPathWatch,
 )
+from appliance.dns.records import Senders, return_path_records
 from appliance.environment import Environment
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.model.accounts import Role
@@ -33,31 +34,26 @@ LATER = b"451 4.3.0 later\r\n"
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """An empty store."""
     async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
 def watch_domains(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> DomainWatch:
-    """A watch of a server with or without a listener for feedback."""
     config = parse(f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n', Path("/tmp/config.toml"))
     return DomainWatch(config, store, Environment(), lambda: dns)
 
 
 def watch(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> ReturnPathWatch:
-    """The part of it that looks at return paths."""
     return watch_domains(store, dns, inbound).return_paths
 
 
 async def domain(store: Store) -> str:
-    """The account of a usable domain."""
     account = (await store.accounts.create("demo", "demo@example.org", "hash", Role.CUSTOMER, None)).id
     await store.access.add_domain(account, DOMAIN, usable=True)
     return account
 
 
 async def test_a_return_path_is_used_once_dns_shows_both_records(store: Store) -> None:
-    """With one of them, another MX, or DNS in trouble, it is not."""
     account, dns = await domain(store), ZoneResolver(SERVER)
     watching = watch(store, dns)
     not_enough: list[dict[str, Records]] = [
@@ -108,25 +104,23 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
 
 
 async def test_without_a_listener_nothing_is_looked_up(store: Store) -> None:
-    """Nothing could take what comes back, so no mail leaves with a return path."""
     account, dns = await domain(store), ZoneResolver({**SERVER, NAME: {**MX, **SPF}})
     await watch(store, dns, "[]").round()
     assert (await store.domains.return_path(account, DOMAIN), dns.asked) == (None, {})
 
 
 async def test_one_that_changed_while_dns_was_asked_is_not_used(store: Store) -> None:
-    """What DNS has shown is another name."""
     account, dns = await domain(store), ZoneResolver({**SERVER, NAME: {**MX, **SPF}})
     read = await store.domains.find(account, DOMAIN)
     await store.access.add_domain(account, DOMAIN, usable=True, return_path=f"rp.{DOMAIN}")
     watching = watch(store, dns)
     limiter = trio.CapacityLimiter(1)
-    await watching._check(dns, limiter, account, read)
+    records = return_path_records(NAME, Senders((HOST,)), (HOST,))
+    await watching._check(dns, limiter, account, read, records)
     assert await store.domains.return_path(account, DOMAIN) is None
 
 
 async def test_many_domains_are_looked_at_by_turns(store: Store, autojump_clock: MockClock) -> None:
-    """A round has its limit, and the next one continues; each is asked for as often as the others."""
     account, dns = await domain(store), ZoneResolver(SERVER)
     for number in range(DOMAINS_PER_ROUND + 5):
         await store.access.add_domain(account, f"d{number}.example", usable=True)
@@ -142,14 +136,12 @@ async def test_many_domains_are_looked_at_by_turns(store: Store, autojump_clock:
 
 
 async def senders(played: Stage, server: FakeMx) -> dict[str, str]:
-    """The recipients of what a server took, each with the sender of its transaction."""
     found = [(received.recipients, received.mail.partition(" ")[0].strip("<>")) for received in server.messages]
     assert all(len(recipients) == 1 for recipients, _ in found)
     return {recipients[0].strip("<>"): sender for recipients, sender in found}
 
 
 async def recipient_of(played: Stage, address: str) -> str:
-    """The address of the recipient that a sender's token leads to."""
     read = read_address(address)
     assert read is not None
     assert read.token is not None
@@ -161,7 +153,6 @@ async def recipient_of(played: Stage, address: str) -> str:
 
 
 async def test_every_recipient_has_a_transaction_and_a_token(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Each is signed and stored as before, the message is signed once, and events name the sender that was sent."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         played.signer.return_path = NAME
@@ -181,7 +172,6 @@ async def test_every_recipient_has_a_transaction_and_a_token(tmp_path: Path, aut
 
 
 async def test_without_a_return_path_recipients_go_together(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """One transaction for all recipients at a domain, from the sender of the message."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("ada@a.test", "grace@a.test"))
@@ -191,7 +181,6 @@ async def test_without_a_return_path_recipients_go_together(tmp_path: Path, auto
 
 
 async def test_a_retry_has_the_same_token(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A bounce of either attempt is of the same recipient; the account, which reads the dialogue, does not see it."""
     server = FakeMx(answers={"RCPT": [LATER, b"250 ok\r\n"]})
     async with stage(tmp_path, *one(server)) as played:
         played.signer.return_path = NAME
@@ -211,7 +200,6 @@ async def test_a_retry_has_the_same_token(tmp_path: Path, autojump_clock: MockCl
 
 @pytest.mark.parametrize("sender", ["bounce@other.example", "bounce@sub.example.com", ""])
 async def test_a_sender_elsewhere_is_kept(tmp_path: Path, autojump_clock: MockClock, sender: str) -> None:
-    """Of another domain than From it is the client's own choice, and the empty one takes nothing back."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         played.signer.return_path = NAME
@@ -224,7 +212,6 @@ async def test_a_sender_elsewhere_is_kept(tmp_path: Path, autojump_clock: MockCl
 
 
 async def test_one_refused_recipient_leaves_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Each has its own answer and its own result, as in one transaction."""
     server = FakeMx(answers={"RCPT grace@a.test": b"550 5.1.1 no such user\r\n"})
     async with stage(tmp_path, *one(server)) as played:
         played.signer.return_path = NAME

@@ -7,8 +7,18 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver.route import Relay
-from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
-from appliance.deliver.smtp.idle import SMTP_IDLE_LIMIT, ConnectionKey, Connections
+from appliance.deliver.smtp.connection import (
+    SHORT_CONNECT_TIMEOUT,
+    SHORT_TIMEOUT,
+    SLOW_FOR,
+    SMTP_IDLE_LIMIT,
+    ConnectionKey,
+    Connections,
+    DeadlineWatch,
+    SlowServers,
+    SmtpConnection,
+    Timeouts,
+)
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import FakeMx, hang_up, silence
 
@@ -17,7 +27,6 @@ MAIL = MailTransaction("a@b.example", ("c@d.example",), prepare(b"Subject: x\r\n
 
 
 async def opened(stack: AsyncExitStack, mx: FakeMx, transactions: int = 1) -> SmtpConnection:
-    """A connection that has carried so much."""
     stream = await stack.enter_async_context(mx.memory())
     connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
     for _ in range(transactions):
@@ -26,7 +35,6 @@ async def opened(stack: AsyncExitStack, mx: FakeMx, transactions: int = 1) -> Sm
 
 
 async def test_only_the_same_place_will_do() -> None:
-    """Another host, address, port, demand for TLS or login is another place; what was taken is no longer there."""
     async with AsyncExitStack() as stack:
         kept, mine = Connections(), await opened(stack, FakeMx())
         kept.give_back(HERE, mine, 100)
@@ -54,7 +62,6 @@ async def test_the_latest_is_taken_first() -> None:
 
 
 async def test_one_that_has_carried_enough_leaves_with_a_goodbye() -> None:
-    """It is not given out again, and QUIT is said when there is time for it."""
     async with AsyncExitStack() as stack:
         mx, kept = FakeMx(), Connections()
         kept.give_back(HERE, await opened(stack, mx, transactions=3), 3)
@@ -73,7 +80,6 @@ async def test_a_closed_one_is_not_kept() -> None:
 
 
 async def test_the_idle_are_closed_after_their_time(autojump_clock: MockClock) -> None:
-    """Those unused for long are ended with QUIT, a younger one stays."""
     async with AsyncExitStack() as stack:
         old_mx, young_mx, kept = FakeMx(), FakeMx(), Connections()
         old, young = await opened(stack, old_mx), await opened(stack, young_mx)
@@ -88,7 +94,6 @@ async def test_the_idle_are_closed_after_their_time(autojump_clock: MockClock) -
 
 
 async def test_a_server_that_ignores_quit_is_left(autojump_clock: MockClock) -> None:
-    """A server that does not answer QUIT is waited for no longer than the client's own limit, the others not at all."""
     async with AsyncExitStack() as stack:
         kept = Connections()
         for answers in ({"QUIT": silence}, {}):
@@ -99,7 +104,6 @@ async def test_a_server_that_ignores_quit_is_left(autojump_clock: MockClock) -> 
 
 
 async def test_not_too_many_are_kept() -> None:
-    """Beyond the limit connections leave, and the count is right again after they were taken and closed."""
     async with AsyncExitStack() as stack:
         kept = Connections(most_idle=2)
         for _ in range(3):
@@ -112,3 +116,24 @@ async def test_not_too_many_are_kept() -> None:
         assert kept.take(HERE) is not None
         assert kept.take(HERE) is not None
         assert kept.take(HERE) is None
+
+
+async def test_a_slow_server_gets_short_timeouts_until_it_behaves(autojump_clock: MockClock) -> None:
+    slow = SlowServers(Timeouts())
+    assert slow.timeouts("192.0.2.1") == Timeouts()
+    slow.add("192.0.2.1")
+    short = slow.timeouts("192.0.2.1")
+    waits = (short.greeting, short.ehlo, short.starttls, short.auth, short.reset, short.mail, short.rcpt, short.data)
+    assert set(waits) == {SHORT_TIMEOUT}
+    assert (short.end_of_data, short.whole) == (Timeouts().end_of_data, Timeouts().whole)
+    assert slow.timeouts("192.0.2.1").connect == SHORT_CONNECT_TIMEOUT
+    assert slow.timeouts("192.0.2.2") == Timeouts()
+    slow.remove("192.0.2.1")
+    assert slow.timeouts("192.0.2.1") == Timeouts()
+
+
+async def test_it_is_forgotten_after_an_hour(autojump_clock: MockClock) -> None:
+    slow = SlowServers(Timeouts())
+    slow.add("192.0.2.1")
+    await trio.sleep(SLOW_FOR)
+    assert slow.timeouts("192.0.2.1") == Timeouts()

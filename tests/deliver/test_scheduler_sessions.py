@@ -1,24 +1,27 @@
 """With thousands of waiting pools, no pass over them keeps the event loop for long: other tasks run in between."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from appliance.concurrency.fair_share import Shares
+from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.attempt import Holder
-from appliance.deliver.in_flight import Lack
+from appliance.deliver.in_flight import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, Lack, SlowSessions
 from appliance.deliver.pending import Pending
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.preparing import Envelope, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
-from appliance.deliver.sessions import POOLS_PER_SLICE, SessionRunner
-from appliance.deliver.slow_sessions import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, SlowSessions
-from tests.deliver.test_admission import envelope
+from appliance.deliver.scheduler import POOLS_PER_SLICE, AttemptResult, SessionRunner, recording
+from appliance.errors import StorageUnavailable
+from tests.deliver.test_pending import envelope
 
 POOLS = 2_000
 SESSIONS = 500
@@ -38,27 +41,22 @@ class FullMachine:
         """As `InFlight.serve_all`."""
 
     def is_open(self, limiter: PoolLimiter) -> bool:
-        """As `InFlight.is_open`."""
         return True
 
     def may_start(self, ready: Ready) -> bool:
-        """As `InFlight.may_start`."""
         self.steps += 1
         return False
 
     def lack(self, ready: Ready) -> Lack:
-        """As `InFlight.lack`."""
         self.steps += 1
         return Lack.SESSION
 
     def claim(self, routed: Routed) -> tuple[Holder, int]:
-        """As `InFlight.claim`."""
         self.steps += 1
         return Holder(routed.envelope.account_id, False), 4
 
 
 def waiting_pools() -> Pending:
-    """One ready envelope in each pool, each of another account."""
     pending, route = Pending(), Route("a.test", (Host("mx.a.test", (ip_address("192.0.2.1"),)),), 25)
     for number in range(POOLS):
         limiter = PoolLimiter(f"pool{number}", PoolLimits())
@@ -69,14 +67,11 @@ def waiting_pools() -> Pending:
 
 
 class Session(SimpleNamespace):
-    """A fake that can be in a set."""
-
     __hash__ = object.__hash__  # type: ignore[assignment]  # by identity
     __eq__ = object.__eq__
 
 
 def hanging_session(number: int) -> Any:
-    """A session without progress for longer than any limit, of an account with one session."""
     progress = SimpleNamespace(moved_at=-STALLED_LONG - number, handed_over=False, address=None)
     slot = SimpleNamespace(limiter=PoolLimiter(f"slow{number}", PoolLimits()), account=f"slow{number}")
     return Session(progress=progress, slot=slot, holder=Holder(f"slow{number}", False), gives_way=False)
@@ -145,3 +140,132 @@ async def test_mail_of_an_account_with_fewer_sessions_ends_a_stalled_one(autojum
             active.gives_way = True
             ended.append(active)
     assert ended == [first, second]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_session_that_answers_during_a_sliced_search_is_not_ended(
+    autojump_clock: MockClock, answers: bool
+) -> None:
+    machine: Any = FullMachine()
+    machine.active = {session := hanging_session(1)}
+    machine.slots.take(session.holder, 2)
+    calls = count()
+    machine.lack = lambda ready: None if next(calls) < STEPS_PER_SLICE else Lack.SESSION
+    ended = []
+    for active in SlowSessions(machine).stalled(waiting_pools().queues.values()):
+        if active is not None:
+            active.gives_way = True
+            ended.append(active)
+        elif answers:
+            session.progress.moved_at = trio.current_time()
+    assert ended == ([] if answers else [session])
+
+
+class FakeQueue:
+    def __init__(self) -> None:
+        self.written: list[list[Any]] = []
+        self.refusals = 0
+        self.unwritable: set[Any] = set()
+
+    async def record(self, outcomes: Sequence[Any]) -> None:
+        await trio.sleep(0.01)
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageUnavailable("full")
+        if self.unwritable & {outcome.name for outcome in outcomes}:
+            raise RuntimeError("a bug")
+        self.written.append([outcome.name for outcome in outcomes])
+
+
+class FakeOutcome:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.queue = FakeQueue()
+
+
+def recorder() -> tuple[BatchWriter[AttemptResult], FakeQueue]:
+    store = FakeStore()
+    return recording(store), store.queue  # type: ignore[arg-type]  # a fake
+
+
+def add(made: BatchWriter[AttemptResult], *names: str) -> None:
+    for name in names:
+        made.add(AttemptResult(Envelope(name, "acc", "a.test", ()), [FakeOutcome(name)]))  # type: ignore[list-item]  # a fake
+
+
+async def close_and_run(made: BatchWriter[AttemptResult]) -> list[str]:
+    done: list[str] = []
+    made.close()
+
+    def note(results: list[AttemptResult], on_disk: bool) -> None:
+        done.extend(result.envelope.message_id + ("" if on_disk else " is lost") for result in results)
+
+    await made.run(note)
+    return done
+
+
+async def test_what_waits_together_is_written_together(autojump_clock: MockClock) -> None:
+    made, queue = recorder()
+    names = [f"m{number}" for number in range(RESULTS_PER_TRANSACTION + 3)]
+    add(made, *names)
+    assert await close_and_run(made) == names
+    assert queue.written == [names[:RESULTS_PER_TRANSACTION], names[RESULTS_PER_TRANSACTION:]]
+
+
+async def test_an_envelope_without_a_result_is_let_go(autojump_clock: MockClock) -> None:
+    made, queue = recorder()
+    made.add(AttemptResult(Envelope("m", "acc", "a.test", ()), []))
+    assert await close_and_run(made) == ["m"]
+    assert queue.written == []
+
+
+async def test_one_that_cannot_be_written_stops_no_other(autojump_clock: MockClock) -> None:
+    made, queue = recorder()
+    queue.unwritable = {"b"}
+    add(made, "a", "b", "c")
+    assert await close_and_run(made) == ["a", "b is lost", "c"]
+    assert queue.written == [["a"], ["c"]]
+
+
+async def test_a_storage_that_refuses_is_asked_again(autojump_clock: MockClock) -> None:
+    made, queue = recorder()
+    queue.refusals = 3
+    done: list[AttemptResult] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, lambda results, _: done.extend(results))
+        add(made, "a")
+        await trio.sleep(0.5)
+        add(made, "b")
+        assert done == []
+        await trio.sleep(5)
+        made.close()
+    assert queue.written == [["a"], ["b"]]
+
+
+async def test_at_the_end_a_storage_that_refuses_is_left(autojump_clock: MockClock) -> None:
+    """A process that ends because of its disk is not kept alive by it."""
+    made, queue = recorder()
+    queue.refusals = 10**6
+    add(made, "a", "b")
+    assert await close_and_run(made) == []
+
+
+async def test_a_cancellation_loses_nothing(autojump_clock: MockClock) -> None:
+    made, queue = recorder()
+    done: list[AttemptResult] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, lambda results, _: done.extend(results))
+        add(made, "a")
+        await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+            add(made, "b")
+            await trio.sleep(1)
+        made.close()
+    assert queue.written == [["a"], ["b"]]
+    assert len(done) == 2
