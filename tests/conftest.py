@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
-from tests.levels import Level, runs_file, runs_test
+from tests.levels import LONGEST, Level, runs_file, runs_test
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
@@ -193,8 +193,9 @@ def _chosen(config: pytest.Config) -> engines.Kind:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
-    """Keep the order of files, in which pytest would run all tests of one engine before those of the other."""
+    """Put the longest files first; else keep their order, where pytest would run one engine after the other."""
     files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    files |= {config.rootpath / name: number - len(LONGEST) for number, name in enumerate(LONGEST)}
     _deselect(items, config)
     _give_ids(items)
     if _chosen(config) is not engines.Kind.SQLITE:
@@ -216,21 +217,18 @@ def _give_ids(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests have the id {twice[0]}: all but one would be left out")
 
 
-NOT_WHOLE, TOO_MANY_FAILED = 20, 21  # exit statuses of a run
-RETRIED = 300  # failed tests at most; beyond, the program is broken, and a retry would take longer than the run
+NOT_WHOLE = 20  # an exit status
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Choose the exit status: packaging/test retries the failed tests of a run that ends with 1.
+    """Fail a run that had to be whole and was not. Workers of xdist leave this to the process that has all reports.
 
-    A run that had to be whole and was not fails. Workers of xdist leave this to the process that has all reports.
+    packaging/test retries every failed test of a run that ends with 1.
     """
-    if hasattr(session.config, "workerinput"):
+    if hasattr(session.config, "workerinput") or not _must_be_whole():
         return
-    if _must_be_whole() and any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
+    if any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
         session.exitstatus = NOT_WHOLE
-    elif session.testsfailed > RETRIED:
-        session.exitstatus = TOO_MANY_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

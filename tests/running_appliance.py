@@ -18,7 +18,7 @@ from typing import IO, Any
 import httpx
 import trio
 
-from appliance.keys.passwords import hash_password
+from appliance.keys.secrets import hash_password
 from appliance.model.accounts import Role, Scope
 from appliance.store import Store
 from tests import engines
@@ -72,20 +72,26 @@ async def provision(
     return Provisioned(account.id, name, email, username, password, send_key, full_key, test_key, domain)
 
 
-def command(config_file: Path, *words: str) -> Any:
+def ran(config_file: Path, *words: str, directory: Path | None = None, user: int | None = None) -> tuple[int, str, str]:
+    """The exit code of a real command in a process of its own, its output and its errors."""
+    where = directory or Path.cwd()
+    words = (*words, "--config", str(config_file))
     with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        ran = fork(
-            *(*words, "--json", "--config", str(config_file)),
-            directory=Path.cwd(),
-            environment=os.environ,
-            stdout=stdout,
-            stderr=stderr,
-        )
-        code = ran.wait(60)
+        process = fork(*words, directory=where, environment=os.environ, stdout=stdout, stderr=stderr, user=user)
+        try:
+            code = process.wait(STOP_TIMEOUT)
+        finally:
+            process.kill()
         stdout.seek(0)
         stderr.seek(0)
-        assert code == 0, stderr.read().decode()
-        return json.loads(stdout.read())
+        return code, stdout.read().decode(), stderr.read().decode()
+
+
+def command(config_file: Path, *words: str) -> Any:
+    """The JSON of a real command that succeeds."""
+    code, output, errors = ran(config_file, *words, "--json")
+    assert code == 0, errors
+    return json.loads(output)
 
 
 def add_account(data_dir: Path, name: str, **options: Any) -> Provisioned:

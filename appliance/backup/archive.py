@@ -19,10 +19,9 @@ from typing import IO
 
 import msgspec
 
-from appliance.keys.dkim_keys import open_sealed as open_signing_key
+from appliance.keys.dkim_keys import open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
-from appliance.keys.totp import open_sealed as open_totp_secret
-from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
+from appliance.keys.secrets import open_totp_secret, open_webhook_secret
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import Contents, Damaged, NewerDatabase, examine_inside
 

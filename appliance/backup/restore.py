@@ -20,12 +20,12 @@ from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import AllWaiting
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import NO_SPACE_ERRNOS, RESCUED, DiskFault, DiskFull, failed_writing, open_store
+from appliance.store import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing, open_store
 from appliance.store.pools import EVERY, RESTORED
 from appliance.system.data_directory import become_owner, only_server, sync
 
 VERIFYING = 0.7  # share of the work
-REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # SQLite recreates -shm
+REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE)  # SQLite recreates -shm
 
 
 class NotRestored(Exception):

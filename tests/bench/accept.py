@@ -31,7 +31,6 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def empty_endpoint() -> Iterator[int]:
-    """The peer, on a free port."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, str(HERE / "empty_endpoint.py"), str(port)],
@@ -75,7 +74,6 @@ def measure_appliance(running: Running, seconds: float, rate: float = 0) -> dict
 
 
 def show(name: str, rounds: list[dict[str, float]]) -> None:
-    """One line a side."""
     rate, p50, p99 = (statistics.median(each[key] for each in rounds) for key in ("rate", "p50_ms", "p99_ms"))
     print(f"{name:<34} {rate:>8.0f} /s   p50 {p50:>6.1f} ms   p99 {p99:>6.1f} ms")
 
@@ -86,7 +84,6 @@ def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")

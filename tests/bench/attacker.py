@@ -66,7 +66,6 @@ ONE_RECIPIENT = Environment().identifier("rcp")
 
 
 def send_by_eight_keys(target: Target, number: int) -> None:
-    """Send to fifty recipients, with each of eight keys in turn."""
     recipients = [f"user{number}-{index}@example.net" for index in range(50)]
     body = json.dumps({"from": "a@example.com", "to": recipients, "subject": "s", "text": "t"}).encode()
     key = f"Authorization: Bearer {target.keys[number % len(target.keys)]}"
@@ -94,7 +93,6 @@ ATTACKS = {
 
 
 def described(running: Running, account: Provisioned) -> str:
-    """What an attacker with this account knows."""
     listeners = {"url": running.url, "smtp": running.smtp, "inbound": running.inbound}
     return json.dumps({**listeners, "data_dir": str(running.data_dir), "account": asdict(account)})
 
@@ -108,7 +106,6 @@ def _target(told: str) -> Target:
 
 
 def main() -> None:
-    """Say when it begins, and go on."""
     attack, target = ATTACKS[sys.argv[1]], _target(sys.stdin.readline())
     number = time.time_ns() // 1_000_000 % 10**9  # other numbers than those of the last run
     free = BoundedSemaphore(attack.at_once)

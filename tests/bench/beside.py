@@ -50,7 +50,6 @@ def _measured(running: Running, account: Provisioned, seconds: float) -> Round:
 
 @contextmanager
 def attacked(name: str, running: Running, account: Provisioned) -> Iterator[None]:
-    """An attack that is going on."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.bench.attacker", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -85,7 +84,6 @@ def show(name: str, rate: float, alone: list[Round], beside: list[Round | None])
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=5, help="of each, in turns; their median counts")

@@ -65,7 +65,6 @@ def bare(url: str, token: str) -> Send:
 
 
 def by_client(url: str, token: str) -> Send:
-    """A send by the library."""
     mail = Client(url, token=token, retries=0)
 
     def send() -> None:
@@ -75,7 +74,6 @@ def by_client(url: str, token: str) -> Send:
 
 
 def seconds_of(send: Send) -> float:
-    """How long one takes."""
     began = time.perf_counter()
     send()
     return time.perf_counter() - began
@@ -140,7 +138,6 @@ def serve() -> None:
 
 
 def answer_all(connection: socket.socket) -> None:
-    """Until the client closes it."""
     received = b""
     while data := connection.recv(65536):
         received += data
@@ -154,7 +151,6 @@ def answer_all(connection: socket.socket) -> None:
 
 @contextmanager
 def prompt_server() -> Iterator[str]:
-    """Its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.clients", "--serve"], stdout=subprocess.PIPE, cwd=ROOT
     )
@@ -170,7 +166,6 @@ def prompt_server() -> Iterator[str]:
 
 
 async def send_in_tasks(url: str, token: str, seconds: float) -> float:
-    """Sends a second of the asynchronous client with so many tasks."""
     sent = 0
 
     async def task(mail: AsyncClient, end: float) -> None:
@@ -207,7 +202,6 @@ def run_loads(name: str, url: str, token: str) -> None:
 
 
 def rate_of(process: subprocess.Popen[str], seconds: float) -> float:
-    """One load of a process that runs them."""
     assert process.stdin is not None
     assert process.stdout is not None
     print(seconds, file=process.stdin, flush=True)
@@ -237,7 +231,6 @@ def compare_rates(url: str, token: str, *, rounds: int, seconds: float) -> dict[
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30, help="with many tasks")
     parser.add_argument("--sends", type=int, default=1000, help="of each side, by one thread")

@@ -68,12 +68,10 @@ class Costs:
 
     @property
     def accepting(self) -> float:
-        """Of the lock, until a message is acknowledged."""
         return self.accept + self.store + (self.log + self.other) / 2
 
     @property
     def delivering(self) -> float:
-        """Of the lock, from there until its outcome is recorded."""
         return self.sign + self.deliver + self.record + self.post + (self.log + self.other) / 2
 
     def commits(self, rate: float, busy: float) -> float:
@@ -171,7 +169,6 @@ def _used(server: PostgresServer, url: str, each: Endpoint) -> _Used:
 
 
 def _send(each: Endpoint, messages: int, asked: float) -> float:
-    """Seconds from the first request to the last arrival."""
     arrived, share = each.there.arrived, messages // len(each.nodes)
     sending = [start_sending(node, share, asked) for node in each.nodes]
     began = min(began_at(process) for process in sending)
@@ -228,7 +225,6 @@ def fit(easy: Load, full: Load, lock: dict[str, float], rsa: float) -> dict[str,
 
 
 def main() -> int:
-    """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=3_000, help="of a full load")
     parser.add_argument("--nodes", type=int, default=len(NODES), help="at most")

@@ -82,7 +82,6 @@ class Endpoint:
 
 
 def cpu_seconds(node: Running) -> float:
-    """The processor time that a node has had so far."""
     assert node.process is not None
     fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -164,7 +163,6 @@ def figures(
 
 
 def main() -> int:
-    """Measure and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=3_000, help="in one round, a multiple of 60")

@@ -96,7 +96,6 @@ class Sink:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def watch(self) -> None:
-        """Read its counter, for as long as it runs."""
         assert self.process.stdout is not None
         while chunk := os.read(self.process.stdout.fileno(), 65_536):
             if counts := _COUNT.findall(chunk):
@@ -105,7 +104,6 @@ class Sink:
                     self._changed.notify_all()
 
     def wait_until(self, arrived: int, within: float = WITHIN) -> float:
-        """Wait for so many messages in all; when the last of them came."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.arrived >= arrived, within):
                 raise RuntimeError(f"{self.arrived} of {arrived} messages arrived")
@@ -114,7 +112,6 @@ class Sink:
 
 @contextmanager
 def sink() -> Iterator[Sink]:
-    """A sink on a free port."""
     port = free_port()
     command = ["smtp-sink", *(["-u", "nobody"] if os.geteuid() == 0 else []), "-c", f"127.0.0.1:{port}", "1000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -163,7 +160,6 @@ def names(domains: int = 1) -> Iterator[int]:
 def appliance(
     sink_port: int, directory: Path, account: Provisioned | None = None, domains: int = 1, webhooks: str = ""
 ) -> Iterator[Running]:
-    """The real program, delivering to the sink."""
     with names(domains) as dns_port:
         account = account or add_account(directory / "data", "demo", credit=CREDITS)
         with started(directory, account, dns_port, sink_port, webhooks=webhooks) as running:
@@ -191,7 +187,6 @@ def retire_rsa(running: Running) -> None:
 
 
 def change(running: Running, sql: str) -> None:
-    """Change what the server reads once a second."""
     connection = apsw.Connection(str(running.data_dir / FILE_NAME))
     connection.set_busy_timeout(10_000)
     connection.execute(sql)
@@ -224,7 +219,6 @@ def start_sending(running: Running, messages: int, rate: float = 0, shape: Shape
 
 
 def began_at(sending: subprocess.Popen[bytes]) -> float:
-    """When it began, once it has sent all."""
     output, _ = sending.communicate()
     assert sending.returncode == 0
     seen = json.loads(output)
@@ -244,7 +238,6 @@ def send_over_smtp(port: int, messages: int, shape: Shape = USUAL) -> float:
 
 
 def measure(there: Sink, send: Callable[[int], float], messages: int) -> float:
-    """Messages a second from the first request to the last arrival."""
     before = there.arrived
     began = send(messages)
     return messages / (there.wait_until(before + messages) - began)
@@ -270,7 +263,6 @@ def wanted_of_signed(took: float) -> float:
 
 
 def compare(name: str, *, signed: bool, rounds: int, messages: int, wanted: float) -> None:
-    """Alternate the two sides and tell the medians."""
     ours_name = "appliance, RSA-2048 and Ed25519" if signed else "appliance, Ed25519 only"
     peer_name = "Postfix with OpenDKIM, RSA-2048" if signed else "Postfix, unsigned"
     with ExitStack() as stack:
@@ -392,14 +384,12 @@ def processor_seconds(running: Running) -> float:
 
 
 def resident(running: Running) -> int:
-    """The bytes of memory the server has now."""
     assert running.process is not None
     pages = int(Path(f"/proc/{running.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
-    """Measure and tell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=3_000, help="in one round, a multiple of 20")

@@ -13,12 +13,10 @@ app = QuartTrio(__name__)
 
 @app.post("/emails")
 async def empty() -> dict[str, Any]:
-    """Answer, having done nothing."""
     return {"ok": True}
 
 
 def main() -> None:
-    """Serve on the port given."""
     config = Config()
     config.bind = [f"127.0.0.1:{sys.argv[1]}"]
     trio.run(serve, app, config)

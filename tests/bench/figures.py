@@ -21,26 +21,20 @@ class Figure:
 
     @property
     def found(self) -> float:
-        """What is compared with what is wanted."""
         return self.ours if self.peer is None else self.ours / self.peer
 
     def reached(self) -> bool:
-        """Whether it is as good as wanted."""
         return self.found >= self.wanted if self.at_least else self.found <= self.wanted
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a plot."""
-
     name: str
     points: list[tuple[float, float]]
 
 
 @dataclass
 class Run:
-    """All that one run has measured."""
-
     figures: list[Figure] = field(default_factory=list)
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by the title of their plot
     stages: dict[str, float] = field(default_factory=dict)  # microseconds of the interpreter lock for a message

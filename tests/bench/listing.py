@@ -64,7 +64,6 @@ _FILTERS: dict[str, MailFilter] = {
 
 
 def fill(data_dir: Path, account_id: str, count: int) -> None:
-    """Store so many messages, sent evenly over the last month."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     began = time.time_ns() // 1000 - SPAN - 120_000_000
@@ -115,7 +114,6 @@ async def _whole_search(store: Store, account_id: str, wanted: MailFilter) -> tu
 
 
 async def run(data_dir: Path, count: int) -> None:
-    """Fill and measure."""
     async with open_store(data_dir, Environment()) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
     began = time.perf_counter()
@@ -146,7 +144,6 @@ async def run(data_dir: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--directory", type=Path, default=None)

@@ -25,8 +25,6 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 @dataclass
 class Load:
-    """What a run saw."""
-
     answered: int = 0
     seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -34,11 +32,9 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
         return self.answered / self.seconds
 
     def percentile(self, share: float) -> float:
-        """A latency in milliseconds."""
         ordered = sorted(self.latencies)
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -68,18 +64,15 @@ class Connection:
         return True
 
     def begin(self, now: float) -> None:
-        """Send the request that is due."""
         self._began, self.due = self.due or now, NEVER
         self.unsent = memoryview(self._next)
         self.send()
 
     def send(self) -> None:
-        """Send what the socket takes now."""
         with suppress(BlockingIOError):
             self.unsent = self.unsent[self.socket.send(self.unsent) :]
 
     def read(self) -> bool:
-        """Take what has come; whether that completes the answer."""
         received = self.socket.recv(65_536)
         if not received:
             raise ConnectionError("the server closed the connection")
@@ -175,7 +168,6 @@ def send_requests(
 
 
 def main() -> None:
-    """One JSON line with what was seen."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("host")
     parser.add_argument("port", type=int)

@@ -66,7 +66,6 @@ class Trial:
     _down: set[str] = field(default_factory=set)  # nodes that are not started again for now
 
     async def supervise(self) -> None:
-        """Start again what ends by itself, as a service manager does."""
         while True:
             for name, node in self.observer.made.nodes.items():
                 if name not in self._down and not node.is_alive():
@@ -86,7 +85,6 @@ class Trial:
                     await trio.sleep(0.1)
 
     def plan(self, wanted: argparse.Namespace) -> list[Fault]:
-        """All faults, in an order by chance."""
         both = (self.between, self.before_last)
         cuts: list[Fault] = [
             ("lost after COMMIT", partial(self.cut, Cut.AFTER)),
@@ -124,7 +122,6 @@ class Trial:
             self._down.discard(name)
 
     async def suspend(self) -> None:
-        """It wakes to find that others have taken over."""
         process = self.observer.made.nodes[self.choose.choice(NAMES)].process
         assert process is not None
         self.observer.note()
@@ -146,20 +143,17 @@ class Trial:
         set_clock(self.clocks[early], 0)
 
     async def clock_off(self) -> None:
-        """A clock that no node may deliver by, for a while."""
         clock = self.clocks[self.choose.choice(NAMES)]
         set_clock(clock, self.choose.choice((-MINUTE, MINUTE)))
         await trio.sleep(6)
         set_clock(clock, 0)
 
     async def delay(self) -> None:
-        """A slow network: nothing may come again by it."""
         self.between.delay = 0.03
         await trio.sleep(4)
         self.between.delay = 0.0
 
     async def blackhole(self, seconds: float, *proxies: Proxy) -> None:
-        """Nothing passes, and nothing is closed."""
         with self.observer.fault():
             for each in proxies:
                 each.blackhole = True
@@ -168,14 +162,12 @@ class Trial:
                 each.blackhole = False
 
     async def reset(self) -> None:
-        """All connections end, some times."""
         with self.observer.fault():
             for _ in range(5):
                 await trio.to_thread.run_sync(self.between.reset)
                 await trio.sleep(0.5)
 
     async def cut(self, how: Cut) -> None:
-        """Some connections end at COMMIT."""
         with self.observer.fault():
             for _ in range(8):
                 self.between.cut = how
@@ -195,8 +187,6 @@ class Trial:
 
 @dataclass
 class Result:
-    """Of one fault, or of all of a kind."""
-
     times: int = 0
     messages: int = 0
     refused: int = 0  # requests, with 503
@@ -210,19 +200,16 @@ class Result:
     wrong: int = 0
 
     def add(self, other: "Result") -> None:
-        """Another fault of this kind."""
         for name in self.__dataclass_fields__:
             ours, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, max(ours, theirs) if name in ("slowest", "settled") else ours + theirs)
 
     def figures(self) -> list[str]:
-        """As they are printed."""
         values = [getattr(self, name) for name in self.__dataclass_fields__]
         return [f"{value:.1f}" if isinstance(value, float) else f"{value:,}" for value in values]
 
 
 async def one(trial: Trial, fault: Fault, between: float) -> tuple[Result, list[str]]:
-    """Make a fault; what came of it, and what was wrong."""
     observer, load, began = trial.observer, trial.observer.load, time.monotonic()
     before = (Counter(load.statuses), len(load.acknowledged), observer.in_flight, observer.again, trial.ended)
     load.paused, load.slowest, settled = False, 0.0, 0.0
@@ -274,7 +261,6 @@ def progress(total: int) -> Iterator[Callable[[int, str, Result, list[str]], Non
 
 
 def show(results: dict[str, Result]) -> None:
-    """Print the table."""
     total = Result()
     for each in results.values():
         total.add(each)
@@ -289,7 +275,6 @@ def show(results: dict[str, Result]) -> None:
 async def run(
     directory: Path, server: PostgresServer, proxies: list[Proxy], receiver: Hooks, wanted: argparse.Namespace
 ) -> int:
-    """All faults; the exit code."""
     url = server.new_database()
     database = url.partition("?")[0].rpartition("/")[2]
     where = f"{database}?sslmode=disable&gssencmode=disable"
@@ -335,7 +320,6 @@ async def run(
 
 
 def main() -> int:
-    """Read the arguments, and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="as many faults as are wanted of a release")
     for name, number in SOME.items():

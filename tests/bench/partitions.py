@@ -90,7 +90,6 @@ class Senders:
     slowest: float = 0.0  # seconds
 
     async def send(self) -> None:
-        """One of them."""
         while True:
             new = msgspec.structs.replace(self.messages.new(simulated=False, size=2_600), receipt=b"y" * 450)
             began = time.monotonic()
@@ -113,7 +112,6 @@ class Halting(RetentionWorker):
     finished = False
 
     async def finish(self) -> None:
-        """One sweep."""
         await self.sweep()
         self.finished = True
 
@@ -124,7 +122,6 @@ class Halting(RetentionWorker):
 
 @asynccontextmanager
 async def sending(store: Store, account: str, tasks: int) -> AsyncIterator[Senders]:
-    """Under load."""
     senders = Senders(store, Messages(Environment(), account))
     async with trio.open_nursery() as nursery:
         for _ in range(tasks):
@@ -165,7 +162,6 @@ async def measured(server: PostgresServer, options: argparse.Namespace, *, parti
 
 
 async def _size(store: Store) -> int:
-    """MiB of the tables that are large."""
     query = """SELECT CAST(sum(pg_total_relation_size(oid)) AS bigint) >> 20 FROM pg_class
         WHERE relkind = 'r' AND relispartition AND relname NOT LIKE :now"""
     ((size,),) = await store.engine.rows(query, {"now": f"%{time.strftime('%Y%m', time.gmtime())}%"})
@@ -173,7 +169,6 @@ async def _size(store: Store) -> int:
 
 
 async def benchmark(options: argparse.Namespace) -> None:
-    """Both ways."""
     with postgresql(fsync="on", autovacuum="on", shared_buffers="256MB", max_wal_size="4GB") as server:
         dropped = await measured(server, options, partitioned=True)
         print(f"\naccepted with retention against without: {dropped:.2f} (wanted: at least {WANTED})\n")
@@ -182,7 +177,6 @@ async def benchmark(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--tasks", type=int, default=32)

@@ -72,7 +72,6 @@ def lines(title: str, curves: Sequence[Curve], x_name: str, y_name: str, *, log_
 
 
 def bars(title: str, values: Sequence[tuple[str, float]], unit: str) -> str:
-    """One bar a value, from the top."""
     most = max(value for _, value in values) or 1
     parts = []
     for number, (name, value) in enumerate(values):

@@ -87,12 +87,10 @@ RequireSafeKeys no
 
 
 def missing() -> list[str]:
-    """Which of the programs it needs are not there."""
     return [name for name in NEEDED if shutil.which(name) is None]
 
 
 def wait_for(port: int) -> None:
-    """Until a program listens there."""
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         with socket.socket() as probe:

@@ -43,13 +43,7 @@ _STATEMENTS = (
 
 
 def fill_queue(
-    data_dir: Path,
-    account_id: str,
-    count: int,
-    domain: str = "example.net",
-    *,
-    domains: int = 1,
-    told: bool = True,
+    data_dir: Path, account_id: str, count: int, domain: str = "example.net", *, domains: int = 1, told: bool = True
 ) -> None:
     """Store `count` messages of 2 KB that are due now, for the domain or for so many below it in turn."""
     shared = {
@@ -86,6 +80,5 @@ def _file(data_dir: Path) -> apsw.Connection:
 
 
 def _on_a_server(text: str) -> str:
-    """A statement of those above in PostgreSQL's words."""
     number = f"lpad(to_hex({_TIME} >> 2), 13, '0') || lpad(to_hex(i), 19, '0')"
     return re.sub(r":(\w+)", r"%(\1)s", text.replace(_NUMBER, number).replace("i % :domains", "i %% :domains"))

@@ -23,12 +23,10 @@ class Counter(asyncio.Protocol):
     at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         assert isinstance(transport, asyncio.Transport)
         self.transport, self.data = transport, b""
 
     def data_received(self, data: bytes) -> None:
-        """Answer every whole request."""
         self.data += data
         while (end := self.data.find(b"\r\n\r\n")) >= 0:
             found = _LENGTH.search(self.data, 0, end)
@@ -41,7 +39,6 @@ class Counter(asyncio.Protocol):
 
 
 async def serve(certificate: str) -> None:
-    """Serve until the process ends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = await asyncio.get_running_loop().create_server(Counter, ADDRESS, 0, ssl=context)

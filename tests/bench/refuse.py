@@ -28,7 +28,6 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(running: Running) -> float:
-    """User and system time of the process so far."""
     assert running.process is not None
     fields = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
@@ -44,7 +43,6 @@ class Client:
         self._requests = send_requests(f"Bearer {running.account.send_key}", uuid.uuid4().hex)(0)
 
     def post(self, *, in_one_piece: bool) -> int:
-        """Send one message; the status of the answer."""
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=20)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -70,7 +68,6 @@ def _end(answer: bytes) -> int:
 
 
 def measure(running: Running, requests: int, *, in_one_piece: bool) -> tuple[float, Counter[int]]:
-    """Microseconds of CPU time per request, and the statuses."""
     clients = [Client(running) for _ in range(CONNECTIONS)]
     before = cpu_seconds(running)
     statuses = Counter(clients[number % CONNECTIONS].post(in_one_piece=in_one_piece) for number in range(requests))
@@ -78,7 +75,6 @@ def measure(running: Running, requests: int, *, in_one_piece: bool) -> tuple[flo
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1_000, help="of each round")

@@ -93,7 +93,6 @@ def _change(figure: Figure, was: float | None) -> str:
 
 
 def key(figure: Figure) -> str:
-    """What a figure is found by in the record of another run."""
     return f"{figure.name} [{figure.unit}]"
 
 
@@ -101,7 +100,6 @@ def key(figure: Figure) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What figures depend on, besides the program."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
     return {
@@ -114,14 +112,12 @@ def machine() -> dict[str, Any]:
 
 
 def record_file(here: dict[str, Any], *, quick: bool) -> Path:
-    """Where the last run on such a machine is kept."""
     kept = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "appliance-bench"
     name = sha256(json.dumps(here, sort_keys=True).encode()).hexdigest()[:12]
     return kept / f"{name}{'-quick' if quick else ''}.json"
 
 
 def recorded(file: Path) -> dict[str, float]:
-    """What the figures were, by `key`; nothing of a first run."""
     try:
         return {str(name): float(value) for name, value in json.loads(file.read_text())["found"].items()}
     except (OSError, ValueError, KeyError):

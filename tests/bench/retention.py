@@ -44,7 +44,6 @@ _CHORES = {
 
 
 def change(data_dir: Path, *statements: str) -> None:
-    """Change the database while no server runs."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     for statement in statements:
@@ -54,14 +53,12 @@ def change(data_dir: Path, *statements: str) -> None:
 
 
 def database_mib(running: Running) -> int:
-    """How large the file is."""
     return (running.data_dir / FILE_NAME).stat().st_size >> 20
 
 
 def phase(
     name: str, directory: Path, account: Provisioned, retention: str, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One start of the program: rounds of load for a while."""
     rounds: list[dict[str, float]] = []
     with appliance(directory, account=account, fresh=True, retention=retention, server='log_level = "info"') as running:
         measure_appliance(running, WARM_UP, options.rate)
@@ -76,7 +73,6 @@ def phase(
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rate", type=float, default=100.0, help="requests a second")

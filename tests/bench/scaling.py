@@ -75,7 +75,6 @@ def steady(nodes: int, each: float, costs: Costs, to: Sequence[Receiver] = ANY, 
 
 
 def spent(costs: Costs) -> Rows:
-    """The costs, by where they come up."""
     lock = {name: getattr(costs, name) for name in LOCK}
     return [
         ["where", "item", "cost"],
@@ -140,7 +139,6 @@ def one_database(costs: Costs) -> Rows:
 
 
 def _used(found: Outcome) -> str:
-    """What is used up; or else what is used most."""
     names = [name for name, share in found.used.items() if share >= USED_UP] or [found.limit()]
     shown = ", ".join(f"{name} {found.used[name]:.0%}" for name in names[:2])
     return shown + (f" and {len(names) - 2} more" if len(names) > 2 else "")
@@ -148,8 +146,6 @@ def _used(found: Outcome) -> str:
 
 @dataclass(frozen=True)
 class Purchase:
-    """What a load needs."""
-
     clusters: int
     nodes: int  # in all, with one more in each cluster than its peak needs
     database_cores: int  # of each cluster
@@ -179,7 +175,6 @@ def purchase(average: float, costs: Costs) -> Purchase:
 
 
 def purchases(costs: Costs) -> Rows:
-    """What to buy for which load."""
     heads = ["messages/day", "average/s", "peak/s", "clusters", "nodes", "cores per database", "sessions to Google"]
     rows = [[*heads, "nodes with 20 sessions each", "disk GB", "price per month", "price per million"]]
     for day in (1e5, 1e6, 1e7, 1e8, A_DAY):
@@ -232,7 +227,6 @@ def trials(costs: Costs) -> dict[str, Outcome]:
 
 
 def after_faults(found: dict[str, Outcome]) -> Rows:
-    """What each fault does."""
     rows = [
         [
             "fault at the peak",
@@ -266,7 +260,6 @@ def by_nodes(costs: Costs) -> str:
 
 
 def backlogs(found: dict[str, Outcome], names: Sequence[str], unit: float, unit_name: str) -> str:
-    """The backlog over time with some of the faults."""
     curves = [found[name].curve(name, unit) for name in names]
     return plots.lines("Backlog of one cluster", curves, unit_name, "messages")
 
@@ -276,15 +269,12 @@ def backlogs(found: dict[str, Outcome], names: Sequence[str], unit: float, unit_
 
 @dataclass(frozen=True)
 class Scaling:
-    """All that was simulated."""
-
     tables: dict[str, Rows]
     images: dict[str, str]
     notes: dict[str, str]
 
 
 def scaling(costs: Costs) -> Scaling:
-    """Simulate everything."""
     found = trials(costs)
     owned, delivered = takeover(costs)
     need = purchase(A_DAY / 86_400, costs)
@@ -311,7 +301,6 @@ def scaling(costs: Costs) -> Scaling:
 
 
 def terminal(found: Scaling) -> str:
-    """The tables as text."""
     parts = []
     for title, rows in found.tables.items():
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -321,7 +310,6 @@ def terminal(found: Scaling) -> str:
 
 
 def document(found: Scaling) -> str:
-    """The part of docs/scaling.md that is simulated."""
     images = {
         "Nodes on one database": ["scaling-nodes"],
         "Faults at the peak": ["scaling-short-faults", "scaling-long-faults"],
@@ -337,13 +325,11 @@ def document(found: Scaling) -> str:
 
 
 def written(text: str, found: Scaling) -> str:
-    """The document with what was simulated in its place."""
     head, _, rest = text.partition(BEGIN)
     return f"{head}{BEGIN}\n\n{document(found)}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> int:
-    """Simulate, and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--costs", type=Path, metavar="FILE", help="what tests.bench.costs has printed")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one cost, or several")

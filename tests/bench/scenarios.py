@@ -37,8 +37,6 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of everything."""
-
     rounds: int
     seconds: float  # of a round of load
     messages: int  # of a round that sends a number, a multiple of 60
@@ -49,12 +47,10 @@ class Effort:
 
     @classmethod
     def whole(cls) -> "Effort":
-        """What the documents are made of."""
         return cls(5, 5.0, 3_000, 1_000_000, len(ATTACKS))
 
     @classmethod
     def quick(cls) -> "Effort":
-        """A first look, in under two minutes."""
         return cls(1, 1.0, 300, 6_000, 1, 1.0, takeover=False)
 
 
@@ -214,7 +210,6 @@ def by_stage(effort: Effort, run: Run, told: Progress) -> None:
 
 @contextmanager
 def _memory_over_time(running: Running) -> Iterator[list[tuple[float, float]]]:
-    """Points (seconds, MB), added while the block runs."""
     points: list[tuple[float, float]] = []
     began, over = time.monotonic(), threading.Event()
 
@@ -327,7 +322,6 @@ def queued(effort: Effort, run: Run, told: Progress) -> None:
 
 
 def posts(effort: Effort, run: Run, told: Progress) -> None:
-    """Events posted to an HTTPS receiver against httpx on Trio."""
     mine, theirs = list[float](), list[float]()
     count = max(400, effort.messages)
     with tempfile.TemporaryDirectory() as made, webhooks.receiver(Path(made)) as there:

@@ -42,7 +42,6 @@ QUERIES = (
 
 
 async def _accepted(store: Store, messages: Messages, *, indexing: bool) -> float:
-    """Messages a second."""
     count = 0
 
     async def send() -> None:
@@ -66,7 +65,6 @@ async def _accepted(store: Store, messages: Messages, *, indexing: bool) -> floa
 
 
 async def run(data_dir: Path, count: int) -> None:
-    """Fill, and measure both."""
     env = Environment()
     async with open_store(data_dir, env) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
@@ -98,7 +96,6 @@ async def run(data_dir: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--directory", type=Path)

@@ -47,7 +47,6 @@ class Receiver:
     divided: bool = False  # the limits hold for all nodes together, as those of a pool that is not a provider's
 
     def rate(self, nodes: int) -> float:
-        """Messages a second that one of so many nodes may send there."""
         return min(self.sessions / self.transaction, self.per_minute / 60) / (nodes if self.divided else 1)
 
 
@@ -82,8 +81,6 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What came of a plan."""
-
     offered: float = 0.0
     accepted: float = 0.0
     delivered: float = 0.0
@@ -99,16 +96,13 @@ class Outcome:
     arrived: list[float] = field(default_factory=list)  # delivered, at the times of the backlog
 
     def rate(self) -> float:
-        """Messages a second delivered over the last half."""
         half = len(self.backlog) // 2
         return (self.arrived[-1] - self.arrived[half]) / (self.backlog[-1][0] - self.backlog[half][0])
 
     def limit(self) -> str:
-        """What is used most."""
         return max(self.used, key=lambda name: self.used[name])
 
     def curve(self, name: str, unit: float = 1.0) -> Curve:
-        """The backlog over time, in a unit of so many seconds."""
         return Curve(name, [(at / unit, count) for at, count in self.backlog])
 
     def growth(self) -> float:
@@ -117,7 +111,6 @@ class Outcome:
         return (many - few) / (ended - began)
 
     def emptied(self, least: float) -> float:
-        """From when on the backlog was no longer above so many messages."""
         return max((at for at, count in self.backlog if count > least), default=0.0)
 
 
@@ -135,7 +128,6 @@ class Server:
     bytes: float = 0.0
 
     def reserve(self, seconds: float, size: float = 0.0) -> float:
-        """When this work is done."""
         self.busy += seconds
         self.bytes += size
         self.free_at = max(self.free_at, trio.current_time())
@@ -161,13 +153,10 @@ class Node:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def waiting(self) -> float:
-        """Recipients that it owns."""
         return sum(self.ready.values()) + sum(count for *_, count in self.deferred)
 
 
 class Cluster:
-    """A plan as it runs."""
-
     def __init__(self, plan: Plan, costs: Costs) -> None:
         self.plan, self.costs, self.outcome = plan, costs, Outcome()
         self.database = Server(plan.database_cores, plan.wal_bytes)
@@ -188,7 +177,6 @@ class Cluster:
         ]
 
     async def run(self) -> Outcome:
-        """From the start to the end of the plan."""
         async with trio.open_nursery() as nursery:
             for node in self.nodes:
                 nursery.start_soon(self._work, node)
@@ -200,11 +188,9 @@ class Cluster:
         return self._finish()
 
     def live(self) -> list[Node]:
-        """The nodes that run."""
         return [node for node in self.nodes if node.died == math.inf]
 
     def is_up(self) -> bool:
-        """Whether the database answers."""
         return trio.current_time() >= self.away_until
 
     # ---- a node's work
@@ -269,7 +255,6 @@ class Cluster:
         return self.machine.busy / self.machine.cores / now
 
     def _wanted(self, node: Node, now: float) -> dict[str, float]:
-        """How many may go to each receiver in this step."""
         while node.deferred and node.deferred[0][0] <= now:
             _, name, count = heapq.heappop(node.deferred)
             node.ready[name] += count
@@ -392,5 +377,4 @@ def _beat_before(time: float, offset: float) -> float:
 
 
 def simulate(plan: Plan, costs: Costs) -> Outcome:
-    """Run a plan on the virtual clock."""
     return trio.run(Cluster(plan, costs).run, clock=MockClock(autojump_threshold=0))

@@ -61,7 +61,6 @@ def figures(messages: int, told: Callable[[str], None]) -> list[Figure]:
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slowness", type=Slowness, choices=list(Slowness), default=Slowness.SILENT)
     parser.add_argument("--sessions", type=int, nargs="*", default=SLOW_SESSIONS, help="slow ones that are wanted")

@@ -27,8 +27,6 @@ TRANSACTION = (b"MAIL FROM:<orders@example.com>\r\n", b"RCPT TO:<ada@example.net
 
 @dataclass
 class Load:
-    """What a run saw."""
-
     answered: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
@@ -50,8 +48,6 @@ def steps(credential: bytes, load: Load, *, kept: bool) -> Iterator[bytes]:
 
 
 class Session:
-    """One connection after the other."""
-
     def __init__(self, target: tuple[str, int], credential: bytes, load: Load, *, kept: bool) -> None:
         self._target = target
         self._credential = credential
@@ -60,7 +56,6 @@ class Session:
         self.connect()
 
     def connect(self) -> None:
-        """Begin anew."""
         self.socket = socket.create_connection(self._target)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._steps = steps(self._credential, self._load, kept=self._kept)
@@ -86,7 +81,6 @@ class Session:
 
 
 def drive(target: tuple[str, int], sessions: int, seconds: float, credential: bytes, *, kept: bool) -> Load:
-    """Send for `seconds`."""
     load = Load()
     poll = select.epoll()
     until = time.perf_counter() + seconds
@@ -112,7 +106,6 @@ def drive(target: tuple[str, int], sessions: int, seconds: float, credential: by
 
 
 def main() -> None:
-    """One JSON line with what was seen."""
     host, port, sessions, seconds, kind, *login = sys.argv[1:]
     credential = base64.b64encode("\0".join(["", *login]).encode()) if login else b""
     began = time.perf_counter()

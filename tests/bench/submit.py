@@ -49,19 +49,16 @@ def settle() -> None:
 
 
 def hurry() -> None:
-    """Wait for a quiet machine hardly at all from now on."""
     global _patience
     _patience = HURRIED
 
 
 def _idle() -> tuple[int, int]:
-    """How long all processors have been idle, and how long in all."""
     times = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return times[3] + times[4], sum(times)
 
 
 def measure(port: int, kind: str, seconds: float, *login: str) -> Round:
-    """One round of load; a refusal spoils it."""
     settle()
     command = [sys.executable, str(HERE / "smtp_load.py"), "127.0.0.1", str(port), str(SESSIONS), str(seconds), kind]
     output = subprocess.run([*command, *login], capture_output=True, text=True, check=True).stdout
@@ -71,7 +68,6 @@ def measure(port: int, kind: str, seconds: float, *login: str) -> Round:
 
 
 def measure_appliance(running: Running, kind: str, seconds: float) -> Round:
-    """One round against an appliance."""
     return measure(endpoint(running)[1], kind, seconds, running.account.username, running.account.password)
 
 
@@ -81,13 +77,11 @@ def _postfix() -> AbstractContextManager[int]:
 
 
 def show(name: str, rounds: list[Round]) -> None:
-    """One line a side."""
     rate, p50, p99 = (statistics.median(each[key] for each in rounds) for key in ("rate", "p50_ms", "p99_ms"))
     print(f"{name:<34} {rate:>8.0f} /s   p50 {p50:>6.1f} ms   p99 {p99:>6.1f} ms")
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")

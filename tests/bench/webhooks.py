@@ -50,12 +50,10 @@ class Receiver:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def settings(self) -> str:
-        """What lets the program post there."""
         port = self.url.rpartition(":")[2].rstrip("/")
         return f'allow_networks = ["127.0.0.0/8"]\nports = [{port}]\nca_file = "{self.authority}"'
 
     def watch(self) -> None:
-        """Read its counter, for as long as it runs."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             count, at = line.split()
@@ -73,7 +71,6 @@ class Receiver:
 
 @contextmanager
 def receiver(directory: Path) -> Iterator[Receiver]:
-    """A receiver, whose authority's certificate is in the directory."""
     authority, certificate = trustme.CA(), directory / "receiver.pem"
     authority.cert_pem.write_to_path(directory / "authority.pem")
     authority.issue_cert(ADDRESS).private_key_and_cert_chain_pem.write_to_path(certificate)
@@ -93,7 +90,6 @@ def receiver(directory: Path) -> Iterator[Receiver]:
 
 
 def our_posts(there: Receiver, directory: Path, count: int) -> float:
-    """Posts a second of the real program."""
     account = add_account(directory / "data", "demo")
     fill_posts(directory / "data", account.account_id, there.url, count)
     before = there.seen[0]
@@ -105,7 +101,6 @@ def our_posts(there: Receiver, directory: Path, count: int) -> float:
 
 
 def their_posts(there: Receiver, count: int) -> float:
-    """Posts a second of httpx on Trio."""
     before = there.seen[0]
 
     async def post_all() -> None:
@@ -130,7 +125,6 @@ def their_posts(there: Receiver, count: int) -> float:
 
 
 def compare_posts(rounds: int, count: int) -> None:
-    """Alternate the two and tell the medians."""
     rates: dict[str, list[float]] = {"appliance, signed and recorded": [], "httpx on Trio": []}
     ours, theirs = rates.values()
     with tempfile.TemporaryDirectory() as made, receiver(Path(made)) as there:
@@ -180,7 +174,6 @@ def cost_of_a_dead_receiver(rounds: int, messages: int) -> None:
 
 
 def tell(rates: dict[str, list[float]], unit: str) -> None:
-    """The medians of both sides, and how far they went."""
     print("\r", end="")
     for side, seen in rates.items():
         spread = f"{min(seen):,.0f} to {max(seen):,.0f}"
@@ -188,7 +181,6 @@ def tell(rates: dict[str, list[float]], unit: str) -> None:
 
 
 def main() -> None:
-    """Measure and tell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", choices=["posts", "dead"])
     parser.add_argument("--rounds", type=int, default=5)

@@ -5,10 +5,8 @@ import pty
 import subprocess
 import sys
 
-from tests.cli.test_commands import ROOT, Shell, acme, fields, shell
+from tests.cli.shell import ROOT, Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 
 def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:
@@ -24,14 +22,12 @@ def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:
 
 
 def test_another_name_deletes_nothing(acme: Shell) -> None:
-    """Nor does a script that gives none."""
     assert "nothing was deleted" in acme.refused("account", "delete", "acme", "--yes", "zoo")
     assert "--yes acme" in acme.misused("account", "delete", "acme")
     assert [each["name"] for each in acme.json("account", "list")["accounts"]] == ["acme"]
 
 
 def test_a_terminal_is_asked(acme: Shell) -> None:
-    """For the name, which has to be typed."""
     words = [sys.executable, "-m", "appliance", "account", "delete", "acme", "--config", str(acme.config)]
     for typed, code in (("yes", 1), ("acme", 0)):
         ours, theirs = pty.openpty()

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import Shell, fields
-from tests.cli.test_queue import accept, acme, deferred, due
+from tests.cli.shell import Shell, fields
+from tests.cli.test_queue import accept, deferred, due
 from tests.docs.test_cli import documented
-
-__all__ = ["acme"]  # the fixture
 
 
 def test_a_backup_is_made_verified_and_restored(acme: Shell, tmp_path: Path) -> None:
@@ -31,13 +29,11 @@ def test_a_backup_is_made_verified_and_restored(acme: Shell, tmp_path: Path) -> 
 
 
 def test_a_restore_of_an_empty_queue_says_so(acme: Shell, tmp_path: Path) -> None:
-    """Nothing waits, so nothing has to be checked."""
     acme.text("backup", str(tmp_path / "backup.tar"))
     assert "The queue is empty" in acme.text("restore", str(tmp_path / "backup.tar"), "--force")
 
 
 def test_refusals_are_one_line(acme: Shell, tmp_path: Path) -> None:
-    """A file that is there, one that is not, one that is none, and no database at all."""
     file = tmp_path / "backup.tar"
     acme.text("backup", str(file))
     assert "never replaces a file" in acme.refused("backup", str(file))

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import ROOT, Shell, fields, shell
+from tests.cli.shell import ROOT, Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["shell"]  # a fixture
 
 # What bash does for the Tab key, without a terminal: the words and where the cursor is, then the function.
 PRESS_TAB = """
@@ -42,7 +40,6 @@ def installed(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_bash_completes(installed: dict[str, str], words: list[str], expected: set[str]) -> None:
-    """Commands, options and their values."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = PRESS_TAB.format(words=quoted, last=len(words) - 1)
     ran = subprocess.run(["bash", "-c", script], env=installed, capture_output=True, text=True, timeout=120, check=True)
@@ -61,5 +58,4 @@ def test_each_shell_has_its_script(shell: Shell, name: str) -> None:
 
 
 def test_another_shell_is_wrong_usage(shell: Shell) -> None:
-    """Those that there are are named."""
     assert "'bash', 'zsh', 'fish'" in shell.misused("completion", "csh")

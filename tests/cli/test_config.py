@@ -31,7 +31,6 @@ password = "hunter3"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A settings file in the directory where commands are run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
     made = tmp_path / "config.toml"
@@ -40,7 +39,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str, code: int = 0) -> str:
-    """What a command prints."""
     result = CliRunner().invoke(main, ["config", *words])
     assert result.exit_code == code, result.output
     return result.stdout if code == 0 else result.stderr

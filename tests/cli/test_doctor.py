@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from appliance.cli import main
 from appliance.doctor import Finding, RecordToPublish, examination, fault, ok, warning
-from tests.cli.test_commands import fields
+from tests.cli.shell import fields
 from tests.docs.test_cli import documented
 
 GOOD = ok("disk", "/var", "90 MiB free")
@@ -25,7 +25,6 @@ BAD = fault(
 
 @pytest.fixture
 def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command, with findings in the place of an examination."""
     config = tmp_path / "config.toml"
     config.write_text('[dns]\nresolvers = ["127.0.0.1:1"]\nblocklists = ["bl.test"]\n')
     asked: list[object] = []
@@ -59,7 +58,6 @@ def test_a_warning_alone_is_no_failure(doctor: Any) -> None:
 
 
 def test_a_fault_is_exit_code_1_with_the_record_to_paste(doctor: Any) -> None:
-    """A long text is split as zone files need it."""
     result, _ = doctor(BAD)
     assert (result.exit_code, result.stderr) == (1, f"Error: faults: {BAD.check}\n")
     first = "v=DKIM1; p=" + "A" * 244
@@ -81,7 +79,6 @@ def test_a_data_directory_that_cannot_be_entered_is_one_line(tmp_path: Path, mon
 
 
 def test_the_json_is_as_documented(doctor: Any) -> None:
-    """One object with every finding, and the same exit code."""
     result, _ = doctor(BAD, ODD, options=("--json",))
     assert result.exit_code == 1
     answer = json.loads(result.stdout)

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.accounts import StoredDkimKey
 from appliance.store import open_store
-from tests.cli.test_commands import Shell, fields
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
 from tests.fakes.dns import DnsServer, zone_text
 
@@ -25,11 +24,8 @@ HOST = "mail.example.com"
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def acme(shell: Shell) -> Shell:
     """Commands, and the account acme with the domain acme.example on the server mail.example.com."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
-    shell = Shell(tmp_path)
     shell.config.write_text(f'[server]\ndata_dir = "{shell.data_dir}"\nhostname = "{HOST}"\n')
     shell.create("acme")
     shell.json("domain", "add", "acme", "acme.example")
@@ -37,14 +33,12 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def records(shell: Shell, command: str = "records") -> list[dict[str, str]]:
-    """What is to be published."""
     answer: dict[str, list[dict[str, str]]] = shell.json("domain", command, "acme", "acme.example")
     assert set(answer) == {"records"}
     return answer["records"]
 
 
 def names(found: list[dict[str, str]]) -> list[str]:
-    """The DKIM selectors among records."""
     return [record["name"].partition(".")[0] for record in found if "._domainkey." in record["name"]]
 
 
@@ -68,7 +62,6 @@ def test_a_domain_has_its_keys_at_once(acme: Shell) -> None:
 
 
 def test_adding_a_domain_again_keeps_its_keys(acme: Shell) -> None:
-    """What is published stays right."""
     before = records(acme)
     acme.json("domain", "add", "acme", "acme.example")
     assert records(acme) == before
@@ -106,21 +99,18 @@ def test_a_domain_without_keys_gets_them_with_its_records(acme: Shell) -> None:
 
 
 def test_behind_a_relay_it_is_the_relay_that_sends(acme: Shell) -> None:
-    """In mode relay SPF lets the relay in."""
     text = acme.config.read_text()
     acme.config.write_text(f'{text}[delivery]\nmode = "relay"\nrelay_host = "192.0.2.25"\n')
     assert "v=spf1 ip4:192.0.2.25 -all" in [record["value"] for record in records(acme)]
 
 
 def stored_keys(acme: Shell) -> list[StoredDkimKey]:
-    """All keys of the domain."""
     account = acme.json("account", "show", "acme")["id"]
     found: list[StoredDkimKey] = acme.stored(lambda store: store.dkim_keys.of(account, "acme.example"))
     return found
 
 
 def signing(acme: Shell) -> set[str]:
-    """The selectors of the keys that sign."""
     return {key.selector for key in stored_keys(acme) if key.signs}
 
 
@@ -177,7 +167,6 @@ def test_a_resolver_that_cannot_be_reached_is_told_in_words(acme: Shell) -> None
 
 @pytest.mark.parametrize("command", ["records", "rotate", "verify"])
 def test_an_unknown_domain_is_refused(acme: Shell, command: str) -> None:
-    """A domain of no account, or of another one, gets no keys."""
     acme.create("other")
     for account, domain in (("acme", "else.example"), ("other", "acme.example")):
         assert f"the account {account} has no domain {domain}" in acme.refused("domain", command, account, domain)
@@ -220,14 +209,12 @@ def dns_server() -> Iterator[Dns]:
 
 @pytest.fixture
 def dns(acme: Shell) -> Iterator[Dns]:
-    """The resolver that acme's commands ask."""
     with dns_server() as made:
         acme.config.write_text(f'{acme.config.read_text()}[dns]\nresolvers = ["{made.endpoint}"]\n')
         yield made
 
 
 def verify(acme: Shell, code: int) -> Any:
-    """The JSON of `domain verify`, which exits with this code."""
     result = acme.run("domain", "verify", "acme", "acme.example", "--json")
     assert result.exit_code == code, result.output
     assert result.stderr.count("\n") == code  # the line that says why
@@ -235,7 +222,6 @@ def verify(acme: Shell, code: int) -> Any:
 
 
 def publish(dns: Dns, found: list[dict[str, str]]) -> None:
-    """Put records into DNS."""
     for record in found:
         value = zone_text(record["value"]) if record["type"] == "TXT" else record["value"]
         there = dns.server.zone.get(record["name"], {})
@@ -309,7 +295,6 @@ def test_verify_switches_to_new_keys_that_dns_shows(acme: Shell, dns: Dns) -> No
 
 
 def test_a_retired_record_that_is_gone_is_no_fault(acme: Shell, dns: Dns) -> None:
-    """It is told, and the exit code is that of the records that are needed."""
     publish(dns, [record for record in records(acme, "rotate") if "keep until" not in record["purpose"]])
     answer = verify(acme, 0)
     assert [(record["needed"], record["status"]) for record in answer["records"]][4:] == [(False, "missing")] * 2

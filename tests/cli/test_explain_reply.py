@@ -10,7 +10,6 @@ from appliance.cli import main
 
 
 def explained(*words: str) -> dict[str, object]:
-    """The JSON answer, without a configuration and a database."""
     result = CliRunner().invoke(main, ["explain", *words, "--json"])
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
@@ -25,7 +24,6 @@ def _nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_verdict_on_a_reply() -> None:
-    """All of it, in the fields of the interface."""
     text = "550 5.4.1 Recipient address rejected: Access denied. [AM0EUR02FT012.eop-EUR02.prod.protection.outlook.com]"
     assert explained("--reply", text) == {
         "code": 550,
@@ -43,7 +41,6 @@ def test_the_verdict_on_a_reply() -> None:
 
 
 def test_a_provider_narrows_the_rules() -> None:
-    """Rules of other providers are left out; general ones stay."""
     text = "554 delivery error: dd This user doesn't have a yahoo.com account (ada@yahoo.com)"
     assert explained("--reply", text, "--provider", "yahoo")["rule"] == "yahoo-unknown-user"
     assert explained("--reply", text, "--provider", "google")["rule"] == "unknown-user"
@@ -52,7 +49,6 @@ def test_a_provider_narrows_the_rules() -> None:
 
 
 def test_the_text_names_the_rule_and_its_source() -> None:
-    """For people."""
     result = CliRunner().invoke(main, ["explain", "--reply", "451 4.7.1 Try again later"])
     lines = result.stdout.splitlines()
     assert lines[:3] == ["class: temporary", "fault: none", "suppress: no"]
@@ -71,14 +67,12 @@ def test_the_text_names_the_rule_and_its_source() -> None:
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], reason: str) -> None:
-    """One of the three, and a provider that the table knows."""
     result = CliRunner().invoke(main, ["explain", *words])
     assert result.exit_code == 2
     assert reason in " ".join(result.stderr.split())
 
 
 def test_a_reply_that_accepts_is_not_judged() -> None:
-    """Only refusals have a class and a rule."""
     result = CliRunner().invoke(main, ["explain", "--reply", "250 2.0.0 OK"])
     assert result.exit_code == 2
     assert "250 is not a refusal" in result.stderr

@@ -9,15 +9,11 @@ import pytest
 from appliance.cli.failures import FAILURES_FILE, FAILURES_KEPT, explain
 from appliance.config.load import parse
 from appliance.store.accounts import Accounts
-from tests.cli.test_commands import Shell, acme, shell
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell
 
 
 @pytest.fixture
 def bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every list of accounts fails."""
-
     async def fails(_: Accounts) -> Any:
         raise ZeroDivisionError("two\nlines \x1b[31m")
 
@@ -25,7 +21,6 @@ def bug(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def details(line: str) -> tuple[Path, str]:
-    """The file and the reference that a line names."""
     found = re.fullmatch(
         r"Error: unexpected failure, which is a bug: (.*); details in (.*), reference ([0-9a-f]{8})\n", line
     )
@@ -48,7 +43,6 @@ def test_a_bug_is_one_line(acme: Shell) -> None:
 
 @pytest.mark.usefixtures("bug")
 def test_the_file_does_not_grow_without_end(acme: Shell) -> None:
-    """A long one begins anew."""
     file = acme.data_dir / FAILURES_FILE
     file.write_bytes(b"x" * (FAILURES_KEPT + 1))
     _, reference = details(acme.refused("account", "list"))

@@ -1,25 +1,20 @@
 """`appliance feedback inbox`, on a database with mail in it."""
 
-from pathlib import Path
-
 import pytest
 import trio
 
 from appliance.environment import Environment
 from appliance.model.feedback import FeedbackResult, KeptMail
 from appliance.store import open_store
-from tests.cli.test_commands import Shell, fields
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
 
 MIME = b"Subject: \x1b[2J\r\n\r\nOpen \x1b]0;title\x07https://provider.example/?code=12\r\n"
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def acme(shell: Shell) -> Shell:
     """Commands, the account acme with a domain, and a mail to its address of complaints."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
-    shell = Shell(tmp_path)
     shell.create("acme")
     shell.json("domain", "add", "acme", "acme.example")
 
@@ -53,6 +48,5 @@ def test_the_mail_is_listed_and_shown(acme: Shell) -> None:
 
 
 def test_a_mail_that_is_not_there(acme: Shell) -> None:
-    """One line says so."""
     refused = acme.refused("feedback", "inbox", "fbm_none")
     assert refused.startswith("Error: no mail fbm_none in the feedback inbox")

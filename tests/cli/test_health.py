@@ -13,7 +13,6 @@ from tests.running_appliance import appliance
 
 
 def asked(config: Path, *words: str) -> Result:
-    """The command, with these settings."""
     return CliRunner().invoke(main, ["health", "--config", str(config), *words])
 
 

@@ -31,7 +31,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A bare system."""
     for name, content in {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n"}.items():
         path = tmp_path / "etc" / name
         path.parent.mkdir(exist_ok=True)
@@ -40,17 +39,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> Result:
-    """One command."""
     return CliRunner().invoke(main, arguments)
 
 
 def tree(root: Path) -> set[str]:
-    """Every file below, links included."""
     return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
 
 
 def test_a_dry_run_shows_everything_and_changes_nothing(root: Path, script: Path) -> None:
-    """Each step is there, and the whole content of each file."""
     before = tree(root)
     ran = run("install", "--dry-run", "--root", str(root), "--hostname", "mail.example.com")
     assert ran.exit_code == 0, ran.output
@@ -114,7 +110,6 @@ def test_uninstalled_below_another_root(root: Path, script: Path) -> None:
 
 
 def refusal(*arguments: str) -> str:
-    """The one line that says why not."""
     ran = run(*arguments)
     assert (ran.exit_code, ran.output.count("\n")) == (1, 1), ran.output
     return ran.output
@@ -128,7 +123,6 @@ def test_only_root_installs(script: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd runs here: it would really be installed")
 def test_without_systemd_it_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container there is another way to run it, which is named."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "systemd is not running; `appliance serve`" in refusal("install")
 
@@ -160,7 +154,6 @@ def test_nothing_is_done_beside_the_debian_package(command: tuple[str, ...], roo
 
 
 def test_a_host_name_must_be_one(root: Path, script: Path) -> None:
-    """It goes into a file that must be readable."""
     ran = run("install", "--root", str(root), "--hostname", 'x"y')
     assert ran.exit_code == 2
     assert "is not a host name" in ran.output

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from appliance.cli.mcp import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND, PARSE_ERROR
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 MAIL = {"from": "shop@example.com", "to": ["ada@example.net"], "subject": "Hello", "text": "Hi"}
 
@@ -28,20 +26,17 @@ class Session:
         self._to, self._from, self._number = process.stdin, process.stdout, 0
 
     def told(self, line: str) -> Any:
-        """What a line is answered with."""
         self._to.write(line + "\n")
         self._to.flush()
         return json.loads(self._from.readline())
 
     def ask(self, method: str, **given: Any) -> Any:
-        """The answer to a request, whether a result or an error."""
         self._number += 1
         answer = self.told(json.dumps({"jsonrpc": "2.0", "id": self._number, "method": method, "params": given}))
         assert (answer["jsonrpc"], answer["id"]) == ("2.0", self._number)
         return answer
 
     def call(self, tool: str, **arguments: Any) -> Any:
-        """What a tool answers."""
         return self.ask("tools/call", name=tool, arguments=arguments)["result"]
 
     def found(self, tool: str, **arguments: Any) -> Any:
@@ -53,14 +48,12 @@ class Session:
         return result["structuredContent"]
 
     def refused(self, tool: str, **arguments: Any) -> str:
-        """The sentence of a tool that cannot do what was asked."""
         result = self.call(tool, **arguments)
         assert result["isError"]
         text: str = result["content"][0]["text"]
         return text
 
     def fault(self, method: str, **given: Any) -> tuple[int, str]:
-        """The error of a request that is wrong."""
         error = self.ask(method, **given)["error"]
         return error["code"], error["message"]
 
@@ -101,7 +94,6 @@ def test_it_says_what_it_is(start: Start) -> None:
 
 
 def test_its_tools_answer_as_the_commands_do(start: Start, acme: Shell) -> None:
-    """The same JSON; the account need not be named where there is only one."""
     session = start(key=acme.json("key", "create", "acme", "--test")["key"])
     tools = {each["name"]: each for each in session.ask("tools/list")["result"]["tools"]}
     sent = session.found("send_email", **MAIL)
@@ -159,7 +151,6 @@ def test_it_sends_only_what_it_may(start: Start, acme: Shell) -> None:
 
 
 def test_it_has_the_documentation(start: Start) -> None:
-    """Each document of docs/ by its name."""
     session, directory = start(), Path(__file__).parents[2] / "docs"
     listed = session.ask("resources/list")["result"]["resources"]
     assert {each["name"] for each in listed} == {str(path.relative_to(directory)) for path in directory.rglob("*.md")}

@@ -8,20 +8,16 @@ from appliance.model.mail import SuppressionOrigin
 from appliance.store import Store
 from appliance.times import DAY, HOUR, rfc3339
 from tests import stored_mail
-from tests.cli.test_commands import Shell, fields, shell
-from tests.cli.test_queue import OUTSIDE, accept, acme, changed, deferred
+from tests.cli.shell import Shell, fields
+from tests.cli.test_queue import OUTSIDE, accept, changed, deferred
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 
 def ids(shell: Shell, *options: str) -> list[str]:
-    """The messages that a search finds."""
     return [each["id"] for each in shell.json("messages", *options)["messages"]]
 
 
 def of_zoo(shell: Shell, address: str) -> str:
-    """A message of a second account; its id."""
     shell.create("zoo")
 
     async def accepted(store: Store) -> str:
@@ -46,7 +42,6 @@ def test_messages_are_found_by_words(acme: Shell) -> None:
 
 
 def test_messages_are_listed_newest_first_of_all_accounts(acme: Shell) -> None:
-    """Or of one; each with its account and its first recipient."""
     first, second = accept(acme, "Ada@Example.NET", "bob@example.net").id, of_zoo(acme, "cy@example.com")
     answer = acme.json("messages")
     assert fields(answer) == fields(documented("messages"))
@@ -82,12 +77,10 @@ def test_messages_are_found_by_time(acme: Shell) -> None:
 
 @pytest.mark.parametrize("wrong", ["yesterday", "2x", "-1d", "2026-13-01", "1" * 50 + "d"])
 def test_a_time_that_is_none_is_wrong_usage(acme: Shell, wrong: str) -> None:
-    """The line says which forms there are."""
     assert "2026-11-15" in acme.misused("messages", f"--since={wrong}")
 
 
 def test_without_a_database_there_is_no_message(shell: Shell) -> None:
-    """And none is made."""
     assert shell.text("messages") == "No message matches.\n"
     assert not shell.data_dir.exists()
 
@@ -113,14 +106,12 @@ def test_an_address_is_explained_with_its_messages(acme: Shell) -> None:
 
 
 def test_ten_messages_of_an_address_are_explained(acme: Shell) -> None:
-    """The newest of them."""
     made = [accept(acme, "ada@example.net").id for _ in range(12)]
     assert [each["id"] for each in acme.json("explain", "ada@example.net")["messages"]] == made[:1:-1]
 
 
 @pytest.mark.parametrize("origin", SuppressionOrigin)
 def test_a_suppressed_address_is_explained(acme: Shell, origin: SuppressionOrigin) -> None:
-    """What put it on the list, since when, and what to do."""
     changed(acme, lambda store, account: store.suppressions.add(account, "ada@example.net", "a reason", origin=origin))
     answer = acme.json("explain", "Ada@Example.net")
     (entry,) = answer["suppressions"]
@@ -134,7 +125,6 @@ def test_a_suppressed_address_is_explained(acme: Shell, origin: SuppressionOrigi
 
 
 def test_who_unsubscribed_from_a_list_is_explained(acme: Shell) -> None:
-    """With the list; there is nothing to remove."""
     changed(acme, lambda store, account: store.unsubscriptions.add(account, "tag:news", "ada@example.net"))
     (entry,) = acme.json("explain", "ada@example.net")["suppressions"]
     assert (entry["list"], entry["origin"]) == ("tag:news", "unsubscribe")

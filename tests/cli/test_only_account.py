@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, shell
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell
 
 COMMANDS = (
     ("user", "invite", "ann@acme.example", "--role", "viewer"),
@@ -38,20 +36,17 @@ def test_the_only_account_is_meant(acme: Shell) -> None:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_one_of_several_has_to_be_named(acme: Shell, words: tuple[str, ...]) -> None:
-    """And without any account there is none to name."""
     acme.create("zoo")
     assert "there are several accounts" in acme.refused(*words)
 
 
 def test_without_an_account_the_first_step_is_told(acme: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whether there is a database or not."""
     acme.json("account", "delete", "acme", "--yes", "acme")
     assert "appliance account create" in acme.refused("domain", "list")
     assert "appliance account create" in Shell(tmp_path_factory.mktemp("empty")).refused("domain", "list")
 
 
 def test_too_many_words_are_wrong_usage(acme: Shell) -> None:
-    """So are too few."""
     acme.misused("domain", "add")
     acme.misused("domain", "add", "acme", "a.example", "b.example")
     acme.misused("suppressions", "import", "acme", "no such file")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,20 +19,10 @@ from appliance.report.explain import clock
 from appliance.store import Store, open_store
 from appliance.times import rfc3339
 from tests import stored_mail
-from tests.cli.test_commands import Shell, fields
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
 
 OUTSIDE = Environment()
-
-
-@pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands, and the account acme with 100 credits."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
-    shell = Shell(tmp_path)
-    shell.create("acme", "--credits", "100")
-    return shell
 
 
 def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any:
@@ -47,7 +36,6 @@ def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any
 
 
 def accept(shell: Shell, *addresses: str, simulated: bool = False) -> NewMessage:
-    """A waiting message."""
     made = changed(
         shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, simulated=simulated)
     )
@@ -56,7 +44,6 @@ def accept(shell: Shell, *addresses: str, simulated: bool = False) -> NewMessage
 
 
 def deferred(shell: Shell, *addresses: str) -> NewMessage:
-    """A message that was tried once."""
     message = accept(shell, *addresses)
     changed(shell, lambda store, _: stored_mail.defer(store, OUTSIDE, message))
     return message
@@ -69,7 +56,6 @@ def say(shell: Shell, *states: PoolState, **destinations: str) -> None:
 
 
 def due(shell: Shell) -> list[str]:
-    """The addresses that are due."""
     found = shell.stored(lambda store: store.queue.due(simulated=False, most=100))
     return sorted(recipient.address for recipient in found)
 
@@ -78,7 +64,6 @@ def due(shell: Shell) -> list[str]:
 
 
 def test_an_empty_queue_says_so(acme: Shell) -> None:
-    """`queue` alone is `queue show`."""
     assert acme.text("queue") == acme.text("queue", "show") == "The queue is empty.\n"
     assert acme.json("queue") == {"pools": [], "more": False}
 
@@ -112,7 +97,6 @@ def test_the_queue_is_shown_by_pool_and_destination(acme: Shell) -> None:
 
 
 def test_a_slowed_pool_tells_until_when_and_why(acme: Shell) -> None:
-    """While it lasts; a pause that is over is not told in the table."""
     soon, past = OUTSIDE.now() + 60_000_000, OUTSIDE.now() - 60_000_000
     states = (PoolState("slow", 0, 2, soon, "421 too fast", 0), PoolState("was-slow", 0, 2, past, "421 too fast", 0))
     say(acme, *states, a_example="slow", b_example="was-slow")
@@ -144,7 +128,6 @@ def test_mail_that_waits_for_a_warm_up_says_so(acme: Shell) -> None:
 
 
 def test_a_held_pool_is_shown_without_any_mail(acme: Shell) -> None:
-    """A hold that was forgotten is not hidden."""
     acme.json("queue", "pause", "google")
     (pool,) = acme.json("queue")["pools"]
     assert (pool["pool"], pool["waiting"], pool["held_because"]) == ("google", 0, "paused by the operator")
@@ -213,7 +196,6 @@ def test_a_long_queue_is_cut(acme: Shell) -> None:
 
 
 def test_simulated_mail_is_not_in_the_queue(acme: Shell) -> None:
-    """Simulated mail waits for no server."""
     accept(acme, "a@gmail.com", simulated=True)
     assert acme.json("queue")["pools"] == []
 
@@ -242,7 +224,6 @@ def test_a_retry_makes_due_what_it_names(acme: Shell, options: list[str], expect
 
 
 def test_a_retry_is_told_in_words(acme: Shell) -> None:
-    """How many there were, or that there was nothing to do."""
     assert acme.text("queue", "retry") == "No deferred mail matches.\n"
     deferred(acme, "a@gmail.com")
     assert acme.text("queue", "retry") == "1 recipient is due now.\n"
@@ -309,7 +290,6 @@ def test_resume_names_the_slow_downs_that_it_lifts(acme: Shell) -> None:
 
 
 def test_resume_lifts_no_wait_for_a_session(acme: Shell) -> None:
-    """No server asked for that, and resuming changes nothing of it."""
     waits = SlowedAccount("acc_1", 0, "this account has 16 of 20 sessions", slots=0)
     say(acme, PoolState("google", 0, 1, None, None, 0, slowed_accounts=(waits,)))
     assert acme.text("queue", "resume", "google") == "Pool google was not held.\n"
@@ -319,16 +299,12 @@ def test_resume_lifts_no_wait_for_a_session(acme: Shell) -> None:
 
 
 def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:
-    """`queue --json` is for `queue` alone; it would otherwise be lost."""
     result = CliRunner().invoke(main, ["queue", "--json", "retry", "--config", str(acme.config)])
     assert result.exit_code == 2
     assert "appliance queue retry --json" in result.stderr
 
 
-def test_the_queue_needs_a_database_to_act_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is none, nothing is made in passing."""
-    monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path)
+def test_the_queue_needs_a_database_to_act_on(shell: Shell) -> None:
     for words in (["retry"], ["cancel", "msg_0"], ["pause", "google"], ["resume", "google"]):
         assert "there is no database" in shell.refused("queue", *words)
     assert "there is no database" in shell.refused("explain", "msg_0")
@@ -379,7 +355,6 @@ def test_an_explanation_is_readable(acme: Shell) -> None:
 
 
 def test_a_late_bounce_is_explained(acme: Shell) -> None:
-    """It stands beside the delivery, which it does not undo."""
     late = LateBounce(1_750_000_000_000_000, 550, "550 5.1.1 no such user", BounceClass.INVALID_RECIPIENT)
 
     async def deliver(store: Store, _: str) -> None:
@@ -431,5 +406,4 @@ def test_final_recipients_are_explained(acme: Shell) -> None:
 
 
 def test_a_message_that_is_not_there_is_not_explained(acme: Shell) -> None:
-    """One line, exit code 1."""
     assert acme.refused("explain", "msg_0") == "Error: there is no message 'msg_0'\n"

@@ -4,15 +4,12 @@ import json
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 
 @pytest.fixture
 def sender(acme: Shell) -> Shell:
-    """Commands, and acme with a domain that may send."""
     acme.json("domain", "add", "acme", "zoo.example")
     acme.json("domain", "add", "acme", "acme.example")
     return acme
@@ -33,13 +30,11 @@ def test_a_test_is_queued_for_a_later_server(sender: Shell) -> None:
 
 
 def test_nothing_is_waited_for_without_a_server(sender: Shell) -> None:
-    """--wait then ends at once, with 1."""
     result = sender.run("send-test", "--to", "ada@example.net", "--wait", "--json")
     assert (result.exit_code, json.loads(result.stdout)["status"]) == (1, "queued")
 
 
 def test_a_suppressed_address_is_told(sender: Shell) -> None:
-    """It bounces at once, without a server."""
     sender.json("suppressions", "add", "acme", "ada@example.net")
     result = sender.run("send-test", "--to", "ada@example.net", "--wait")
     assert result.exit_code == 1

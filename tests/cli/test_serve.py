@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +14,13 @@ import pytest
 
 from appliance.config.load import VARIABLE
 from tests.ports import free_port
-from tests.running_appliance import STOP_TIMEOUT, add_account
+from tests.running_appliance import STOP_TIMEOUT, add_account, ran
 
 ROOT = Path(__file__).parents[2]
 HINT = "appliance account create NAME --email ADDRESS --password-stdin"
 
 
 def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path:
-    """A configuration file with its data directory beside it."""
     file = directory / "settings.toml"
     file.write_text(
         f'[server]\ndata_dir = "data"\n{more}[http]\nbind = ["{bind}"]\n'
@@ -32,7 +30,6 @@ def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path
 
 
 def start(config: Path, program: str = "", **options: object) -> subprocess.Popen[str]:
-    """`appliance serve`, or a program that changes something first."""
     code = program + "\nfrom appliance.cli import main\nmain(prog_name='appliance')"
     process: subprocess.Popen[str] = subprocess.Popen(
         [sys.executable, "-c", code, "serve", "--config", str(config)],
@@ -54,14 +51,14 @@ def failure(config: Path, program: str = "") -> str:
 
 
 def reason(config: Path) -> str:
-    """Why the server does not run, as its log says."""
-    line = json.loads(failure(config))
+    code, output, errors = ran(config, "serve", directory=config.parent)
+    assert (code, output, errors.count("\n")) == (1, "", 1), errors
+    line = json.loads(errors)
     assert (line["level"], line["logger"], line["event"]) == ("error", "appliance.serve", "cannot serve")
     return str(line["reason"])
 
 
 def wait_until_ready(process: subprocess.Popen[str]) -> None:
-    """Read the log up to the line that says it listens."""
     assert process.stderr is not None
     line = process.stderr.readline()
     assert json.loads(line)["event"] == "ready", line + process.stderr.read()
@@ -136,7 +133,7 @@ def here(directory: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("text", ["[servr]\n", "[params]\n", "<xml>\n"])
+@pytest.mark.parametrize("text", ["[servr]\n", "<xml>\n"])
 def test_a_file_here_without_our_settings_stops_the_start(tmp_path: Path, text: str) -> None:
     """Its only section may have a slip in its name: the sandbox would start in the place of a mail server."""
     (tmp_path / "config.toml").write_text(text)
@@ -151,7 +148,6 @@ def test_a_file_here_without_our_settings_stops_the_start(tmp_path: Path, text: 
 
 
 def test_the_sandbox_starts_beside_another_programs_file(tmp_path: Path) -> None:
-    """`--sandbox` reads no file at all."""
     (tmp_path / "config.toml").write_text("[params]\n")
     process = here(tmp_path, "--sandbox", "--port", str(free_port()), "--smtp-port", str(free_port()))
     wait_until_ready(process)
@@ -179,7 +175,6 @@ def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "warned"), [("mx", True), ("mx.example.com", False)])
 def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str, warned: bool) -> None:
-    """Where mail leaves directly, once it serves."""
     config = settings(tmp_path, more=f'hostname = "{name}"\n')
     config.write_text(config.read_text().replace("sandbox", "direct") + '[dns]\nresolvers = ["127.0.0.1:9"]\n')
     process = start(config)
@@ -216,7 +211,6 @@ def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
 
 
 def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
-    """The server serves on, and ends cleanly, when stdout is a broken pipe."""
     reading, writing = os.pipe()
     os.close(reading)
     process = start(settings(tmp_path), "import sys\nsys.stdout.isatty = lambda: True", stdout=writing)
@@ -233,14 +227,12 @@ def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    """The line names file, key and reason."""
     config = settings(tmp_path, more="hostnam = 1\n")
     assert reason(config) == f'{config}: server.hostnam: unknown key; did you mean "hostname"?'
     assert "cannot be read" in reason(tmp_path / "missing.toml")
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
-    """The line names the address and the key to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = reason(settings(tmp_path, address))
@@ -261,34 +253,10 @@ def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
     assert "acme.ca_file: holds no usable certificates" in line
 
 
-def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """The line names the path."""
-    (tmp_path / "data").write_text("in the way")
-    assert reason(settings(tmp_path)).startswith(f"{tmp_path}/data")
-
-
-def test_a_newer_database_is_one_line(tmp_path: Path) -> None:
-    """An older program does not touch a newer database."""
-    add_account(tmp_path / "data", "demo")
-    connection = sqlite3.connect(tmp_path / "data" / "appliance.db")
-    connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
-    connection.commit()
-    connection.close()
-    assert "run the newer appliance" in reason(settings(tmp_path))
-
-
 def test_a_damaged_key_file_is_one_line(tmp_path: Path) -> None:
-    """The line says what to do."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.key").write_bytes(b"short")
     assert "appliance.key: expected 32 bytes, found 5. Restore the file from the backup." in reason(settings(tmp_path))
-
-
-def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
-    """Rubbish in the place of the database stops the start."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "appliance.db").write_bytes(b"rubbish " * 1000)
-    assert "appliance.db: the database is damaged (file is not a database). Keep a copy" in reason(settings(tmp_path))
 
 
 def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:

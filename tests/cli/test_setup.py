@@ -104,7 +104,6 @@ class OlderServer(socketserver.BaseRequestHandler):
     """Greets with the name that it was started with."""
 
     def handle(self) -> None:
-        """As `socketserver` wants it."""
         self.request.sendall(b"220 0a1b2c3d4e5f ESMTP\r\n")
 
 
@@ -167,7 +166,6 @@ def test_without_any_file_one_is_written(tmp_path: Path, resolvers: str) -> None
 
 
 def test_refusals(tmp_path: Path, resolvers: str) -> None:
-    """Each is one line, and nothing is changed."""
     file = tmp_path / "config.toml"
     file.write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}')
     for name in ("a", "b"):
@@ -228,7 +226,6 @@ class Terminal:
     """`appliance setup` on a terminal, and a person who waits for each question."""
 
     def __init__(self, directory: Path, *words: str) -> None:
-        """Start it in this directory."""
         self._ours, theirs = pty.openpty()
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
         environment.pop("APPLIANCE_CONFIG", None)
@@ -252,12 +249,10 @@ class Terminal:
         assert text in self.shown, self.shown
 
     def answer(self, question: str, line: str) -> None:
-        """Wait for a question, and answer it."""
         self.read_until(question)
         os.write(self._ours, f"{line}\n".encode())
 
     def close(self) -> None:
-        """End it, if it still runs."""
         self.process.kill()
         self.process.wait()
         os.close(self._ours)

@@ -14,32 +14,27 @@ import pytest
 from appliance.store import FILE_NAME
 from appliance.store.sqlite.copy_endpoint import tables
 from appliance.system.data_directory import only_server
-from tests.cli.test_commands import ROOT, Shell, fields, shell
-from tests.cli.test_queue import accept, acme, due
+from tests.cli.shell import ROOT, Shell, fields
+from tests.cli.test_queue import accept, due
 from tests.docs.test_cli import documented
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import needs
-
-__all__ = ["acme", "shell"]  # the fixtures
 
 pytestmark = needs("postgresql")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A cluster."""
     with postgresql() as running:
         yield running
 
 
 @pytest.fixture
 def url(server: PostgresServer) -> str:
-    """An empty database."""
     return server.new_database()
 
 
 def on(shell: Shell, url: str) -> Shell:
-    """The same commands on a PostgreSQL."""
     shell.config.write_text(f'[server]\ndata_dir = "{shell.data_dir}"\n[store]\nurl = "{url}"\n')
     return shell
 
@@ -73,7 +68,6 @@ def test_there_and_back(acme: Shell, url: str, tmp_path: Path) -> None:
 
 
 def test_back_into_the_old_data_directory(acme: Shell, url: str) -> None:
-    """Refused while the old file is there; its name may be given, too."""
     acme.json("store", "copy", "--to", url)
     on(acme, url)
     file = acme.data_dir / FILE_NAME
@@ -88,7 +82,6 @@ def test_back_into_the_old_data_directory(acme: Shell, url: str) -> None:
 
 
 def test_what_was_replaced_is_told(acme: Shell, url: str) -> None:
-    """A NUL in a name that a client sent."""
     accept(acme, "a@example.net")
     acme.stored(lambda store: store.engine.change("UPDATE messages SET subject = 'a' || char(0)", {}))
     told = acme.run("store", "copy", "--to", url).stdout
@@ -146,7 +139,6 @@ def test_a_difference_is_one_line(acme: Shell, url: str, monkeypatch: pytest.Mon
 
 
 def interrupted(*_: object) -> int:
-    """Ctrl-C before anything is compared."""
     raise KeyboardInterrupt
 
 
@@ -160,12 +152,10 @@ def interrupted(*_: object) -> int:
     ],
 )
 def test_wrong_usage(acme: Shell, words: tuple[str, ...], told: str) -> None:
-    """Exactly one target, of a kind that there is."""
     assert told in acme.misused("store", "copy", *words)
 
 
 def test_a_terminal_has_a_bar(acme: Shell, url: str) -> None:
-    """And no lines about tables."""
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "appliance", "store", "copy", "--to", url, "--config", str(acme.config)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}

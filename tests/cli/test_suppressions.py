@@ -8,13 +8,10 @@ import pytest
 
 from appliance.model.accounts import Role
 from appliance.store import Store
-from tests.cli.test_commands import Shell, acme, shell, user_of
-
-__all__ = ["acme", "shell"]  # fixtures
+from tests.cli.shell import Shell, user_of
 
 
 def addresses(shell: Shell) -> dict[str, tuple[str, str]]:
-    """The list: origin and reason by address."""
     found = shell.json("suppressions", "list", "acme")["suppressions"]
     return {each["address"]: (each["origin"], each["reason"]) for each in found}
 
@@ -54,7 +51,6 @@ def test_a_file_is_imported(acme: Shell, content: str, expected: dict[str, str])
 
 @pytest.mark.parametrize("line", ["no address at all", "a@b@c", "x" * 40_000])
 def test_a_line_that_cannot_be_read_is_skipped(acme: Shell, line: str) -> None:
-    """It is named by its number; the others are imported."""
     content = f"ada@x.example\n{line}\nbob@x.example\n"
     said = acme.text("suppressions", "import", "acme", "-", stdin=content)
     assert "1 lines were skipped" in said
@@ -65,7 +61,6 @@ def test_a_line_that_cannot_be_read_is_skipped(acme: Shell, line: str) -> None:
 
 
 def test_many_are_imported_and_exported(acme: Shell, tmp_path: Path) -> None:
-    """More than one transaction holds; what is exported can be imported elsewhere."""
     acme.json("suppressions", "import", "acme", "-", stdin="".join(f"user{n}@x.example\n" for n in range(2_500)))
     exported = acme.text("suppressions", "export", "acme")
     assert exported.splitlines()[0] == "address,reason,origin,created_at"
@@ -74,7 +69,6 @@ def test_many_are_imported_and_exported(acme: Shell, tmp_path: Path) -> None:
 
 
 def test_no_exported_cell_is_a_formula(acme: Shell) -> None:
-    """Neither an address nor a reason; what is imported from the file is what was exported."""
     listed = {"=1+1@x.example": "+call", "-a@x.example": "@sum", "+b@x.example": "=2", "ada@x.example": "550 =no"}
     lines = "".join(f"{address},{reason}\n" for address, reason in listed.items())
     acme.json("suppressions", "import", "acme", "-", stdin=lines)
@@ -89,7 +83,6 @@ def test_no_exported_cell_is_a_formula(acme: Shell) -> None:
 
 
 def test_a_domain_is_removed_and_comes_back(acme: Shell) -> None:
-    """It is no longer listed; an unknown one is refused."""
     acme.json("domain", "add", "acme", "acme.example")
     before = acme.json("domain", "records", "acme", "acme.example")
     assert acme.json("domain", "remove", "acme", "ACME.example") == {"name": "acme.example", "removed": True}
@@ -100,7 +93,6 @@ def test_a_domain_is_removed_and_comes_back(acme: Shell) -> None:
 
 
 def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
-    """Once: the same role again leaves the sessions alone."""
     before = user_of(acme, "acme")
     acme.json("account", "role", "acme", "admin")
     changed = user_of(acme, "acme")
@@ -115,7 +107,6 @@ def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
 
 
 async def unsubscribed(account: str, mail_list: str, store: Store) -> bool:
-    """Have an address unsubscribe."""
     return await store.unsubscriptions.add(account, mail_list, "ada@example.net")
 
 

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 FILES = {
     "welcome/subject.txt": b"Welcome, {{name}}\n",
@@ -19,7 +17,6 @@ FILES = {
 
 @pytest.fixture
 def folder(acme: Shell) -> Path:
-    """A folder with two templates."""
     made = acme.config.parent / "templates"
     for name, data in FILES.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
@@ -28,12 +25,10 @@ def folder(acme: Shell) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
 def changes(answer: dict[str, list[dict[str, object]]]) -> dict[object, tuple[object, object]]:
-    """What a push did: the change and the version by alias."""
     return {each["alias"]: (each["change"], each["version"]) for each in answer["templates"]}
 
 
@@ -74,7 +69,6 @@ def test_pull_and_push_change_nothing(acme: Shell, folder: Path, tmp_path: Path)
 
 
 def test_files_of_other_names_are_named(acme: Shell, folder: Path) -> None:
-    """And passed over; hidden ones silently."""
     (folder / "README.md").touch()
     (folder / "welcome/body.htm").touch()
     (folder / "welcome/.swp").touch()
@@ -100,7 +94,6 @@ def test_files_of_other_names_are_named(acme: Shell, folder: Path) -> None:
 def test_a_folder_that_cannot_be_stored_stores_nothing(
     acme: Shell, folder: Path, name: str, data: bytes, reason: str
 ) -> None:
-    """The line names the template and the reason."""
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     said = acme.refused("template", "push", str(folder))
@@ -111,7 +104,6 @@ def test_a_folder_that_cannot_be_stored_stores_nothing(
 
 
 def test_links_to_unsubscribe_are_kept_in_a_file(acme: Shell, folder: Path, tmp_path: Path) -> None:
-    """template.toml, also with a comment; both ways."""
     acme.config.write_text(acme.config.read_text() + '[http]\nbase_url = "https://mail.example.com"\n')
     (folder / "welcome/template.toml").write_text("# news\nunsubscribe = true\n")
     acme.json("template", "push", str(folder))
@@ -123,7 +115,6 @@ def test_links_to_unsubscribe_are_kept_in_a_file(acme: Shell, folder: Path, tmp_
 
 
 def test_templates_are_listed_shown_and_removed(acme: Shell, folder: Path) -> None:
-    """By alias."""
     assert "appliance template push DIR" in acme.text("template", "list")
     acme.json("template", "push", str(folder))
     listed = acme.json("template", "list", "acme")
@@ -140,7 +131,6 @@ def test_templates_are_listed_shown_and_removed(acme: Shell, folder: Path) -> No
 
 
 def test_a_folder_that_is_not_there_is_one_line(acme: Shell, tmp_path: Path) -> None:
-    """Also one that cannot be made."""
     assert "no such file" in acme.refused("template", "push", str(tmp_path / "missing"))
     (tmp_path / "file").touch()
     assert "not a directory" in acme.refused("template", "push", str(tmp_path / "file"))

@@ -41,7 +41,6 @@ class Installation:
         self.config.write_text(self.settings + engines.settings_of(self.data_dir))
 
     def run(self, *words: str, given: str = "", program: str = "appliance") -> Result:
-        """One command."""
         return CliRunner().invoke(main, [*words, "--config", str(self.config)], input=given, prog_name=program)
 
     def state(self) -> object:
@@ -54,7 +53,6 @@ class Installation:
 
 @pytest.fixture
 def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """One of the version before: this program knows a step more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
     installation = Installation(tmp_path)
@@ -63,7 +61,6 @@ def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
 
 
 def learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the program be a later version, on both engines."""
     in_file, in_server = sqlite.migrations(), postgresql.migrations()
     further = sqlite.Migration(in_file[-1].number + 1, "more", FILE_STEP)
     monkeypatch.setattr(sqlite, "migrations", lambda: [*in_file, further])
@@ -72,7 +69,6 @@ def learn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def newest() -> int:
-    """The schema of the later version."""
     return postgresql.newest_known() if engines.in_use() is engines.Kind.POSTGRESQL else sqlite.newest_known()
 
 
@@ -109,7 +105,6 @@ def test_a_command_is_known_however_the_program_is_called(older: Installation) -
 
 
 def test_an_empty_file_is_left_without_a_schema(older: Installation) -> None:
-    """As if there were none."""
     (older.data_dir / FILE_NAME).write_bytes(b"")
     assert older.run("account", "list", "--json").stdout == '{"accounts": []}\n'
     assert engines.rows(older.data_dir, "SELECT name FROM sqlite_master") == []
@@ -117,7 +112,6 @@ def test_an_empty_file_is_left_without_a_schema(older: Installation) -> None:
 
 @pytest.mark.both_engines
 def test_an_assistant_leaves_an_older_database_alone(older: Installation) -> None:
-    """A tool of `mcp` fails with the same line."""
     before = older.state()
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "queue"}}
     ran = older.run("mcp", given=json.dumps(call) + "\n")
@@ -129,7 +123,6 @@ def test_an_assistant_leaves_an_older_database_alone(older: Installation) -> Non
 
 @pytest.mark.both_engines
 def test_doctor_backup_and_copy_leave_an_older_database_alone(older: Installation) -> None:
-    """They read what they can of it."""
     before = older.state()
     for words in (("doctor",), ("backup", "saved.tar"), ("store", "copy", "--to-sqlite", "elsewhere")):
         ran = older.run(*words)

@@ -7,16 +7,13 @@ import pytest
 
 from appliance.model.accounts import PasswordLink
 from appliance.store import Store
-from tests.cli.test_commands import Shell, acme, fields, shell, user_of
+from tests.cli.shell import Shell, fields, user_of
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 ANN = "ann@acme.example"
 
 
 def token_of(answer: Any) -> str:
-    """What the link of an answer has for its one use."""
     link = urlsplit(answer["link"])
     assert (link.path, link.query) == ("/dashboard/invitation", "")
     given: dict[str, list[str]] = parse_qs(link.fragment)
@@ -25,19 +22,16 @@ def token_of(answer: Any) -> str:
 
 
 def opened(shell: Shell, answer: Any) -> PasswordLink | None:
-    """What the link is good for, if it is."""
     link: PasswordLink | None = shell.stored(lambda store: store.people.open_link(token_of(answer)))
     return link
 
 
 def join(shell: Shell, email: str, role: str = "developer", account: str = "acme") -> None:
-    """Invite a person, who accepts."""
     token = token_of(shell.json("user", "invite", account, email, "--role", role))
     assert shell.stored(lambda store: store.people.use_link(token, "a hash")) is not None
 
 
 def roles(shell: Shell, account: str = "acme") -> dict[str, str]:
-    """The role of each user of an account."""
     return {each["email"]: each["role"] for each in shell.json("user", "list", account)["users"]}
 
 
@@ -86,7 +80,6 @@ def test_an_invitation_is_a_link_that_is_good_once(acme: Shell) -> None:
 
 
 def test_an_address_of_another_account_is_named_and_freed(acme: Shell) -> None:
-    """The operator is told which account has it, and can remove that user."""
     acme.create("zoo")
     join(acme, ANN, account="zoo")
     assert "logs in to account zoo" in acme.refused("user", "invite", "acme", ANN, "--role", "viewer")
@@ -96,7 +89,6 @@ def test_an_address_of_another_account_is_named_and_freed(acme: Shell) -> None:
 
 
 def test_an_invitation_needs_an_address_and_a_role(acme: Shell) -> None:
-    """Of those that there are."""
     assert "email: " in acme.refused("user", "invite", "acme", "--role", "viewer")
     assert "--role" in acme.misused("user", "invite", ANN)
     assert "'owner', 'developer', 'viewer'" in acme.misused("user", "invite", ANN, "--role", "admin")
@@ -119,7 +111,6 @@ def test_a_role_is_changed(acme: Shell) -> None:
 
 
 def test_a_person_is_removed(acme: Shell) -> None:
-    """The last owner is not."""
     join(acme, ANN)
     user = acme.stored(lambda store: store.accounts.user_by_email(ANN))
     answer = acme.json("user", "remove", ANN)
@@ -133,7 +124,6 @@ def test_a_person_is_removed(acme: Shell) -> None:
 
 
 def test_an_invitation_is_withdrawn(acme: Shell) -> None:
-    """By the address, too; its link is good no more."""
     made = acme.json("user", "invite", ANN, "--role", "viewer")
     assert acme.json("user", "remove", "Ann@acme.example")["id"] == made["id"]
     assert opened(acme, made) is None
@@ -146,7 +136,6 @@ def test_an_invitation_is_withdrawn(acme: Shell) -> None:
     "words", [("role", "acme", "zoo@example.org", "viewer"), ("remove", "acme", "zoo@example.org")]
 )
 def test_people_of_another_account_are_not_changed(acme: Shell, words: tuple[str, ...]) -> None:
-    """The line says how to see who is there."""
     acme.create("zoo")
     told = "Error: zoo@example.org is not a user of account acme: see appliance user list acme\n"
     assert acme.refused("user", *words) == told
@@ -169,7 +158,6 @@ def test_a_password_is_reset_by_a_link(acme: Shell) -> None:
 
 
 def test_a_second_factor_is_turned_off(acme: Shell) -> None:
-    """One that is in force."""
     address, user = "acme@example.org", user_of(acme, "acme")
 
     async def turn_on(store: Store) -> None:

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from tests.cli.test_commands import Shell, acme, fields, shell
+from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
-
-__all__ = ["acme", "shell"]  # fixtures
 
 URL = "https://1.1.1.1/hook"  # an address: no DNS is asked
 
@@ -37,7 +35,6 @@ def test_a_webhook_is_set_shown_changed_and_removed(acme: Shell) -> None:
 
 
 def test_the_secret_is_shown_to_people_once(acme: Shell) -> None:
-    """In the line that makes it."""
     assert "shown only once: whsec_" in acme.text("webhook", "set", URL)
 
 
@@ -53,7 +50,6 @@ def test_the_secret_is_shown_to_people_once(acme: Shell) -> None:
     ],
 )
 def test_a_url_that_the_interface_refuses_is_refused(acme: Shell, url: str) -> None:
-    """In one line; nothing is stored."""
     assert "Error: url: " in acme.refused("webhook", "set", "acme", url)
     assert acme.json("webhook", "show")["webhook"] is None
 
@@ -72,7 +68,6 @@ def test_a_test_event_waits_for_a_server(acme: Shell) -> None:
 
 
 def test_a_post_is_repeated(acme: Shell) -> None:
-    """The same event, as a delivery of its own; one that is not there is refused."""
     acme.json("webhook", "set", URL)
     first = acme.json("webhook", "ping")
     again = acme.json("webhook", "replay", first["id"])
@@ -82,7 +77,6 @@ def test_a_post_is_repeated(acme: Shell) -> None:
 
 
 def test_several_accounts_have_to_be_named(acme: Shell) -> None:
-    """A third word is wrong usage."""
     acme.create("zoo")
     assert "there are several accounts" in acme.refused("webhook", "set", URL)
     acme.json("webhook", "set", "zoo", URL)

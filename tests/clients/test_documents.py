@@ -14,7 +14,6 @@ HEADINGS = {"python": "Python", "node": "Node", "go": "Go", "php": "PHP", "ruby"
 
 
 def first_block(text: str, heading: str) -> str:
-    """The first code block behind a heading, its fences included."""
     found = re.search(rf"^{heading}\n.*?(^```\w+\n.*?^```$)", text, re.DOTALL | re.MULTILINE)
     assert found, heading
     return found[1]
@@ -22,7 +21,6 @@ def first_block(text: str, heading: str) -> str:
 
 @pytest.mark.parametrize("language", HEADINGS)
 def test_the_first_send_is_the_readme_s(language: str) -> None:
-    """The code of each language is that of its README, which the library's own tests run."""
     readme = (ROOT / "clients" / language / "README.md").read_text()
     assert first_block(DOCUMENT, f"### {HEADINGS[language]}") == first_block(readme, "## First send")
 
@@ -41,7 +39,6 @@ def test_only_one_example_reads_a_message(language: str) -> None:
 
 
 def test_every_class_and_variable_is_explained() -> None:
-    """Those of the rules, and the environment's."""
     classes = {"".join(word.title() for word in code.value.split("_")) for code in Code}
     assert len(classes) == 15
     for name in (*classes, "ConfigurationError", "ConnectionFailed", "WaitTimeout", "SignatureInvalid", "ApiError"):

@@ -21,7 +21,6 @@ GO_MODULE = "github.com/mail-appliance/mail-appliance-go"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An appliance in the sandbox."""
     with started(tmp_path_factory.mktemp("appliance")) as running:
         yield running
 
@@ -53,7 +52,6 @@ def node(code: str, folder: Path) -> list[str]:
 
 
 def go(code: str, folder: Path) -> list[str]:
-    """The module is found by a `replace` directive."""
     (folder / "main.go").write_text(code)
     (folder / "go.mod").write_text(
         f"module example\n\ngo 1.19\n\nrequire {GO_MODULE} v1.1.0\n\nreplace {GO_MODULE} => {CLIENTS / 'go'}\n"
@@ -69,7 +67,6 @@ def php(code: str, folder: Path) -> list[str]:
 
 
 def ruby(code: str, folder: Path) -> list[str]:
-    """The library is on the load path."""
     (folder / "example.rb").write_text(code)
     return [require("ruby"), f"-I{CLIENTS / 'ruby/lib'}", "example.rb"]
 
@@ -84,7 +81,6 @@ PREPARE: dict[str, Callable[[str, Path], list[str]]] = {
 
 
 def run(server: Server, code: str, folder: Path, language: str) -> str:
-    """What an example prints with a key that may only send."""
     code = code.replace("orders@example.com", f"orders@{server.known['DOMAIN']}").replace(
         "order-17", f"order-{language}"
     )
@@ -113,7 +109,6 @@ def test_the_first_send_works_with_a_key_that_may_only_send(server: Server, tmp_
 
 @pytest.mark.parametrize("heading", ["Attachments", "Errors", "Trio and asyncio"])
 def test_other_examples_in_python(server: Server, tmp_path: Path, heading: str) -> None:
-    """Each stores one message."""
     for name in ("invoice.pdf", "logo.png", "report.csv"):
         (tmp_path / name).write_text(name)
     readme = (CLIENTS / "python" / "README.md").read_text()

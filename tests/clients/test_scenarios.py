@@ -30,14 +30,12 @@ GOOD = {"name": "x", "steps": [{"send": {}, "result": {}}], "calls": 0, "stored"
     ids=str,
 )
 def test_a_misspelled_scenario_is_an_error(wrong: dict[str, Any]) -> None:
-    """Otherwise it would leave something unchecked."""
     scenario(GOOD)
     with pytest.raises(ValueError, match=r"unknown|listener|expects|no such|unpack"):
         scenario({**GOOD, **wrong})
 
 
 def test_every_code_and_class_is_expected_somewhere() -> None:
-    """Each code of the interface is answered in a scenario, and each class of the README is expected."""
     written = "".join(path.read_text() for path in FOLDER.glob("*.json"))
     assert {code.value for code in Code} <= set(re.findall(r'"code": "(\w+)"', written))
     classes = set(re.findall(r"`([A-Z]\w+)`", README[README.index("### Errors") :])) - {"MailApplianceError"}
@@ -46,7 +44,6 @@ def test_every_code_and_class_is_expected_somewhere() -> None:
 
 
 def test_the_readme_names_every_field_fault_and_condition() -> None:
-    """And its example is one of the scenarios."""
     for name in (*(f"`{each}`" for each in Scenario.__dataclass_fields__), *(f'`"{each}": ' for each in FAULTS)):
         assert name in README
     for name in CONDITIONS:

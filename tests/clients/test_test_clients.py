@@ -21,7 +21,6 @@ for last; do :; done
 
 @pytest.fixture
 def machine(tree: Tree) -> Tree:
-    """One with every language, and with the libraries' folders."""
     for language in ("python", "node", "go", "php", "ruby"):
         (tree.root / "clients" / language).mkdir(parents=True)
     for program in (*PROGRAMS, "apt-get"):
@@ -32,7 +31,6 @@ def machine(tree: Tree) -> Tree:
 
 
 def put(file: Path, text: str) -> None:
-    """An executable."""
     file.write_text(text.replace("#!/bin/sh", f"#!{shell()}", 1))
     file.chmod(0o755)
 
@@ -55,7 +53,6 @@ def test_all_languages_are_tested_and_tried(machine: Tree) -> None:
 
 
 def test_only_what_is_named(machine: Tree) -> None:
-    """Other languages are neither needed nor run."""
     (machine.tools / "php").unlink()
     ran = machine.sh("packaging/test-clients", "go")
     assert ran.returncode == 0, ran.stderr
@@ -79,7 +76,6 @@ def test_what_is_missing_is_installed(machine: Tree) -> None:
 
 @pytest.mark.parametrize("lacking", ["root", "apt-get"])
 def test_what_is_missing_is_named(machine: Tree, lacking: str) -> None:
-    """Where it cannot be installed, one line says what to install."""
     (machine.tools / "go").unlink()
     if lacking == "apt-get":
         (machine.tools / "apt-get").unlink()
@@ -89,7 +85,6 @@ def test_what_is_missing_is_named(machine: Tree, lacking: str) -> None:
 
 
 def test_a_failure_does_not_hide_others(machine: Tree) -> None:
-    """All run, and the last line names what failed."""
     ran = machine.sh("packaging/test-clients", "php", "ruby", FAKE_FAILING="phpunit")
     assert ran.returncode == 1
     assert ran.stderr.endswith("\nfailed: php\n")

@@ -26,7 +26,7 @@ REFUSED = b"550 5.7.1 Your address is on our list\r\n"
 MINUTE = 60 * SECOND
 
 
-RARELY = Intervals(publish=30.0)  # hours have many seconds
+RARELY = Intervals(publish=30.0, close_idle=30.0, save_warmup=30.0)  # hours have many seconds
 
 
 def zone() -> dict[str, dict[str, list[str]]]:

@@ -54,10 +54,10 @@ class Crowd:
 
 async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
     server = FakeMx(answers={"RCPT": LATER})
-    rarely = Intervals(publish=600.0, close_idle=600.0)  # two days have many seconds
+    rarely = Intervals(poll_all=60.0, publish=600.0, close_idle=600.0, save_warmup=600.0)  # two days are many seconds
     async with stage(tmp_path, *one(server), intervals=rarely) as played:
         message = await played.send("ada@a.test")
-        await played.final(message)
+        await trio.sleep(60 * 3600)
         times = [at for (at,) in await played.rows("SELECT started_at FROM attempts ORDER BY number")]
         waits = [(later - at) / 1_000_000 for at, later in pairwise(times)]
         assert len(times) == 12
@@ -197,7 +197,8 @@ async def test_a_hold_counts_before_the_store_is_read_again(
 
     monkeypatch.setattr(StoredPools, "holds", slowly)
     server = FakeMx(answers={"RCPT": b"550 5.7.1 go away\r\n"})
-    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
+    rarely = Intervals(publish=10.0, close_idle=600.0, save_warmup=600.0)
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1), intervals=rarely) as played:
         await from_the_only_account(played, 2 * SENDER_FAULTS)
         await trio.sleep(600)
         assert await played.rows("SELECT count(*) FROM attempts") == [(SENDER_FAULTS,)]
@@ -271,7 +272,7 @@ async def test_all_mail_waits_while_delivery_is_paused(tmp_path: Path, autojump_
             await played.send("x@b.test"),
             await played.send("y@a.test", delay=60),
         )
-        await trio.sleep(3600)
+        await trio.sleep(600)
         assert len(server.messages) == 1
         await played.store.pools.release(EVERY)
         await played.final(known, unknown, later, within=3)

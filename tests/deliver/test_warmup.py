@@ -68,13 +68,13 @@ async def test_a_pool_gets_what_each_day_allows(tmp_path: Path, autojump_clock: 
     rarely = replace(RARELY, poll_all=120.0, publish=600.0, save_warmup=600.0)
     few = WarmupSettings(enabled=True, first_hour=2, growth=1.5)
     async with stage(tmp_path, *one(FakeMx()), warmup=few, intervals=rarely) as played:
-        for length, count in ((24, 2 * 24), (24, 3 * 24), (6, 5 * 6)):
+        for length, count in ((24, 2 * 24), (6, 3 * 6 + 6)):
             for number in range(count):
                 await played.send(f"user{number}@a.test")
             await trio.sleep(length * 3600)
         times = await delivered(played)
-        hours = [sum(hour * HOUR <= at < (hour + 1) * HOUR for at in times) for hour in range(54)]
-        assert [set(hours[:24]), set(hours[24:48]), set(hours[48:])] == [{2}, {3}, {4}]
+        hours = [sum(hour * HOUR <= at < (hour + 1) * HOUR for at in times) for hour in range(30)]
+        assert [set(hours[:24]), set(hours[24:])] == [{2}, {3}]
         assert await attempts(played) == len(times)
         untried = "SELECT count(*) FROM recipients WHERE status = 'queued' AND attempt_count = 0"
         assert await played.rows(untried) == [(6,)]

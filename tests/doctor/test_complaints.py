@@ -25,7 +25,6 @@ from tests.doctor.world import World
     ],
 )
 def test_the_lines(complaints: int, delivered: int, level: FindingLevel | None) -> None:
-    """0.1 % and 0.3 % are still on the better side."""
     found = judge_complaints([ComplaintRate("google", complaints, delivered)])
     assert [each.level for each in found] == ([] if level is None else [level])
     assert all(each.subject == "google" and f"{complaints:,} complaints" in each.text for each in found)
@@ -40,8 +39,6 @@ def test_others_are_named() -> None:
 
 
 def test_an_examination_reads_them(world: World) -> None:
-    """Those of the last days."""
-
     async def count(store: Store) -> None:
         day = store.feedback.env.now() // DAY
         for kind, ago, recipients in (("delivered", 0, 2_000), ("complained", 1, 8), ("complained", 30, 800)):

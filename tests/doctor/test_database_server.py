@@ -31,24 +31,19 @@ MAX_CONNECTIONS = 43  # three of them for superusers
 
 
 class Machine:
-    """A node, and the database it uses."""
-
     def __init__(self, world: World, server: PostgresServer, name: str) -> None:
         self.world, self.server, self.name = world, server, name
 
     @property
     def url(self) -> str:
-        """Where the database is."""
         return f"{self.server.url(self.name)}&port={self.server.settings['port']}"
 
     def sql(self, *statements: str) -> None:
-        """Run statements, each by itself."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
     def examine(self) -> list[Finding]:
-        """What is found."""
         return trio.run(self.world.examine)
 
 
@@ -94,7 +89,6 @@ def test_a_database_in_order(node: Machine) -> None:
 
 @contextmanager
 def setting(node: Machine, name: str, value: str) -> Iterator[None]:
-    """Another setting of the server, in force."""
     node.sql(f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()")
     with psycopg.connect(node.url, autocommit=True) as connection:
         deadline = time.monotonic() + 60
@@ -106,14 +100,12 @@ def setting(node: Machine, name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def clock_ahead(node: Machine, seconds: float) -> Iterator[None]:
-    """This machine's clock."""
     node.world.env = Environment(now=lambda: OUTSIDE.now() + int(seconds * SECOND))
     yield
 
 
 @contextmanager
 def open_transaction(node: Machine, _: object) -> Iterator[None]:
-    """One that was begun and forgotten, long ago as tests count it."""
     with psycopg.connect(node.url) as connection, pytest.MonkeyPatch.context() as patch:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT 1")
@@ -124,7 +116,6 @@ def open_transaction(node: Machine, _: object) -> Iterator[None]:
 
 @contextmanager
 def dead_rows(node: Machine, _: object) -> Iterator[None]:
-    """Many, and no vacuum."""
     rows = "SELECT 'x', n, 'sent', 0, 1 FROM generate_series(1, 60000) n"
     node.sql(f"INSERT INTO hourly_counts {rows}", "DELETE FROM hourly_counts WHERE account_id = 'x'")
     yield
@@ -133,7 +124,6 @@ def dead_rows(node: Machine, _: object) -> Iterator[None]:
 
 @contextmanager
 def many_connections(node: Machine, _: object) -> Iterator[None]:
-    """All but a few."""
     with ExitStack() as opened:
         for _ in range(int((MAX_CONNECTIONS - 3) * 0.8) + 1):
             opened.enter_context(psycopg.connect(node.url))
@@ -142,7 +132,6 @@ def many_connections(node: Machine, _: object) -> Iterator[None]:
 
 @contextmanager
 def slow_network(node: Machine, delay: float) -> Iterator[None]:
-    """A database that is some way off."""
     listener, ends = socket.create_server(("127.0.0.1", 0)), ExitStack()
 
     def pump(source: socket.socket, target: socket.socket) -> None:
@@ -185,14 +174,12 @@ def key_file(node: Machine, content: bytes | None) -> Iterator[None]:
 
 @contextmanager
 def readable_by_others(node: Machine, _: object) -> Iterator[None]:
-    """The data directory, which still has the key file."""
     node.world.data_dir.chmod(0o755)
     yield
 
 
 @contextmanager
 def older_schema(node: Machine, _: object) -> Iterator[None]:
-    """A version that knows one step more."""
     with pytest.MonkeyPatch.context() as patch:
         later = [*migrate.migrations(), SchemaStep(newest_known() + 1, "later", "CREATE TABLE later (id BIGINT)", 1)]
         patch.setattr(migrate, "migrations", lambda: later)
@@ -243,7 +230,6 @@ def test_a_standby_that_is_not_there(node: Machine) -> None:
 
 @needs("postgresql")
 def test_a_schema_that_is_to_be_upgraded(node: Machine) -> None:
-    """It is told, and nothing of it is read: that would upgrade it."""
     with older_schema(node, 0):
         found = [each for each in node.examine() if each.check == "database"]
     assert wrong(found) == {NO_STANDBY, (WARNING, "database", f"{USER} at {node.server.directory}")}
@@ -274,7 +260,6 @@ def test_an_upgrade_that_waits_for_an_older_node(node: Machine, monkeypatch: pyt
 
 @needs("postgresql")
 def test_a_newer_database_that_this_version_can_use(node: Machine) -> None:
-    """It is told, and read as ever."""
     node.sql("INSERT INTO migrations VALUES (9999, 'later', 0, 1)")
     try:
         found = node.examine()
@@ -285,7 +270,6 @@ def test_a_newer_database_that_this_version_can_use(node: Machine) -> None:
 
 @needs("postgresql")
 def test_a_newer_and_an_empty_database(node: Machine) -> None:
-    """Neither is changed."""
     node.sql("INSERT INTO migrations VALUES (9999, 'later', 0, 9999)")
     try:
         newer = node.examine()
@@ -357,6 +341,5 @@ def test_options_that_a_pooler_drops(level: str, judged: FindingLevel | None) ->
 
 
 def test_dead_rows_are_judged_by_the_size_of_their_table() -> None:
-    """Autovacuum comes at a fifth: twice that, and some more, is too many."""
     found = judge_server(replace(FACTS, tables=(TableRows("recipients", 1_000_000, 450_001),)))
     assert wrong(found) == {(WARNING, "database", "table recipients")}

@@ -12,19 +12,16 @@ STRANGER = SeenSource(DmarcSource("198.51.100.7", 40, 0, 0, 0, 0, 0), 3, 14)
 
 
 def standing(passed: int = 1000, policy: str = "none", days: int = 14) -> DmarcStanding:
-    """Reports of some days, of a thousand own messages."""
     told = tuple(DmarcDay(each, 100, 90, policy, 100) for each in range(days))
     return DmarcStanding(days, told, (STRANGER,), 1000, passed)
 
 
 def shown(*texts: str, note: str = "") -> list[CheckedRecord]:
-    """What DNS has at _dmarc."""
     record = DnsRecord(RecordKind.DMARC, "_dmarc.example.com", "v=DMARC1; p=none", "")
     return [CheckedRecord(record, RecordStatus.OK if texts else RecordStatus.MISSING, texts, note)]
 
 
 def judged(reports: DmarcStanding, checked: list[CheckedRecord], *, receives: bool = True) -> list[Finding]:
-    """The findings."""
     return judge_policy(SENDER, reports, checked, receives=receives)
 
 
@@ -40,14 +37,12 @@ def test_the_next_step_is_advice_with_the_record() -> None:
 
 
 def test_a_part_of_the_mail_comes_before_the_next_policy() -> None:
-    """`pct` goes, the policy stays."""
     reports = DmarcStanding(14, tuple(DmarcDay(each, 9, 9, "quarantine", 20) for each in range(14)), (), 99, 99)
     (found,) = judged(reports, shown("v=DMARC1; p=Quarantine; pct=20"))
     assert found.records == (RecordToPublish("_dmarc.example.com", "TXT", "v=DMARC1; p=quarantine"),)
 
 
 def test_own_mail_that_fails_is_a_warning() -> None:
-    """It is not trusted by receivers as it is."""
     (found,) = judged(standing(passed=800), shown("v=DMARC1; p=none"))
     assert (found.level, found.records) == (FindingLevel.WARNING, ())
     assert found.text.startswith("80 % of 1,000 own messages passed")
@@ -55,7 +50,6 @@ def test_own_mail_that_fails_is_a_warning() -> None:
 
 
 def test_a_policy_that_was_just_changed_is_watched() -> None:
-    """Reports still tell of the one before."""
     (found,) = judged(standing(), shown("v=DMARC1; p=quarantine"))
     assert (found.level, found.records) == (FindingLevel.OK, ())
     assert found.advice == "The next step needs 14 days."

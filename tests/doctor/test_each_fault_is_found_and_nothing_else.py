@@ -23,7 +23,6 @@ FAULT, WARNING = FindingLevel.FAULT, FindingLevel.WARNING
 
 
 def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
-    """Every check says ok, and each kind of check is there."""
     found = trio.run(world.examine)
     assert wrong(found) == set()
     checks = {each.check for each in found}
@@ -34,7 +33,6 @@ def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
 
 
 def short_name(world: World) -> None:
-    """A machine that calls itself by one label, everywhere."""
     world.settings["hostname"] = "mail"
     world.certify(names=("mail",))
     world.zone |= {"mail": {"A": [ADDRESS]}, REVERSE: {"PTR": ["mail."]}}
@@ -42,7 +40,6 @@ def short_name(world: World) -> None:
 
 
 def stopped(world: World) -> None:
-    """Neither the server nor another program on its ports."""
     world.runs = world.listens = False
 
 
@@ -53,7 +50,6 @@ def another_host(world: World) -> None:
 
 
 def clock_behind(world: World) -> None:
-    """A message from a time that is yet to come."""
     ahead = Environment(now=lambda: OUTSIDE.now() + DAY)
 
     async def accept(store: Store) -> None:
@@ -63,7 +59,6 @@ def clock_behind(world: World) -> None:
 
 
 def retired(world: World) -> None:
-    """New keys, published; the record of an old one is gone already."""
     sql = "UPDATE dkim_keys SET retired_at = created_at WHERE algorithm = 'ed25519'"
     world.stored(lambda store: store.engine.change(sql, {}))
     del world.zone[world.dkim["ed25519"]]
@@ -99,10 +94,7 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
         lambda w: setattr(w, "mx", FakeMx(answers={"greeting": b"554 5.7.1 blocked\r\n"})),
         [(FAULT, "port", lambda w: str(w.settings["mx"]))],
     ),
-    "the hostname is no full name": (
-        short_name,
-        [(FAULT, "hostname", "mail")],
-    ),
+    "the hostname is no full name": (short_name, [(FAULT, "hostname", "mail")]),
     "the hostname leads elsewhere": (
         lambda w: w.zone.update({HOST: {"A": ["203.0.113.99"]}}),
         [(FAULT, "hostname", HOST)],
@@ -133,10 +125,7 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
         lambda w: w.zone.update({LISTED: {"A": Trouble.SERVFAIL}}),
         [(WARNING, "blocklist", f"{ADDRESS} at bl.test")],
     ),
-    "the RSA key is not published": (
-        lambda w: w.zone.pop(w.dkim["rsa"]),
-        [(FAULT, "dkim", lambda w: w.dkim["rsa"])],
-    ),
+    "the RSA key is not published": (lambda w: w.zone.pop(w.dkim["rsa"]), [(FAULT, "dkim", lambda w: w.dkim["rsa"])]),
     "another RSA key is published": (
         lambda w: w.zone.update({w.dkim["rsa"]: {"TXT": ['"v=DKIM1; k=rsa; p=AAAA"']}}),
         [(FAULT, "dkim", lambda w: w.dkim["rsa"])],
@@ -145,10 +134,7 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
         lambda w: w.zone.pop(w.dkim["ed25519"]),
         [(WARNING, "dkim", lambda w: w.dkim["ed25519"])],
     ),
-    "a retired key is gone from DNS too early": (
-        retired,
-        [(WARNING, "dkim", lambda w: w.dkim["ed25519"])],
-    ),
+    "a retired key is gone from DNS too early": (retired, [(WARNING, "dkim", lambda w: w.dkim["ed25519"])]),
     "there is no SPF record": (lambda w: w.zone.update({DOMAIN: {"MX": [f"10 {HOST}."]}}), [(FAULT, "spf", SPF)]),
     "SPF leaves us out": (
         lambda w: w.zone[DOMAIN].update(TXT=['"v=spf1 ip4:198.51.100.0/24 -all"']),
@@ -206,10 +192,7 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
             *((FAULT, "listener", lambda w, n=name: f"127.0.0.1:{w.settings[n]}") for name in ("http", "smtp")),
         ],
     ),
-    "the server does not run": (
-        stopped,
-        [(WARNING, "server", "appliance")],
-    ),
+    "the server does not run": (stopped, [(WARNING, "server", "appliance")]),
     "the data directory is open to others": (
         lambda w: w.data_dir.chmod(0o755),
         [(FAULT, "database", lambda w: str(w.data_dir))],

@@ -37,7 +37,6 @@ def hold(files: Path, begun: float, lasts: float, name: str = HOST) -> None:
 
 
 def examined(world: World) -> Finding:
-    """The one line about certificates."""
     (found,) = [each for each in trio.run(world.examine) if each.check == "certificate"]
     assert found.subject == "acme"
     return found
@@ -52,7 +51,6 @@ def test_a_good_one(world: World, files: Path) -> None:
 
 
 def test_a_short_lived_one_is_no_matter(world: World, files: Path) -> None:
-    """Six days are all that it has, and no reason to worry."""
     hold(files, 3, 6)
     assert examined(world).level is OK
 
@@ -71,7 +69,6 @@ def test_none_yet(world: World, files: Path, made_here: bool) -> None:
 
 
 def test_a_renewal_that_fails(world: World, files: Path) -> None:
-    """A warning while the old one lasts, a fault when it does not."""
     (files / STATE).write_bytes(state_content(FAILED))
     hold(files, 65, 90)
     found = examined(world)
@@ -85,7 +82,6 @@ def test_a_renewal_that_fails(world: World, files: Path) -> None:
 
 
 def test_the_authority_wants_to_be_left_alone(world: World, files: Path) -> None:
-    """The next try is not before it allows."""
     (files / STATE).write_bytes(state_content(msgspec.structs.replace(FAILED, not_before=1_794_800_000)))
     assert "next attempt at 2026-11-16 03:33 UTC" in examined(world).text
 
@@ -99,7 +95,6 @@ def test_a_renewal_that_is_not_tried(world: World, files: Path) -> None:
 
 
 def test_one_for_other_names(world: World, files: Path) -> None:
-    """The settings were changed, and the server was not restarted."""
     hold(files, 1, 90, "other.example.com")
     found = examined(world)
     assert (found.level, found.text) == (WARNING, f"is not for {HOST} yet")

@@ -101,11 +101,9 @@ class World:
 
     @property
     def data_dir(self) -> Path:
-        """Where the database lies."""
         return self.directory / "data"
 
     def certify(self, **options: Any) -> None:
-        """Another certificate in the place of the one there is."""
         names = options.pop("names", (HOST,))
         leaf = trustme.CA().issue_cert(*names, **options)
         leaf.cert_chain_pems[0].write_to_path(self.directory / "cert.pem")
@@ -113,8 +111,6 @@ class World:
         (self.directory / "key.pem").chmod(0o600)
 
     def stored(self, change: Callable[[Store], Any]) -> None:
-        """A change of the database."""
-
         async def work() -> None:
             async with open_store(self.data_dir, OUTSIDE, url=self.settings["url"], inline=True) as store:
                 await change(store)
@@ -122,7 +118,6 @@ class World:
         trio.run(work)
 
     async def examine(self) -> list[Finding]:
-        """What the examination finds."""
         dns = DnsServer(self.zone)
         async with trio.open_nursery() as nursery:
             endpoint = await nursery.start(dns.run)
@@ -155,7 +150,6 @@ class World:
 
 
 def healthy(directory: Path, original: Path, url: str = "") -> World:
-    """A world in which nothing is wrong."""
     shutil.copytree(original, directory / "data")
     world = World(directory, {}, {})
     world.settings |= {
@@ -199,5 +193,4 @@ async def _publish(store: Store, world: World) -> None:
 
 
 def wrong(found: list[Finding]) -> set[tuple[FindingLevel, str, str]]:
-    """What is not as it should be: level, check and subject."""
     return {(each.level, each.check, each.subject) for each in found if each.level is not FindingLevel.OK}

@@ -39,7 +39,6 @@ class Target:
 
     @cached_property
     def token(self) -> str:
-        """The header line of a logged-in customer."""
         return f"Authorization: {self.running.login()['Authorization']}"
 
     def send(self, data: bytes, *, source: str = "", timeout: float = 30) -> Answer | None:
@@ -52,25 +51,20 @@ class Target:
                 return None
 
     def get(self, path: str, *headers: str) -> Answer | None:
-        """A GET."""
         return self.send(request("GET", path, *headers))
 
     def v1(self, method: str, path: str, body: bytes) -> Answer | None:
-        """A request of a logged-in customer."""
         return self.send(request(method, path, self.token, "Content-Type: application/json", body=body))
 
     def login(self, body: bytes) -> Answer | None:
-        """A login."""
         return self.send(request("POST", "/v1/auth/login", "Content-Type: application/json", body=body))
 
     def post(self, number: int, body: bytes, *headers: str) -> Answer | None:
-        """A send request, with a key of a test account."""
         key = f"Authorization: Bearer {self.running.account.test_key}"
         given = (key, f"Idempotency-Key: {number}", "Content-Type: application/json", *headers)
         return self.send(request("POST", "/emails", *given, body=body))
 
     def email(self, number: int, **fields: Any) -> Answer | None:
-        """A send request with these fields."""
         return self.post(number, _email(**fields))
 
     def submit(self, number: int, *pieces: bytes) -> list[bytes]:
@@ -81,7 +75,6 @@ class Target:
             return client.rest()
 
     def data(self, number: int, message: bytes) -> bytes:
-        """A message by DATA; the reply to it."""
         with Raw(self.running, "smtps", timeout=60) as client:
             return client.log_in().transact(message)
 
@@ -96,12 +89,10 @@ class Target:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Eight test keys of the account."""
         answers = [self.v1("POST", "/v1/api-keys", b'{"name": "one of eight", "test": true}') for _ in range(8)]
         return [str(answer.json()["key"]) for answer in answers if answer is not None]
 
     def template(self, alias: str, **fields: str) -> None:
-        """Store a template, if it is not there."""
         with httpx.Client(base_url=self.running.url, trust_env=False, timeout=30) as client:
             name, value = self.token.split(": ")
             if client.get(f"/v1/templates/{alias}", headers={name: value}).status_code == 404:

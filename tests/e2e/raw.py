@@ -26,7 +26,6 @@ class Answer:
     body: bytes = field(default=b"", repr=False)
 
     def json(self) -> Any:
-        """Its body, read."""
         return json.loads(self.body)
 
 
@@ -91,7 +90,6 @@ class Client:
         return True
 
     def finish(self) -> None:
-        """Say that nothing more will be sent (TLS has no way to say it)."""
         if not isinstance(self.socket, ssl.SSLSocket):
             self.socket.shutdown(socket.SHUT_WR)
 
@@ -103,7 +101,6 @@ class Client:
         return self._answers.pop(0)
 
     def rest(self) -> list[Answer]:
-        """Every response until the other side closes."""
         try:
             while self._receive():
                 pass
@@ -127,7 +124,6 @@ class Client:
 
 
 def request(method: str, target: str, *headers: str, body: bytes | None = None) -> bytes:
-    """A plain request; with a body it says how long that is."""
     lines = [f"{method} {target} HTTP/1.1", "Host: mail.example.com", *headers]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
@@ -135,12 +131,10 @@ def request(method: str, target: str, *headers: str, body: bytes | None = None) 
 
 
 def bearer(running: Running) -> str:
-    """The header line of the API key that may also read."""
     return f"Authorization: Bearer {running.account.full_key}"
 
 
 def sending(running: Running, key: str, *headers: str) -> tuple[str, ...]:
-    """The header lines of a POST /emails."""
     return bearer(running), f"Idempotency-Key: {key}", "Content-Type: application/json", *headers
 
 

@@ -64,7 +64,6 @@ def senders(running: Running) -> Iterator[list[str]]:
 
 
 def wait_for(acknowledged: list[str], more: int) -> None:
-    """Wait until so many more messages are acknowledged."""
     wanted, deadline = len(acknowledged) + more, time.monotonic() + 30
     while len(acknowledged) < wanted:
         assert time.monotonic() < deadline
@@ -72,7 +71,6 @@ def wait_for(acknowledged: list[str], more: int) -> None:
 
 
 def rows(path: Path, table: str, columns: str = "*") -> set[tuple[Any, ...]]:
-    """All rows of a table."""
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(5_000)
@@ -82,7 +80,6 @@ def rows(path: Path, table: str, columns: str = "*") -> set[tuple[Any, ...]]:
 
 
 def tables(path: Path) -> set[str]:
-    """The names of all tables."""
     return {name for kind, name in rows(path, "sqlite_master", "type, name") if kind == "table"}
 
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,7 +16,7 @@ from appliance.cli import leaves, main
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.data_directory import LOCK_FILE
-from tests.fork_client import fork
+from tests import running_appliance
 from tests.running_appliance import add_account
 
 pytestmark = [
@@ -37,86 +37,32 @@ bind_tls = []
 [delivery]
 mode = "sandbox"
 """
-# Every command that opens the data directory, with words it takes.
+# Every command that opens the data directory, with words it takes after |.
+OPENING = """
+serve, account list, account show | demo, account suspend | demo, account resume | demo, account credit | demo 5,
+account cap | demo 5, account role | demo admin, account delete | demo --yes demo, user list | demo,
+user invite | demo ann@example.net --role viewer, user role | demo ann@example.net viewer,
+user remove | demo ann@example.net, user reset-password | ann@example.net, user reset-totp | ann@example.net,
+domain add | demo example.org, domain list | demo, domain remove | demo example.com,
+domain records | demo example.com, domain rotate | demo example.com, domain verify | demo example.com,
+credential create | demo, credential list | demo, credential revoke | demo name, audit | demo,
+key create | demo --scope full, key list | demo, key revoke | demo key_1, key roll | demo key_1, feedback inbox,
+suppressions list | demo, suppressions add | demo ada@example.net, suppressions remove | demo ada@example.net,
+suppressions import | demo /dev/null, suppressions export | demo, webhook show | demo,
+webhook set | demo https://1.1.1.1/, webhook remove | demo, webhook ping | demo, webhook replay | demo whd_1,
+template list | demo, template show | demo welcome, template pull | demo ., template push | demo mounted,
+template remove | demo welcome, queue show, queue retry | --pool google, queue cancel | msg_1,
+queue pause | google, queue resume | google, messages, explain | msg_1,
+setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
+backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor, mcp
+"""
 COMMANDS = {
-    "serve": (),
-    "account list": (),
-    "account show": ("demo",),
-    "account suspend": ("demo",),
-    "account resume": ("demo",),
-    "account credit": ("demo", "5"),
-    "account cap": ("demo", "5"),
-    "account role": ("demo", "admin"),
-    "account delete": ("demo", "--yes", "demo"),
-    "user list": ("demo",),
-    "user invite": ("demo", "ann@example.net", "--role", "viewer"),
-    "user role": ("demo", "ann@example.net", "viewer"),
-    "user remove": ("demo", "ann@example.net"),
-    "user reset-password": ("ann@example.net",),
-    "user reset-totp": ("ann@example.net",),
-    "domain add": ("demo", "example.org"),
-    "domain list": ("demo",),
-    "domain remove": ("demo", "example.com"),
-    "domain records": ("demo", "example.com"),
-    "domain rotate": ("demo", "example.com"),
-    "domain verify": ("demo", "example.com"),
-    "credential create": ("demo",),
-    "credential list": ("demo",),
-    "credential revoke": ("demo", "name"),
-    "audit": ("demo",),
-    "key create": ("demo", "--scope", "full"),
-    "key list": ("demo",),
-    "key revoke": ("demo", "key_1"),
-    "key roll": ("demo", "key_1"),
-    "feedback inbox": (),
-    "suppressions list": ("demo",),
-    "suppressions add": ("demo", "ada@example.net"),
-    "suppressions remove": ("demo", "ada@example.net"),
-    "suppressions import": ("demo", "/dev/null"),
-    "suppressions export": ("demo",),
-    "webhook show": ("demo",),
-    "webhook set": ("demo", "https://1.1.1.1/"),
-    "webhook remove": ("demo",),
-    "webhook ping": ("demo",),
-    "webhook replay": ("demo", "whd_1"),
-    "template list": ("demo",),
-    "template show": ("demo", "welcome"),
-    "template pull": ("demo", "."),
-    "template push": ("demo", "mounted"),
-    "template remove": ("demo", "welcome"),
-    "queue show": (),
-    "queue retry": ("--pool", "google"),
-    "queue cancel": ("msg_1",),
-    "queue pause": ("google",),
-    "queue resume": ("google",),
-    "messages": (),
-    "explain": ("msg_1",),
-    "setup": ("--hostname", "mail.example.com", "--domain", "example.com"),
-    "send-test": ("demo", "--to", "ada@example.net"),
-    "pause": (),
-    "resume": (),
-    "backup": ("saved.tar",),
-    "restore": ("saved.tar", "--force"),
-    "store copy": ("--to-sqlite", "elsewhere"),
-    "upgrade": (),
-    "doctor": (),
-    "mcp": (),
+    name.strip(): tuple(words.split()) for name, _, words in (each.partition("|") for each in OPENING.split(","))
 }
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
-# These open none.
-ELSEWHERE = {
-    "verify",
-    "install",
-    "uninstall",
-    "nodes list",
-    "nodes drain",
-    "config path",
-    "config check",
-    "config show",
-    "completion",
-    "health",
-}
-SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
+ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
+ELSEWHERE |= {"nodes list", "nodes drain", "config path", "config check", "config show"}
+SOME = ("serve", "account list", "restore")
 
 
 @contextmanager
@@ -139,37 +85,20 @@ def installation(owner: int) -> Iterator[Path]:
 
 
 def settle_on(directory: Path, data_dir: str) -> None:
-    """Write the settings."""
     (directory / "config.toml").write_text(SETTINGS.format(data_dir=data_dir))
 
 
 def ran(directory: Path, user: int, *words: str) -> tuple[int, str]:
     """The exit code of a command as this user, and what it wrote to stderr."""
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = fork(
-            *(*words, "--config", str(directory / "config.toml")),
-            directory=directory,
-            environment=os.environ,
-            stdout=stdout,
-            stderr=stderr,
-            user=user,
-        )
-        try:
-            code = process.wait(30)
-        finally:
-            process.kill()
-        stderr.seek(0)
-        return code, stderr.read().decode()
+    code, _, errors = running_appliance.ran(directory / "config.toml", *words, directory=directory, user=user)
+    return code, errors
 
 
 def chmod(name: str, mode: int) -> Callable[[Path], None]:
-    """Take rights away."""
     return lambda directory: (directory / "data" / name).chmod(mode)
 
 
 def of_root(name: str, mode: int = 0o600) -> Callable[[Path], None]:
-    """What root leaves behind: a file, or the directory itself."""
-
     def act(directory: Path) -> None:
         path = directory / "data" / name
         if not path.exists():
@@ -181,19 +110,16 @@ def of_root(name: str, mode: int = 0o600) -> Callable[[Path], None]:
 
 
 def replaced_by_a_file(directory: Path) -> None:
-    """A file where the directory should be."""
     shutil.rmtree(directory / "data")
     (directory / "data").touch()
 
 
 def link_to_nowhere(directory: Path) -> None:
-    """A link whose target is not mounted."""
     shutil.rmtree(directory / "data")
     (directory / "data").symlink_to("/nowhere/at/all")
 
 
 def below_a_file(directory: Path) -> None:
-    """No directory can be made there."""
     (directory / "file").touch()
     settle_on(directory, "file/data")
 
@@ -255,7 +181,6 @@ def test_every_command_looks_first() -> None:
 
 @pytest.mark.parametrize(("spoil", "expected"), [*FOR_NO_ROOT[1:], *FOR_ANY_USER])
 def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> None:
-    """What belongs to another, or has no rights, or is no directory."""
     with installation(OTHER_UID) as directory:
         assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         spoil(directory)
@@ -264,7 +189,6 @@ def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> N
 
 @pytest.mark.parametrize(("spoil", "expected"), FOR_ANY_USER)
 def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
-    """Root may do everything, and meets the rest."""
     with installation(0) as directory:
         assert ran(directory, 0, "backup", "saved.tar") == (0, "")
         spoil(directory)

@@ -10,12 +10,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from urllib.parse import quote
 
 import psycopg
@@ -25,13 +22,12 @@ import trio
 from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, fingerprint, load_or_create
 from appliance.store import open_store
-from appliance.store.postgresql.migrate import newest_known
 from appliance.system.data_directory import LOCK_FILE
-from tests.fork_client import fork
 from tests.pgbouncer import pgbouncer
 from tests.ports import free_port
 from tests.postgresql_server import USER, PostgresServer, postgresql
 from tests.programs import needs
+from tests.running_appliance import ran
 
 pytestmark = needs("postgresql")
 
@@ -60,13 +56,11 @@ class Server:
     port: int
 
     def tcp(self, name: str, *, user: str = "appliance", password: str = PASSWORD, port: int = 0) -> str:
-        """The URL of a database."""
         return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{port or self.port}/{name}"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """The PostgreSQL, with a user that has a password."""
     port = free_port()
     with postgresql(listen_addresses="127.0.0.1", port=str(port)) as cluster:
         rules = cluster.directory / "data" / "pg_hba.conf"
@@ -78,25 +72,21 @@ def server() -> Iterator[Server]:
 
 
 def by_socket(cluster: PostgresServer, port: int, name: str = USER) -> str:
-    """A URL that needs no password."""
     return f"{cluster.url(name)}&port={port}"
 
 
 def sql(server: Server, name: str, *statements: str) -> None:
-    """Run statements as the superuser."""
     with psycopg.connect(by_socket(server.cluster, server.port, name), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
 
 
 def new_database(server: Server, name: str, more: str = "") -> str:
-    """The TCP URL of a new database, which belongs to the user."""
     sql(server, USER, f"CREATE DATABASE {name} OWNER appliance {more}")
     return server.tcp(name)
 
 
 def contents(server: Server, name: str) -> dict[str, int]:
-    """The tables of a database, and how many rows each has."""
     with psycopg.connect(by_socket(server.cluster, server.port, name)) as connection:
         tables = [table for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname='public'")]
         return {
@@ -117,30 +107,12 @@ def make_ours(url: str, data_dir: Path) -> None:
     trio.run(fill)
 
 
-def ran(directory: Path, *words: str) -> tuple[int, str]:
-    """The exit code of a command, and what it wrote to stderr."""
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = fork(
-            *(*words, "--config", str(directory / "config.toml")),
-            directory=directory,
-            environment=os.environ,
-            stdout=stdout,
-            stderr=stderr,
-        )
-        try:
-            code = process.wait(30)
-        finally:
-            process.kill()
-        stderr.seek(0)
-        return code, stderr.read().decode()
-
-
 def check_refused(directory: Path, url: str, expected: str, commands: tuple[tuple[str, ...], ...] = COMMANDS) -> None:
     """Server and commands end with 1 and this one line; no password is in it, and no key file is made."""
     (directory / "config.toml").write_text(SETTINGS.format(url=url))
     before = sorted((directory / "data").glob("*"))
     for words in commands:
-        code, errors = ran(directory, *words)
+        code, _, errors = ran(directory / "config.toml", *words, directory=directory)
         assert (code, errors.count("\n")) == (1, 1), (words, errors)
         if words == ("serve",):  # its stderr is a log
             errors = f"Error: {json.loads(errors)['reason']}\n"
@@ -156,7 +128,6 @@ def check_refused(directory: Path, url: str, expected: str, commands: tuple[tupl
 
 
 def test_a_wrong_url(server: Server, tmp_path: Path) -> None:
-    """Syntax, host, port, user, password, database."""
     port = server.port
     name = USER
     check_refused(
@@ -184,111 +155,21 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
 
 
 @needs("pgbouncer")
-@pytest.mark.parametrize("mode", ["transaction", "statement"])
-def test_a_pooler_that_does_not_pool_by_session(tmp_path: Path, mode: str) -> None:
-    """The line says which setting to change."""
-    with postgresql() as cluster, pgbouncer(cluster, mode) as pooler:
+def test_a_pooler_that_does_not_pool_by_session(tmp_path: Path) -> None:
+    with postgresql() as cluster, pgbouncer(cluster, "transaction") as pooler:
         url = pooler.url(cluster.new_database())
         check_refused(tmp_path, url, "store.url: the database cannot be used: a pooler .*pool_mode = session")
-
-
-def test_a_standby(tmp_path: Path) -> None:
-    """A server in recovery takes no writes."""
-    with postgresql() as cluster:
-        cluster.stop()
-        (cluster.directory / "data" / "standby.signal").touch()
-        cluster.start()
-        check_refused(tmp_path, cluster.url(), "store.url: the database takes no writes: name the primary")
-
-
-@contextmanager
-def as_version(port: int, said: bytes, instead: bytes) -> Iterator[int]:
-    """A proxy for one port, which replaces some bytes of what the server says."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    ends = ExitStack()
-
-    def pump(source: socket.socket, target: socket.socket, change: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data.replace(said, instead) if change else data)
-            target.shutdown(socket.SHUT_WR)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                client = ends.enter_context(listener.accept()[0])
-                upstream = ends.enter_context(socket.create_connection(("127.0.0.1", port)))
-                for way in ((client, upstream, False), (upstream, client, True)):
-                    threading.Thread(target=pump, args=way, daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        ends.close()
-
-
-def test_a_server_that_is_too_old(server: Server, tmp_path: Path) -> None:
-    """A real one that says it is PostgreSQL 12."""
-    new_database(server, "old")
-    with psycopg.connect(by_socket(server.cluster, server.port, "old")) as connection:
-        version = str(connection.info.server_version // 10_000).encode()
-    with as_version(server.port, b"server_version\0" + version, b"server_version\0" + b"12") as port:
-        url = server.tcp("old", port=port)
-        check_refused(tmp_path, url, "store.url: PostgreSQL 12 is too old: 13 or later is needed")
-    assert contents(server, "old") == {}
 
 
 # ---- the database
 
 
-def test_another_encoding(server: Server, tmp_path: Path) -> None:
-    """Only UTF-8 holds every message."""
-    more = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
-    url = new_database(server, "latin", more)
-    check_refused(tmp_path, url, "store.url: the database has the encoding LATIN1, and needs UTF8")
-    assert contents(server, "latin") == {}
-
-
 def test_the_database_of_another_program(server: Server, tmp_path: Path) -> None:
-    """Tables that are not ours, even one of the same name as ours."""
     told = "store.url: the database holds tables that are not the appliance's"
-    for number, table in enumerate(
-        (
-            "shop (id int)",
-            "migrations (id serial, migration text, batch int)",
-            "migrations (number text, name text, applied_at date, compatible_since date)",
-        )
-    ):
-        name = f"foreign{number}"
-        url = new_database(server, name)
-        sql(server, name, "SET ROLE appliance", f"CREATE TABLE {table}")
-        check_refused(tmp_path, url, told)
-        assert list(contents(server, name).values()) == [0]
-
-
-def test_a_database_where_no_table_may_be_made(server: Server, tmp_path: Path) -> None:
-    """As PostgreSQL 15 has it for every user but the owner."""
-    sql(server, USER, "CREATE DATABASE closed")
-    sql(server, "closed", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-    told = "permission denied .* let the user of the URL own the database"
-    check_refused(tmp_path, server.tcp("closed"), told, (("serve",), ("pause",)))
-    assert ran(tmp_path, "account", "list") == (0, "")  # makes none, so it needs none
-
-
-def test_a_newer_schema(server: Server, tmp_path: Path) -> None:
-    """What a later version has written is left alone."""
-    url = new_database(server, "newer")
-    make_ours(url, tmp_path / "data")
-    sql(server, "newer", f"INSERT INTO migrations VALUES ({newest_known() + 1}, 'later', 0, {newest_known() + 1})")
-    before = contents(server, "newer")
-    check_refused(
-        tmp_path, url, f"store.url: the database is at schema {newest_known() + 1}, .* run the newer appliance"
-    )
-    assert contents(server, "newer") == before
+    url = new_database(server, "foreign")
+    sql(server, "foreign", "SET ROLE appliance", "CREATE TABLE migrations (id serial, migration text, batch int)")
+    check_refused(tmp_path, url, told)
+    assert contents(server, "foreign") == {"migrations": 0}
 
 
 # ---- the key file
@@ -309,14 +190,13 @@ def test_a_missing_or_wrong_key_file(server: Server, tmp_path: Path) -> None:
     check_refused(node, url, r"data/appliance.key: expected 32 bytes, found 10")
     assert contents(server, "keyed") == before
     shutil.copy(tmp_path / "first" / KEY_FILE, node / "data" / KEY_FILE)
-    assert ran(node, "account", "list") == (0, "")
+    assert ran(node / "config.toml", "account", "list", directory=node)[0] == 0
 
 
 # ---- the driver
 
 
 def test_without_psycopg(tmp_path: Path) -> None:
-    """It is an extra: where it was not installed, the line says how to."""
     (tmp_path / "config.toml").write_text(SETTINGS.format(url="postgresql://appliance:geheim4711@127.0.0.1/appliance"))
     (tmp_path / "psycopg.py").write_text("raise ImportError('not here')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}

@@ -1,8 +1,6 @@
 """While its PostgreSQL is away a node says so, to load balancers and to Prometheus, and goes on when it is back."""
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,6 +12,7 @@ from appliance.store import open_store
 from tests.postgresql_server import postgresql
 from tests.programs import needs
 from tests.running_appliance import NO_TLS, Provisioned, Running, appliance, provision
+from tests.waiting import wait_until
 
 SECTIONS = """
 [store]
@@ -21,24 +20,14 @@ url = "{url}"
 [metrics]
 bind = ["127.0.0.1:0"]
 """
-PATIENCE = 30.0  # seconds
 
 
 def metric(running: Running, name: str) -> float:
-    """One metric without labels, as Prometheus reads it."""
     address = running.await_event("ready")["metrics"][0]
     page = httpx.get(f"http://{address}/metrics", timeout=10, trust_env=False, verify=NO_TLS).text
     found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)
     assert found, page
     return float(found[1])
-
-
-def await_(true: Callable[[], bool]) -> None:
-    """Wait until this is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.sqlite_only  # it has a PostgreSQL of its own
@@ -63,10 +52,10 @@ def test_a_database_that_is_away_is_told(tmp_path: Path) -> None:
                 assert "The database cannot be reached right now." in answer.text
                 assert "Retry-After" in answer.headers
                 assert client.get("/healthz").status_code == 200
-                await_(lambda: metric(running, "appliance_store_reachable") == 0)
+                wait_until(lambda: metric(running, "appliance_store_reachable") == 0)
                 cluster.start()
-                await_(lambda: client.get("/readyz").status_code == 200)
-                await_(lambda: metric(running, "appliance_store_reachable") == 1)
+                wait_until(lambda: client.get("/readyz").status_code == 200)
+                wait_until(lambda: metric(running, "appliance_store_reachable") == 1)
                 assert metric(running, "appliance_store_reconnects_total") >= 1
                 wanted = {"from": "a@example.com", "to": ["b@example.net"], "subject": "again", "text": "here"}
                 answer = client.post("/emails", json=wanted, headers={"Idempotency-Key": "again"})

@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.submission.client import MESSAGE, messages, smtp
 from tests.running_appliance import Running, appliance
+from tests.waiting import wait_until
 
-PATIENCE = 20.0  # seconds; a look at the disk is a second old at most
 BODY = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hello"}
 
 
@@ -45,7 +45,6 @@ def fill(tmp_path: Path) -> Callable[[], Path]:
 
 
 def posted(running: Running, key: str) -> int:
-    """The status of a send."""
     with running.client() as client:
         answer = client.post("/emails", json=BODY, headers={"Idempotency-Key": key})
         if answer.status_code == 503:
@@ -55,7 +54,6 @@ def posted(running: Running, key: str) -> int:
 
 
 def submitted(running: Running) -> tuple[int, bytes]:
-    """The reply to a message over SMTP."""
     with smtp(running) as client:
         try:
             client.sendmail("shop@example.com", "ada@example.net", MESSAGE)
@@ -66,27 +64,23 @@ def submitted(running: Running) -> tuple[int, bytes]:
     return 250, b""
 
 
-def until(wanted: Callable[[], bool]) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + PATIENCE
-    while not wanted():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
-
-
 def test_it_refuses_for_now_and_recovers_by_itself(running: Running, fill: Callable[[], Path]) -> None:
     """Below the watermark both ways refuse and nothing is kept; with room again mail is taken, without a restart."""
     assert posted(running, "before") == 202
     assert submitted(running)[0] == 250
     taken = fill()
-    until(lambda: posted(running, f"try-{time.monotonic_ns()}") == 503)
+    wait_until(lambda: posted(running, f"try-{time.monotonic_ns()}") == 503)
     before = messages(running)
     assert posted(running, "full") == 503
     code, text = submitted(running)
     assert (code, text[:5]) == (451, b"4.3.0")
     assert messages(running) == before
+    with running.client(headers=running.login()) as client:
+        assert client.put("/v1/templates/full", json={"text": "x"}).status_code == 503
+        assert client.delete("/v1/templates/none").status_code == 404  # room can be made
+        assert client.post("/v1/auth/logout").status_code == 200
     taken.unlink()
-    until(lambda: posted(running, "full") == 202)
+    wait_until(lambda: posted(running, "full") == 202)
     assert submitted(running)[0] == 250
     lines = [json.loads(line) for line in running.log_lines()]
     disk = [line for line in lines if line["logger"] == "appliance.disk"]

@@ -21,28 +21,24 @@ BODY = 'header_timeout = "30s"'
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A server with a small table."""
     with appliance(tmp_path, http=f"{LIMITS}\n{BODY}") as started:
         yield started
         assert started.complaints() == []
 
 
 def opened(running: Running, clients: ExitStack, source: str, data: bytes = b"") -> Client:
-    """A connection that stays, with what it sends at first."""
     client = clients.enter_context(Client(running.url, source=source))
     client.send(data)
     return client
 
 
 def ask(running: Running, source: str) -> Answer:
-    """The answer to a request on a new connection from that address."""
     with Client(running.url, source=source) as client:
         client.send(request("GET", "/healthz"))
         return client.answer()
 
 
 def post(client: Client, running: Running, key: str) -> int:
-    """The status of a message."""
     client.send(request("POST", "/emails", *sending(running, key), body=MESSAGE))
     return client.answer().status
 
@@ -106,7 +102,6 @@ def test_hundreds_beyond_the_limit_at_once_are_answered_503(running: Running) ->
 
 
 def test_under_tls_an_address_beyond_its_limit_is_closed(tmp_path: Path) -> None:
-    """Before its handshake, which would cost more than its request."""
     settings, tls = certified(tmp_path)
     with appliance(tmp_path, http=f"{LIMITS}\n{settings}") as running, ExitStack() as stack:
         for _ in range(EACH):

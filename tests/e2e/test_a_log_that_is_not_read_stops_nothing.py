@@ -24,7 +24,6 @@ F_SETPIPE_SZ = 1031  # fcntl(2)
 PIPE = 4096  # bytes, the smallest there is
 EXIT_WITHIN = 15  # seconds; the log's own part of it is 1.5
 READY_WITHIN = 40
-DROPPED = "appliance_log_lines_dropped_total"
 MANY = 50  # recipients of a message, each with a line of its own
 NOISE = 300  # requests, each of which writes lines about its message; the pipe holds ten of them
 CONFIG = """
@@ -57,7 +56,6 @@ class Server:
     metrics: str
 
     def send(self, count: int, recipients: int = 1) -> set[int]:
-        """Send so many messages; the answers' status codes."""
         to = [f"b{number}@example.net" for number in range(recipients)]
         message = {"from": "a@example.com", "to": to, "subject": "s", "text": "t"}
         with httpx.Client(headers=self.account.bearer, verify=NO_TLS, trust_env=False, timeout=10) as client:
@@ -68,7 +66,6 @@ class Server:
         return {answer.status_code for answer in answers}
 
     def dropped(self) -> float:
-        """How many log lines were dropped, by its own count."""
         page = httpx.get(f"{self.metrics}/metrics", verify=NO_TLS, trust_env=False, timeout=10).text
         return next(
             float(line.split()[1])
@@ -77,7 +74,6 @@ class Server:
         )
 
     def end(self) -> int:
-        """SIGTERM, and the exit code."""
         self.process.terminate()
         return self.process.wait(EXIT_WITHIN)
 
@@ -107,7 +103,6 @@ def serving(directory: Path, stderr: int, stdout: int = subprocess.DEVNULL) -> I
 
 
 def wait_until_answering(server: Server) -> None:
-    """It listens."""
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline and server.process.poll() is None:
         with suppress(httpx.TransportError):
@@ -119,7 +114,6 @@ def wait_until_answering(server: Server) -> None:
 
 @pytest.fixture
 def small_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that is full after a few lines."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, F_SETPIPE_SZ, PIPE)
     try:
@@ -131,7 +125,6 @@ def small_pipe() -> Iterator[tuple[int, int]]:
 
 
 def lines(reading: int) -> list[dict[str, object]]:
-    """The whole log, once every writer has closed it."""
     with os.fdopen(os.dup(reading), "rb") as file:
         return [json.loads(line) for line in file.read().splitlines()]
 
@@ -194,7 +187,6 @@ def test_a_terminal_stopped_by_ctrl_s(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_gone(small_pipe: tuple[int, int], tmp_path: Path) -> None:
-    """A broken pipe loses lines and nothing else."""
     reading, writing = small_pipe
     os.close(reading)
     with serving(tmp_path, writing) as server:

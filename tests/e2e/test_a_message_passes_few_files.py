@@ -1,11 +1,9 @@
 """The way of a message, from the socket it comes in by to the post of its webhook, can be read in a sitting."""
 
-import smtplib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import trio
 
 from tests.call_watch import files_called, program
 from tests.e2e.delivery.world import World, world
@@ -20,22 +18,11 @@ HOUSEKEEPING = {"store/sqlite/file_care.py"}  # runs every second
 
 
 async def by_http(made: World) -> None:
-    """Send one message."""
     await made.send("ada@example.net")
 
 
 async def by_smtp(made: World) -> None:
-    """Send one message."""
-
-    def send() -> None:
-        host, _, port = made.running.smtp[0].removeprefix("smtp://").rpartition(":")
-        with smtplib.SMTP(host, int(port)) as client:
-            client.starttls()
-            account = made.running.account
-            client.login(account.username, account.password)
-            client.sendmail("a@example.com", "ada@example.net", "From: a@example.com\r\n\r\nHello.\r\n")
-
-    await trio.to_thread.run_sync(send)
+    await made.submit("ada@example.net", b"From: a@example.com\r\n\r\nHello.\r\n", "a@example.com")
 
 
 @pytest.mark.parametrize("send", [by_http, by_smtp])

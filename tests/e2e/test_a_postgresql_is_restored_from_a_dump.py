@@ -1,10 +1,8 @@
 """The backup of a PostgreSQL, as docs/backup.md has it: a dump and the key file are the installation."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import psycopg
 import trio
@@ -14,27 +12,11 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.installation_key import shared_key
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import open_store
-from tests.fork_client import fork
 from tests.postgresql_server import postgresql
 from tests.programs import needs
-from tests.running_appliance import command, provision
+from tests.running_appliance import command, provision, ran
 
 OUTSIDE = Environment()
-
-
-def ran(config_file: Path, *words: str) -> tuple[int, str]:
-    """The exit code of a command, and what it wrote to stderr."""
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = fork(
-            *(*words, "--config", str(config_file)),
-            directory=config_file.parent,
-            environment=os.environ,
-            stdout=stdout,
-            stderr=stderr,
-        )
-        code = process.wait(30)
-        stderr.seek(0)
-        return code, stderr.read().decode()
 
 
 @needs("postgresql")
@@ -56,11 +38,11 @@ def test_a_postgresql_is_restored_from_a_dump(tmp_path: Path) -> None:
         subprocess.run([programs / "pg_restore", f"--dbname={second}", "--no-owner", dump], check=True)
         config_file = tmp_path / "config.toml"
         config_file.write_text(f'[server]\ndata_dir = "{tmp_path / "second"}"\n[store]\nurl = "{second}"\n')
-        code, told = ran(config_file, "pause", "--reason", "restored")
+        code, _, told = ran(config_file, "pause", "--reason", "restored")
         assert (code, "appliance.key: missing" in told) == (1, True)
         (tmp_path / "second").mkdir(mode=0o700)
         shutil.copy(tmp_path / "first" / KEY_FILE, tmp_path / "second" / KEY_FILE)
-        assert ran(config_file, "pause", "--reason", "restored") == (0, "")
+        assert ran(config_file, "pause", "--reason", "restored")[0] == 0
         records = command(config_file, "domain", "records", "demo", "example.com")["records"]
         assert all(any(each["name"].startswith(selector) for each in records) for selector in selectors)
         with psycopg.connect(second) as connection:

@@ -19,13 +19,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all changes; its account has a hundred credits."""
     with appliance(tmp_path_factory.mktemp("running"), credit=100) as started:
         yield started
 
 
 def shell(running: Running, *words: str) -> Any:
-    """The real command, in a process of its own; its JSON."""
     return command(running.config_file, *words)
 
 
@@ -37,19 +35,16 @@ def change(running: Running, *words: str) -> Any:
 
 
 def send(running: Running, authorization: dict[str, str] | None = None, domain: str = "example.com") -> httpx.Response:
-    """One message to one recipient."""
     body = {"from": f"a@{domain}", "to": "user@example.net", "subject": "s", "text": "t"}
     with running.client(headers=authorization or running.account.bearer) as client:
         return client.post("/emails", json=body, headers={"Idempotency-Key": uuid.uuid4().hex})
 
 
 def code(response: httpx.Response) -> tuple[int, str | None]:
-    """Status and error code."""
     return response.status_code, response.json().get("code")
 
 
 def test_a_suspended_account_stops_and_a_resumed_one_goes_on(running: Running) -> None:
-    """`account suspend` and `account resume` take effect."""
     assert send(running).status_code == 202
     change(running, "account", "suspend", "demo")
     assert code(send(running)) == (403, "account_suspended")
@@ -58,7 +53,6 @@ def test_a_suspended_account_stops_and_a_resumed_one_goes_on(running: Running) -
 
 
 def test_an_added_domain_may_send(running: Running) -> None:
-    """`domain add` lets the next message through."""
     assert code(send(running, domain="new.example")) == (403, "forbidden")
     change(running, "domain", "add", "demo", "new.example")
     assert send(running, domain="new.example").status_code == 202
@@ -83,7 +77,6 @@ def test_a_cap_limits_the_day(running: Running) -> None:
 
 
 def test_a_new_key_works_until_it_is_revoked(running: Running) -> None:
-    """`key create` and `key revoke` open and close the door."""
     made = shell(running, "key", "create", "demo")
     key = {"Authorization": f"Bearer {made['key']}"}
     assert send(running, key).status_code == 202
@@ -92,7 +85,6 @@ def test_a_new_key_works_until_it_is_revoked(running: Running) -> None:
 
 
 def test_a_new_credential_works_until_it_is_revoked(running: Running) -> None:
-    """`credential create` and `credential revoke` do the same for HTTP Basic."""
     made = shell(running, "credential", "create", "demo")
     pair = httpx.BasicAuth(made["username"], made["password"])
     basic = {"Authorization": pair._auth_header}

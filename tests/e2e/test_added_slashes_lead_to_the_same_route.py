@@ -10,7 +10,6 @@ from tests.running_appliance import Running, appliance
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all."""
     with appliance(tmp_path_factory.mktemp("running")) as started:
         yield started
         assert started.complaints() == []

@@ -16,13 +16,11 @@ JSON = "Content-Type: application/json"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all."""
     with appliance(tmp_path_factory.mktemp("running")) as started:
         yield started
 
 
 def token(running: Running) -> str:
-    """The header line of a logged-in customer."""
     return f"Authorization: {running.login()['Authorization']}"
 
 
@@ -126,7 +124,6 @@ def test_what_is_as_large_as_allowed_is_read(running: Running) -> None:
 
 
 def test_a_refused_body_is_never_taken_for_the_next_request(running: Running) -> None:
-    """A body that looks like a request, behind a refusal, is not run as one."""
     hidden = request("GET", "/healthz")
     with Client(running.url) as client:
         client.send(announcing("/emails", len(hidden), JSON) + hidden)
@@ -157,7 +154,6 @@ def test_two_requests_in_one_packet_give_two_answers_in_order(running: Running) 
 
 
 def test_a_connection_is_kept_for_the_next_request(running: Running) -> None:
-    """A hundred requests, some refused, need one connection."""
     with Client(running.url) as client:
         for number in range(50):
             client.send(request("POST", "/emails", *sending(running, f"kept {number}"), body=MESSAGE))

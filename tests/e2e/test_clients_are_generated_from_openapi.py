@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(MINUTES + 60)]
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The document as a file."""
     file = tmp_path_factory.mktemp("described") / "openapi.json"
     file.write_text(json.dumps(DOCUMENT))
     return file

@@ -71,14 +71,12 @@ def served(directory: Path, *options: str) -> Iterator[str]:
 
 
 def pasted(line: str) -> Any:
-    """The JSON that a line pasted into a shell prints."""
     shown = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=20)
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 
 
 def value(text: str, label: str) -> str:
-    """What the block says behind a label."""
     found = re.search(rf"^  {label} {{2,}}(.*)$", text, re.MULTILINE)
     assert found is not None
     return found[1]
@@ -136,8 +134,6 @@ def test_a_start_that_fails_costs_no_secrets(tmp_path: Path) -> None:
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
-    """Keeps the headers of each POST."""
-
     seen: ClassVar[list[Message]] = []
 
     def do_POST(self) -> None:

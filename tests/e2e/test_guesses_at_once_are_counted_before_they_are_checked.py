@@ -25,7 +25,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def log_in(client: httpx.Client, email: str, password: str, address: str | None = None) -> httpx.Response:
-    """One login; `address` is where the proxy says it comes from."""
     headers = {} if address is None else {"X-Forwarded-For": address}
     return client.post("/v1/auth/login", json={"email": email, "password": password}, headers=headers)
 

@@ -26,18 +26,15 @@ LINE = 900  # octets: SMTP takes 998
 
 
 def lines(unit: bytes, octets: int) -> bytes:
-    """So many octets of a unit, in lines that SMTP takes."""
     line = (unit * (LINE // len(unit) + 1))[:LINE] + b"\r\n"
     return line * (octets // len(line))
 
 
 def folded(unit: bytes, octets: int) -> bytes:
-    """The same as the continuation of a header field."""
     return b"".join(b" " + line + b"\r\n" for line in lines(unit, octets).split(b"\r\n") if line)
 
 
 def nested(levels: int, inside: bytes) -> bytes:
-    """A multipart in a multipart, and so on."""
     heads = [b"Content-Type: multipart/mixed; boundary=n%d\r\n\r\n--n%d\r\n" % (each, each) for each in range(levels)]
     return b"".join(heads) + inside
 
@@ -60,7 +57,6 @@ def server(tmp_path: Path) -> Iterator[Measured]:
 
 
 def stored(running: Running) -> list[str]:
-    """The ids of the hostile messages, submitted by SMTP."""
     ids = []
     with smtp(running) as client:
         for message in HOSTILE.values():
@@ -121,7 +117,6 @@ def test_ninety_readers_slow_down_no_other_client_and_take_little_memory(server:
 
 
 def test_sigterm_ends_it_while_ninety_read(server: Measured) -> None:
-    """It ends in order, and within shutdown_timeout."""
     running = server.running
     ids, login = stored(running), running.login()
     with ThreadPoolExecutor(AT_ONCE) as readers:
@@ -185,14 +180,12 @@ def test_accounts_that_do_not_read_give_way(server: Measured) -> None:
 
 
 def sent(running: Running, account: Provisioned, text: str) -> str:
-    """The id of a message with this text."""
     with running.client(headers=account.bearer) as client:
         wanted = {"from": f"a@{account.domain}", "to": "b@example.net", "subject": "s", "text": text, "html": text}
         return str(client.post("/emails", json=wanted, headers={"Idempotency-Key": str(len(text))}).json()["id"])
 
 
 def logged_in(running: Running, email: str) -> dict[str, str]:
-    """The Authorization header of another account's owner."""
     with running.client(headers={}) as client:
         token = client.post("/v1/auth/login", json={"email": email, "password": PASSWORD}).json()["token"]
     return {"Authorization": f"Bearer {token}"}

@@ -18,13 +18,13 @@ from tests import engines
 from tests.e2e.raw import Client, request, sending
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
+from tests.waiting import wait_until
 
 ROUNDS = {engines.Kind.SQLITE: 30, engines.Kind.POSTGRESQL: 10}  # the file is ours to keep whole
 SENDERS = 8
 SEED = 9
 CREDITS = 1_000_000
 LONGEST = 0.6  # seconds of load before a kill
-FINAL_WITHIN = 15  # seconds after the last restart
 
 LOCAL_PARTS = ("user", "user", "user", "bounce", "defer", "fail")
 
@@ -50,7 +50,6 @@ class Clients:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def new(self) -> Sent:
-        """A message that was not sent yet."""
         number = next(self._numbers)
         parts = self.choose.choices(LOCAL_PARTS, k=self.choose.choice([1, 1, 1, 2, 5]))
         recipients = [f"{part}{place}@example.net" for place, part in enumerate(parts)]
@@ -93,16 +92,12 @@ class Clients:
 
 
 def rows(running: Running, query: str) -> list[tuple[Any, ...]]:
-    """The answer to a question about the whole database."""
     return engines.rows(running.data_dir, query)
 
 
 # What must be the same for each message or recipient: (id, number) told by one table, and by another.
 THE_SAME = {
-    "bytes": (
-        "SELECT id, 1 FROM messages",
-        "SELECT message_id, 1 FROM message_bodies",
-    ),
+    "bytes": ("SELECT id, 1 FROM messages", "SELECT message_id, 1 FROM message_bodies"),
     "recipients": (
         "SELECT id, recipient_count FROM messages",
         "SELECT message_id, count(*) FROM recipients GROUP BY message_id",
@@ -163,7 +158,6 @@ def check_the_end(running: Running, clients: Clients) -> None:
 
 
 def check_statuses(running: Running) -> None:
-    """Every message says what its recipients make of it."""
     counts: dict[str, dict[RecipientStatus, int]] = {}
     for message_id, status, number in rows(
         running, "SELECT message_id, status, count(*) FROM recipients GROUP BY message_id, status"
@@ -173,16 +167,7 @@ def check_statuses(running: Running) -> None:
         assert (status, billing) == message_result(counts[message_id])
 
 
-def wait_until_all_are_final(running: Running) -> None:
-    """Wait for the last deferral."""
-    deadline = time.monotonic() + FINAL_WITHIN
-    while rows(running, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def one_round(running: Running, clients: Clients, seconds: float) -> None:
-    """A start, some load, a kill, and a look at what is there."""
     running.start()
     clients.retry(running)
     threads = [threading.Thread(target=clients.send_until_killed, args=(running,)) for _ in range(SENDERS)]
@@ -210,7 +195,7 @@ def test_kill_9_loses_nothing(tmp_path: Path, engine: engines.Kind) -> None:
                 one_round(again, clients, choose.uniform(0.0, LONGEST))
         running.start()
         clients.retry(running)
-        wait_until_all_are_final(running)
+        wait_until(lambda: not rows(running, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"))
         assert running.terminate() == 0
         assert running.complaints() == []
         assert clients.wrong == []

@@ -37,15 +37,12 @@ class Measured:
     idle: int = 0
 
     def now(self) -> int:
-        """Resident bytes."""
         return self._status("VmRSS")
 
     def peak(self) -> int:
-        """The most it had since `forget_peak`, above what it has idle."""
         return self._status("VmHWM") - self.idle
 
     def forget_peak(self) -> None:
-        """Begin a new measurement."""
         (self._proc / "clear_refs").write_text("5")
 
     @property
@@ -60,7 +57,6 @@ class Measured:
         raise LookupError(name)
 
     def post(self, key: str, body: bytes) -> Answer:
-        """Send one message on a connection of its own."""
         with Client(self.running.url, timeout=60) as client:
             client.send(request("POST", "/emails", *sending(self.running, key), body=body))
             return client.answer()
@@ -68,7 +64,6 @@ class Measured:
 
 @contextmanager
 def measured(directory: Path, http: str = "") -> Iterator[Measured]:
-    """A server that has taken one small message."""
     with appliance(directory, http=http, fresh=True) as running:
         started = Measured(running)
         assert started.post("first", MESSAGE).status == 202
@@ -79,7 +74,6 @@ def measured(directory: Path, http: str = "") -> Iterator[Measured]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    """One server for all."""
     with measured(tmp_path_factory.mktemp("running")) as started:
         yield started
 
@@ -93,7 +87,6 @@ def impatient(tmp_path: Path) -> Iterator[Measured]:
 
 @contextmanager
 def others_are_served(running: Running) -> Iterator[None]:
-    """Another client asks all the while and is answered in time."""
     done = threading.Event()
     waits: list[float] = []
 
@@ -117,7 +110,6 @@ def others_are_served(running: Running) -> Iterator[None]:
 
 
 def sent(**fields: object) -> bytes:
-    """A message with some fields its own."""
     return json.dumps({"from": "a@example.com", "to": "b@example.net", "subject": "s", **fields}).encode()
 
 
@@ -132,7 +124,6 @@ LARGE = large()
 
 
 def test_an_idle_process_is_small(server: Measured) -> None:
-    """Nothing but what every request needs is kept."""
     assert server.idle < IDLE
 
 

@@ -14,24 +14,20 @@ METRICS = '\n[metrics]\nbind = ["127.0.0.1:0"]\n'
 
 
 def log(running: Running) -> list[dict[str, Any]]:
-    """The lines of the log."""
     return [json.loads(line) for line in running.log_lines() if line.startswith(b"{")]
 
 
 def sample(text: str, name: str, **labels: str) -> float:
-    """One number of the page."""
     return read(text)[name].samples[name, tuple(labels.items())]
 
 
 def send(running: Running, *to: str, **fields: Any) -> httpx.Response:
-    """One message."""
     body = {"from": "a@example.com", "to": list(to), "subject": "s", "text": "t", **fields}
     with running.client() as client:
         return client.post("/emails", json=body, headers={"Idempotency-Key": f"{to}{fields}"})
 
 
 def followed(running: Running, message_id: str, wanted: int) -> list[dict[str, Any]]:
-    """The lines of one message, once there are so many."""
     deadline = time.monotonic() + 60
     while True:
         found = [line for line in log(running) if line.get("message_id") == message_id]

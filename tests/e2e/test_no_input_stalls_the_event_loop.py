@@ -24,7 +24,6 @@ NUMBERS = count(1)
 
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the program tells of its longest step."""
     return tmp_path_factory.mktemp("watch") / "socket"
 
 

@@ -1,7 +1,7 @@
 """Old mail goes by itself: first what it says, later its record, and the space it took; undelivered mail stays."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,12 @@ import trio
 from appliance.environment import Environment
 from appliance.model.mail import RecipientStatus
 from appliance.store import FILE_NAME
-from appliance.store.sqlite.space import FREE_BYTES
+from appliance.store.sqlite.file_care import FREE_BYTES
 from tests import engines
 from tests.running_appliance import Provisioned, Running, appliance, provision
 from tests.store.samples import DAY, Clock, Messages, outcome
+from tests.waiting import wait_until
 
-PATIENCE = 120.0  # seconds; the first round comes at once, the second soon
 LARGE = 4_000_000  # bytes of a body
 MANY = 24  # of these are more than may stay free
 
@@ -65,7 +65,6 @@ async def _live_through(data_dir: Path) -> Past:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Past]:
-    """A directory with that database in it."""
     directory = tmp_path_factory.mktemp("old")
     return directory, trio.run(_live_through, directory / "data")
 
@@ -75,15 +74,8 @@ def running(past: tuple[Path, Past]) -> Iterator[Running]:
     """The program, started on it; until retention has deleted all that is old."""
     directory, before = past
     with appliance(directory, account=before.account) as started:
-        _wait_until(lambda: '"messages"' in started.log_file.read_text().partition('"cleared"')[2])
+        wait_until(lambda: '"messages"' in started.log_file.read_text().partition('"cleared"')[2], 120)
         yield started
-
-
-def _wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
 
 
 def test_after_a_month_a_message_is_unknown(running: Running, past: tuple[Path, Past]) -> None:
@@ -135,5 +127,5 @@ def test_the_ledger_still_adds_up(running: Running, past: tuple[Path, Past]) -> 
 def test_the_disk_has_its_space_again(running: Running, past: tuple[Path, Past]) -> None:
     """The file is shorter by most of what the old mail took, while the program runs."""
     assert past[1].size > FREE_BYTES
-    _wait_until(lambda: (running.data_dir / FILE_NAME).stat().st_size < past[1].size - 0.8 * MANY * LARGE)
+    wait_until(lambda: (running.data_dir / FILE_NAME).stat().st_size < past[1].size - 0.8 * MANY * LARGE, 120)
     assert running.complaints() == []

@@ -24,14 +24,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def send(client: httpx.Client, running: Running, key: str, number: int, text: str = LARGE) -> httpx.Response:
-    """One message with this API key."""
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"{running.account.name}-{key[-4:]}-{number}"}
     wanted = {"from": "a@example.com", "to": "bounce@example.net", "subject": "x", "text": text}
     return client.post("/emails", json=wanted, headers=headers)
 
 
 def stored_bytes(running: Running) -> int:
-    """What the operator is told that the account keeps."""
     return int(command(running.config_file, "account", "show", running.account.name)["stored_bytes"])
 
 

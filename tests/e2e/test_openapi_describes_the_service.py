@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import Code
-from appliance.keys.totp import code_of
+from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
 from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelope
 from appliance.store.pools import EVERY
@@ -157,11 +157,7 @@ def real_addresses(name: str, value: Any) -> Any:
 
 
 @schema.parametrize()
-@settings(
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@settings(deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 @pytest.mark.slow
 def test_every_answer_is_described(
     case: schemathesis.Case[Any], running: Running, fickle: Running, customer: dict[str, str], admin: dict[str, str]
@@ -228,7 +224,6 @@ OF_NODES = {("POST", "/v1/admin/nodes/{name}/drain")}  # which an embedded datab
 
 
 def account_with_a_webhook(running: Running) -> dict[str, str]:
-    """The header of an account whose webhook was not pinged yet."""
     authorization = replace(running, account=add_account(running.data_dir, "hooked")).login()
     with running.client(headers=authorization) as client:
         client.put("/v1/webhook", json=WEBHOOK).raise_for_status()
@@ -236,7 +231,6 @@ def account_with_a_webhook(running: Running) -> dict[str, str]:
 
 
 def new_link(running: Running) -> str:
-    """The token of a new invitation to the account."""
     with running.client(headers=running.login()) as client:
         wanted = {"email": f"{uuid.uuid4().hex}@example.org", "role": "viewer"}
         made = client.post("/v1/users", json=wanted)
@@ -244,7 +238,6 @@ def new_link(running: Running) -> str:
 
 
 def check_people(running: Running, fickle: Running, customer: dict[str, str], admin: dict[str, str]) -> None:
-    """One success of everything about people and second factors."""
     made = check(running, "POST", "/v1/users", customer, {"email": "ann@example.org", "role": "viewer"}).json()
     token = dict(parse_qsl(urlsplit(made["link"]).fragment))["token"]
     check(running, "POST", "/v1/auth/invitation", {}, {"token": token, "password": PASSWORD})
@@ -270,7 +263,6 @@ def check_people(running: Running, fickle: Running, customer: dict[str, str], ad
 
 
 def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, str]) -> None:
-    """One success of everything that an account's owner does."""
     sessions = check(running, "GET", "/v1/auth/sessions", fickle.login()).json()["sessions"]
     check(running, "DELETE", f"/v1/auth/sessions/{sessions[0]['id']}", fickle.login())
     check(running, "DELETE", "/v1/auth/sessions", fickle.login())
@@ -315,7 +307,6 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
 
 
 def check_administration(running: Running, admin: dict[str, str]) -> None:
-    """One success of everything that an administrator does."""
     wanted = {"name": "success", "email": "success@example.org", "password": PASSWORD, "credits": 1}
     made = check(running, "POST", "/v1/admin/accounts", admin, wanted).json()["id"]
     check(running, "GET", "/v1/admin/accounts", admin)
@@ -387,7 +378,6 @@ def check(
 
 
 def resolved(node: dict[str, Any]) -> Any:
-    """The object itself, where there is a reference to it."""
     found: Any = DOCUMENT
     for part in node["$ref"].split("/")[1:] if "$ref" in node else ():
         found = found[part]
@@ -395,7 +385,6 @@ def resolved(node: dict[str, Any]) -> Any:
 
 
 def described(method: str, path: str) -> tuple[str, Any]:
-    """The operation that a path belongs to, with or without a query."""
     path = path.partition("?")[0]
     for template, methods in DOCUMENT["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and method.lower() in methods:
@@ -416,7 +405,6 @@ def test_the_service_serves_this_document(running: Running) -> None:
 
 
 def nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a document."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -424,7 +412,6 @@ def nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def operations() -> Iterator[tuple[str, str, Any]]:
-    """Every operation with its path and method."""
     for path, methods in DOCUMENT["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
@@ -491,7 +478,6 @@ def test_its_statuses_are_those_of_the_interface() -> None:
 
 
 def test_its_examples_fit_their_schemas() -> None:
-    """What the document shows as an example is an example, and sending and logging in have some."""
     shown = 0
     for node in nodes(DOCUMENT):
         schema_of_one = node.get("schema", node)

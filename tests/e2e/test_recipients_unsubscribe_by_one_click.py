@@ -3,16 +3,15 @@
 import re
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.keys.keyfile import load
 from tests.e2e import raw
-from tests.e2e.contract.service import Caller, at_once, bearer, error, eventually, owner
+from tests.e2e.contract.service import Caller, error, eventually, owner
 from tests.engines import Kind
 from tests.running_appliance import Running, add_account, appliance
 
@@ -42,7 +41,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: Kind) -> Iterator[
 
 @pytest.fixture(scope="module")
 def client(running: Running) -> Iterator[httpx.Client]:
-    """Connections without a credential."""
     with running.client(headers={}) as opened:
         yield opened
 
@@ -64,13 +62,11 @@ def link(customer: Caller, **fields: Any) -> str:
 
 
 def forged(running: Running) -> str:
-    """A path that only another installation could have made."""
     token = UnsubscribeLinks(b"x" * 32, BASE).token(Unsubscription(running.account.account_id, "tag:news", "a@b.test"))
     return f"/unsubscribe/{token}"
 
 
 def suppressions(customer: Caller) -> list[dict[str, Any]]:
-    """The account's list."""
     found: list[dict[str, Any]] = customer.get("/v1/suppressions").json()["suppressions"]
     return found
 
@@ -104,7 +100,6 @@ def test_a_click_ends_one_kind_of_mail(customer: Caller, client: httpx.Client) -
 
 
 def test_a_template_has_links_of_its_own(customer: Caller, client: httpx.Client) -> None:
-    """Who unsubscribes from a template gets no more of it, whatever its version."""
     template = {"subject": "Hi", "text": "Hello", "unsubscribe": True}
     saved = customer.request("PUT", "/v1/templates/weekly", json=template).json()
     assert saved["unsubscribe"] is True
@@ -171,7 +166,6 @@ def test_the_page_is_closed(customer: Caller, client: httpx.Client) -> None:
 
 
 def test_hostile_names_stay_text(customer: Caller, client: httpx.Client) -> None:
-    """A tag with markup is shown as it is."""
     tag = '<img src=x onerror="alert(1)">'
     customer.request("PUT", "/v1/unsubscribe-tags", json={"tags": [tag]}).raise_for_status()
     path = eventually(lambda: link(customer, tags=[tag]), bool)
@@ -200,7 +194,6 @@ def test_a_forged_link_is_not_found(running: Running, customer: Caller, client: 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_other_methods_are_refused(customer: Caller, client: httpx.Client, method: str) -> None:
-    """405, with those that there are."""
     answer = client.request(method, link(customer))
     error(answer, 405, "invalid_request")
     assert answer.headers["allow"] == "GET, HEAD, POST"
@@ -235,14 +228,6 @@ def test_a_large_body_is_refused(running: Running, customer: Caller, client: htt
     assert suppressions(customer) == []
 
 
-def test_many_clicks_at_once_are_one(customer: Caller, client: httpx.Client) -> None:
-    """A client that repeats the POST is told the same, and there is one entry."""
-    path = link(customer)
-    answers = at_once(lambda _: client.post(path, content=ONE_CLICK, headers=FORM), range(20))
-    assert {answer.status_code for answer in answers} == {200}
-    assert len(suppressions(customer)) == 1
-
-
 # ---- the settings
 
 
@@ -262,44 +247,8 @@ def test_many_clicks_at_once_are_one(customer: Caller, client: httpx.Client) -> 
     ],
 )
 def test_what_is_no_list_of_tags_is_refused(customer: Caller, body: dict[str, Any]) -> None:
-    """400, and the tags stay as they were."""
     error(customer.request("PUT", "/v1/unsubscribe-tags", json=body), 400, "invalid_request")
     assert customer.get("/v1/unsubscribe-tags").json()["tags"] == ["news"]
-
-
-def test_the_list_has_both_kinds_in_pages(customer: Caller, client: httpx.Client) -> None:
-    """Suppressed and unsubscribed addresses come sorted, each once, on pages of any size."""
-    customer.request("PUT", "/v1/unsubscribe-tags", json={"tags": ["a", "b c", "news"]}).raise_for_status()
-    for tag in ("news", "a", "b c"):
-        for address in ("bob@example.net", "ada@example.net"):
-            path = eventually(partial(link, customer, tags=[tag], to=address), bool)
-            assert client.post(path).status_code == 200
-    for address in ("ada@example.net", "cy@example.net"):
-        customer.request("POST", "/v1/suppressions", json={"address": address}).raise_for_status()
-    wanted = [
-        *(("ada@example.net", tag) for tag in (None, "a", "b c", "news")),
-        *(("bob@example.net", tag) for tag in ("a", "b c", "news")),
-        ("cy@example.net", None),
-    ]
-    for limit in (1, 2, 3, 100):
-        found: list[tuple[str, str | None]] = []
-        after: str | None = ""
-        while after is not None:
-            page = customer.get("/v1/suppressions", params={"limit": limit, "after": after}).json()
-            found += [(each["address"], each["tag"]) for each in page["suppressions"]]
-            after = page["next"]
-        assert found == wanted
-
-
-def test_one_account_does_not_see_anothers(running: Running, customer: Caller, client: httpx.Client) -> None:
-    """Neither its tags nor who has unsubscribed from them."""
-    client.post(link(customer)).raise_for_status()
-    account = add_account(running.data_dir, f"stranger-{time.monotonic_ns()}")
-    stranger = owner(Caller(running, account, client, account.bearer))
-    assert suppressions(stranger) == []
-    assert stranger.get("/v1/unsubscribe-tags").json()["tags"] == []
-    error(stranger.request("DELETE", "/v1/suppressions/ada@example.net?tag=news"), 404, "not_found")
-    assert stranger.using(bearer(account.full_key)).delivered(tags="news")["status"] == "delivered"
 
 
 def test_without_https_the_setting_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

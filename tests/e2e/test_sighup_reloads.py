@@ -19,20 +19,17 @@ from tests.running_appliance import Running, appliance
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A server that is told to reload."""
     with appliance(tmp_path) as started:
         yield started
 
 
 def rewrite(running: Running, old: str, new: str) -> None:
-    """Change the configuration file, as an editor would."""
     text = running.config_file.read_text()
     assert text.count(old) == 1, text
     running.config_file.write_text(text.replace(old, new))
 
 
 def statuses(running: Running, count: int) -> list[int]:
-    """What that many sends in a row are answered."""
     message = {"from": "a@example.com", "to": "b@example.net", "subject": "x", "text": "x"}
     with running.client() as client:
         return [
@@ -63,7 +60,6 @@ def test_low_disk_and_plain_logins_change_live(running: Running) -> None:
 
 
 def greeting(running: Running) -> str:
-    """What submission offers a client before TLS."""
     host, _, port = running.smtp[0].removeprefix("smtp://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as client:
         client.recv(1000)
@@ -101,7 +97,6 @@ def certified(directory: Path, authority: trustme.CA, stem: str) -> str:
 
 
 def shown(running: Running, authority: trustme.CA) -> bytes:
-    """The certificate that HTTPS shows, verified, DER."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     url = httpx.URL(running.url)

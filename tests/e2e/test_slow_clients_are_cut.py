@@ -14,6 +14,7 @@ from appliance.web.server import BODY_SLOW_START
 from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
 from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
+from tests.waiting import wait_until
 
 LIMIT = 1.0  # seconds, of every phase below
 MARGIN = 1.5  # seconds that a busy machine may add
@@ -27,7 +28,6 @@ NOTICED = 1.0  # seconds after which another client would call us slow
 
 
 def sockets(running: Running) -> int:
-    """How many sockets the process has open."""
     assert running.process is not None
     found = 0
     for entry in Path(f"/proc/{running.process.pid}/fd").iterdir():
@@ -38,7 +38,6 @@ def sockets(running: Running) -> int:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server without patience."""
     with appliance(tmp_path_factory.mktemp("running"), http=TIMEOUTS) as started:
         yield started
         assert started.complaints() == []
@@ -46,7 +45,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def own_sockets(running: Running) -> int:
-    """How many it has while no client is connected."""
     return sockets(running)
 
 
@@ -83,7 +81,6 @@ def was_cut_within(watch: Stopwatch, least: float, most: float) -> bool:
 
 
 def drip(client: Client, data: bytes, pause: float, most: float) -> None:
-    """Send a byte at a time until the other side closes."""
     began = time.monotonic()
     client.socket.settimeout(pause)
     for at in range(len(data)):
@@ -110,49 +107,8 @@ def test_headers_that_drip_are_cut(running: Running) -> None:
         assert was_cut_within(watch, LIMIT / 2, LIMIT)
 
 
-def test_a_client_that_says_nothing_is_cut(running: Running) -> None:
-    """A connection without a request does not stay."""
-    with others_are_served(running), Client(running.url) as client:
-        watch = Stopwatch(running.pid)
-        client.rest()
-        assert was_cut_within(watch, LIMIT / 2, LIMIT)
-
-
-def test_the_next_headers_have_the_same_deadline(running: Running) -> None:
-    """A kept connection gains nothing by beginning its next request slowly."""
-    with others_are_served(running), Client(running.url) as client:
-        client.send(request("GET", "/healthz"))
-        assert client.answer().status == 200
-        watch = Stopwatch(running.pid)
-        drip(client, request("GET", "/" + "x" * 100), 0.1, 5)
-        assert was_cut_within(watch, LIMIT / 2, 2 * LIMIT)
-
-
-def test_a_body_that_drips_is_cut(running: Running) -> None:
-    """A body has a deadline, however steadily it comes; nothing of it was accepted."""
-    with others_are_served(running), Client(running.url) as client:
-        client.send(request("POST", "/emails", *sending(running, "drip"), f"Content-Length: {len(MESSAGE)}"))
-        watch = Stopwatch(running.pid)
-        drip(client, MESSAGE[:-1], 0.1, 5)
-        assert was_cut_within(watch, LIMIT / 2, LIMIT)
-
-
-def test_an_idle_connection_is_closed(running: Running) -> None:
-    """A kept connection on which nothing is asked ends, without an answer, since there was no request."""
-    with others_are_served(running), Client(running.url) as client:
-        client.send(request("GET", "/healthz"))
-        assert client.answer().status == 200
-        watch = Stopwatch(running.pid)
-        client.rest()
-        assert was_cut_within(watch, LIMIT / 2, LIMIT)
-
-
 def wait_for_sockets(running: Running, most: int, seconds: float) -> None:
-    """Wait until the process has no more sockets than that."""
-    deadline = time.monotonic() + seconds
-    while sockets(running) > most:
-        assert time.monotonic() < deadline, f"{sockets(running)} sockets are still open"
-        time.sleep(0.05)
+    wait_until(lambda: sockets(running) <= most, seconds, lambda: f"{sockets(running)} sockets are still open")
 
 
 def test_a_client_that_does_not_read_is_cut(running: Running, own_sockets: int) -> None:
@@ -207,16 +163,6 @@ def is_let_in(running: Running, source: str) -> bool:
             return False
 
 
-def is_let_in_soon(running: Running, source: str, seconds: float) -> bool:
-    """Whether that is so within a time."""
-    deadline = time.monotonic() + seconds
-    while not is_let_in(running, source):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_a_full_descriptor_table_is_waited_out(tmp_path: Path) -> None:
     """Where every descriptor is taken, kept connections are served, and new ones again soon after the flood."""
     with appliance(tmp_path, http="max_connections_per_address = 1000") as running, Client(running.url) as kept:
@@ -228,7 +174,7 @@ def test_a_full_descriptor_table_is_waited_out(tmp_path: Path) -> None:
                 kept.send(request("POST", "/emails", *sending(running, f"kept {number}"), body=MESSAGE))
                 assert kept.answer().status == 202
             assert len(flood) == 200
-        assert is_let_in_soon(running, "127.0.0.1", 5)
+        wait_until(lambda: is_let_in(running, "127.0.0.1"))
         assert running.process.poll() is None
         kept.send(request("GET", "/emails/none", bearer(running)))
         check_error(kept.answer())

@@ -36,7 +36,6 @@ def program() -> tuple[str, ...]:
 def run(
     program: tuple[str, ...], directory: Path, *arguments: str, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """One command of it."""
     return subprocess.run(
         [*program, *arguments], cwd=directory, input=given, capture_output=True, text=True, timeout=60, check=False
     )
@@ -44,7 +43,6 @@ def run(
 
 @needs("objdump")
 def test_it_is_one_file_that_needs_only_the_c_library() -> None:
-    """Every library it names to the loader is glibc's."""
     path = binary()
     assert path.is_file()
     assert path.stat().st_mode & stat.S_IXUSR
@@ -71,10 +69,7 @@ def test_it_sends_over_http_and_smtp(program: tuple[str, ...], tmp_path: Path) -
 
 def test_it_serves_the_dashboard(program: tuple[str, ...], tmp_path: Path) -> None:
     """Pages, and every file of the tree that browsers are given: none was left out of the binary."""
-    with (
-        appliance(tmp_path, program=program) as running,
-        httpx.Client(base_url=running.url, trust_env=False) as client,
-    ):
+    with appliance(tmp_path, program=program) as running, httpx.Client(base_url=running.url, trust_env=False) as client:
         page = client.get("/dashboard/login")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         (base,) = set(re.findall(r"/static/[^/\"]+", page.text))
@@ -100,7 +95,6 @@ def test_it_works_under_the_units_filter(program: tuple[str, ...], tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_commands_of_root_act_as_the_owner_of_the_data() -> None:
-    """What the binary unpacks for root is read by that user, too."""
     with TemporaryDirectory(dir="/tmp") as name:
         directory = Path(name)
         directory.chmod(0o755)

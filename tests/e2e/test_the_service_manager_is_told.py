@@ -15,7 +15,6 @@ WATCHDOG = "400000"  # microseconds, so that it is fed every 0.2 s
 
 @pytest.fixture
 def manager() -> Iterator[Manager]:
-    """One for each test."""
     made = Manager()
     with made.socket:
         yield made

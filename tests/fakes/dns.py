@@ -29,8 +29,6 @@ CHAIN = 8  # CNAMEs the server puts into one answer
 
 
 class Trouble(Enum):
-    """What may go wrong with a question."""
-
     SERVFAIL = "SERVFAIL"
     REFUSED = "REFUSED"
     SILENCE = "no answer at all"
@@ -65,11 +63,9 @@ class ZoneResolver(Resolver):
         self.asked: Counter[tuple[str, str]] = Counter()
 
     def remembers_addresses(self, name: str) -> bool:
-        """As `Resolver.remembers_addresses`: this one remembers nothing."""
         return False
 
     async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
-        """As `Resolver.lookup`."""
         await trio.lowlevel.checkpoint()
         name = name.lower().rstrip(".")
         self.asked[name, kind] += 1
@@ -112,13 +108,7 @@ class DnsServer:
     """
 
     def __init__(
-        self,
-        zone: Zone,
-        *,
-        ttl: int = TTL,
-        negative_ttl: int = 60,
-        authentic: bool = False,
-        follows: bool = True,
+        self, zone: Zone, *, ttl: int = TTL, negative_ttl: int = 60, authentic: bool = False, follows: bool = True
     ) -> None:
         self.zone = dict(zone)
         self.ttl = ttl
@@ -130,7 +120,6 @@ class DnsServer:
         self.queries: list[dns.message.Message] = []
 
     def count(self, name: str, kind: str) -> int:
-        """How often this was asked, over either transport."""
         return self.asked[name, kind, "udp"] + self.asked[name, kind, "tcp"]
 
     async def run(
@@ -140,7 +129,6 @@ class DnsServer:
         *,
         task_status: trio.TaskStatus[Endpoint] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled."""
         (listener,) = await trio.open_tcp_listeners(port, host=address)
         port = listener.socket.getsockname()[1]
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as datagrams:
@@ -249,7 +237,6 @@ class DnsServer:
 
 @asynccontextmanager
 async def serving(server: DnsServer) -> AsyncIterator[DnsResolver]:
-    """A resolver that asks this server."""
     async with trio.open_nursery() as nursery:
         endpoint = await nursery.start(server.run)
         yield DnsResolver([endpoint])

@@ -13,7 +13,6 @@ from tests.fakes.dns import DnsServer
 
 @contextmanager
 def served(server: DnsServer) -> Iterator[Endpoint]:
-    """Serve until the end of the block; where it listens."""
     started: SimpleQueue[tuple[Endpoint, trio.lowlevel.TrioToken]] = SimpleQueue()
     ending = trio.Event()
 

@@ -21,7 +21,6 @@ class HangUp(Exception):
 
 
 async def hang_up(stream: trio.abc.Stream) -> None:
-    """An answer: close the connection."""
     raise HangUp
 
 
@@ -31,8 +30,6 @@ async def silence(stream: trio.abc.Stream) -> None:
 
 
 def say_and_hang_up(data: bytes) -> Action:
-    """An answer: say something and close the connection."""
-
     async def act(stream: trio.abc.Stream) -> None:
         await stream.send_all(data)
         raise HangUp
@@ -41,8 +38,6 @@ def say_and_hang_up(data: bytes) -> Action:
 
 
 def wait_and_say(seconds: float, data: bytes) -> Action:
-    """An answer: the same, but late."""
-
     async def act(stream: trio.abc.Stream) -> None:
         await trio.sleep(seconds)
         await stream.send_all(data)
@@ -51,8 +46,6 @@ def wait_and_say(seconds: float, data: bytes) -> Action:
 
 
 def drip(data: bytes, seconds: float) -> Action:
-    """An answer: one byte at a time, with a pause after each."""
-
     async def act(stream: trio.abc.Stream) -> None:
         for number in range(len(data)):
             await stream.send_all(data[number : number + 1])
@@ -73,8 +66,6 @@ def endless(data: bytes) -> Action:
 
 @dataclass(slots=True)
 class Received:
-    """One message the server took."""
-
     mail: str  # what followed MAIL FROM:, with its parameters
     recipients: tuple[str, ...]  # the accepted ones
     data: bytes  # without dot-stuffing
@@ -100,7 +91,6 @@ class FakeMx:
 
     @asynccontextmanager
     async def memory(self) -> AsyncIterator[trio.abc.Stream]:
-        """The other end of one connection, without a socket."""
         ours, theirs = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.serve, ours)
@@ -117,7 +107,6 @@ class FakeMx:
             nursery.cancel_scope.cancel()
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """One session, to its end."""
         self.sessions += 1
         session = _Session(self, stream)
         try:

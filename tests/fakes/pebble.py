@@ -45,21 +45,17 @@ class Pebble:
 
     @property
     def url(self) -> str:
-        """Its ACME directory."""
         return f"https://127.0.0.1:{self.port}/dir"
 
     @property
     def ca_file(self) -> Path:
-        """Who vouches for its own HTTPS."""
         return self.directory / "pebble-ca.pem"
 
     @property
     def log(self) -> str:
-        """What it wrote."""
         return (self.directory / "pebble.log").read_text()
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
         assert PROGRAM is not None
         settings = {
             "listenAddress": f"127.0.0.1:{self.port}",
@@ -91,14 +87,12 @@ class Pebble:
         raise RuntimeError(f"pebble did not start:\n{self.log}")
 
     def stop(self) -> None:
-        """End it, if it runs."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def root(self) -> ssl.SSLContext:
-        """A client's trust in the certificates that it issues."""
         trusted = ssl.create_default_context(cafile=str(self.ca_file))
         pem = httpx.get(f"https://127.0.0.1:{self.management}/roots/0", verify=trusted, trust_env=False).text
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

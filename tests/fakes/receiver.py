@@ -30,14 +30,11 @@ Serve = Callable[["Receiver", Tls], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What came in one request."""
-
     head: bytes
     body: bytes
 
 
 def server_context(certificate: trustme.LeafCert = GOOD) -> ssl.SSLContext:
-    """What a server with this certificate uses."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     return context
@@ -81,17 +78,14 @@ def answering(*answers: bytes, after: Serve | None = None) -> Serve:
 
 
 async def hang_up(receiver: "Receiver", stream: Tls) -> None:
-    """Say goodbye in TLS and close."""
     await stream.aclose()
 
 
 async def break_off(receiver: "Receiver", stream: Tls) -> None:
-    """Close the socket in the middle of TLS."""
     await stream.transport_stream.aclose()
 
 
 async def silence(receiver: "Receiver", stream: Tls) -> None:
-    """Send nothing more, until cancelled."""
     await trio.sleep_forever()
 
 
@@ -112,7 +106,6 @@ class Receiver:
         self.context = server_context(certificate)
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; starts with the port."""
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         task_status.started(listener.socket.getsockname()[1])
         await trio.serve_listeners(self._serve, [listener])
@@ -133,14 +126,11 @@ class Receiver:
 
 @dataclass
 class Posting:
-    """A poster, and the URL of a receiver."""
-
     poster: Poster
     port: int
 
     @property
     def url(self) -> str:
-        """Of the receiver, by its name."""
         return f"https://{HOST}:{self.port}/in?a=1"
 
 

@@ -17,7 +17,6 @@ class Manager:
         self.socket.settimeout(WITHIN)
 
     def next(self, *, skipping: str = "WATCHDOG=1") -> str:
-        """What it is told next."""
         while (told := self.socket.recv(4096).decode()) == skipping:
             pass
         return told

@@ -18,15 +18,12 @@ ADDRESS = "127.0.0.1"  # the one that the program itself is reached by, too
 
 @dataclass(frozen=True)
 class Post:
-    """One post, as it came."""
-
     path: str
     headers: dict[str, str]  # names in lower case
     body: bytes
     at: float = field(default_factory=time.time)
 
     def json(self) -> Any:
-        """Its body, read."""
         return json.loads(self.body)
 
 
@@ -34,7 +31,6 @@ Answer = tuple[int, bytes]
 
 
 def well(_: Post) -> Answer:
-    """How most posts are answered."""
     return 200, b"ok"
 
 
@@ -47,11 +43,9 @@ class Hooks:
     answers: dict[str, Callable[[Post], Answer]] = field(default_factory=dict)
 
     def url(self, path: str) -> str:
-        """What to save as a webhook."""
         return f"https://{ADDRESS}:{self.port}{path}"
 
     def at(self, path: str) -> list[Post]:
-        """What came to a path."""
         return [post for post in list(self.posts) if post.path == path]
 
     def settings(self, directory: Path) -> str:

@@ -32,7 +32,6 @@ Told = Callable[[str], None]
 
 
 def power(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
-    """The embedded database after cuts of the power under load."""
     wanted, cuts, wrong = 50 if quick else 1_000, 0, list[str]()
     while cuts < wanted:
         seed = next(seeds)
@@ -45,7 +44,6 @@ def power(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
 
 
 def killing(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
-    """The whole program after kills under load."""
     seed = next(seeds)
     done, wrong = kills.run(seed, 8 if quick else 200, told)
     return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
@@ -59,7 +57,6 @@ def dying(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
 
 
 def postgresql(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
-    """Nodes on a PostgreSQL that crashes, and that are killed."""
     if programs.find("postgresql") is None:
         return Verdict("left out: " + programs.PROGRAMS["postgresql"].reason, [])
     seed = next(seeds)

@@ -42,7 +42,6 @@ class Crashes:
     wrong: list[str] = field(default_factory=list)
 
     async def one_round(self) -> None:
-        """Load, a fault, and load until mail is acknowledged again."""
         load = self.observer.load
         load.paused = False
         await trio.sleep(self.choose.uniform(0.0, LONGEST))

@@ -30,7 +30,6 @@ class _Point(NamedTuple):
 
 
 def _commits(work: str) -> Counts:
-    """One for each transaction with this function in it."""
     return lambda _, jobs: any(getattr(job.work, "__qualname__", "") == work for job in jobs)
 
 
@@ -57,7 +56,6 @@ POINTS = {
 
 
 def die_at(text: str) -> None:
-    """Let this process die so."""
     name, _, number = text.rpartition(":")
     left = int(number)
     file = Path(os.environ[STEPS_FILE]) if STEPS_FILE in os.environ else None

@@ -29,13 +29,14 @@ from appliance.store import FILE_NAME
 from tests import engines
 from tests.e2e.delivery.world import delays, world
 from tests.e2e.storms.failing_disk import SYNCS, WRITES, failing
-from tests.e2e.storms.senders import LINE, Senders, assert_soon, waiting
+from tests.e2e.storms.senders import LINE, Senders, waiting
 from tests.e2e.storms.small_disk import MIB, mounted
 from tests.e2e.submission.client import Raw
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import Running, appliance
 from tests.set_clock import CLOCK_FILE, set_clock
+from tests.waiting import wait_until
 
 Told = Callable[[str], None]
 
@@ -55,7 +56,6 @@ class Load(Senders):
 
     @contextmanager
     def going(self, running: Running, *, web: int = 3, smtp: int = 1) -> Iterator[None]:
-        """Meanwhile."""
         ending = threading.Event()
 
         def again(work: Callable[[Running, threading.Event], None]) -> None:
@@ -102,12 +102,11 @@ def _check_end(running: Running, code: int) -> str:
 
 
 def _check_afterwards(running: Running, load: Load) -> None:
-    """After a restart without the fault; the server ends in order."""
     if not running.is_alive():
         running.start()
     with suppress(OSError):
         load.accepted_again_within(running)
-    assert_soon(lambda: not waiting(running))
+    wait_until(lambda: not waiting(running))
     engines.check(running.data_dir)
     stored: dict[str, str] = dict(engines.rows(running.data_dir, "SELECT id, status FROM messages"))
     if lost := [message for message in load.acknowledged if stored.get(message) != "delivered"]:
@@ -269,7 +268,6 @@ def _end_without_memory(running: Running) -> str:
 
 
 def clock(directory: Path, chance: Random) -> str:
-    """Set ahead and back by days, again and again."""
     load, file = Load(size=1_000), directory / "clock"
     set_clock(file, 0)
     with appliance(directory, credit=CREDIT, environment={CLOCK_FILE: str(file)}) as running:
@@ -287,7 +285,6 @@ def clock(directory: Path, chance: Random) -> str:
 
 
 def stops(directory: Path, chance: Random) -> str:
-    """Stopped and continued; SIGTERM comes while it is stopped."""
     load = Load(size=1_000)
     with appliance(directory, credit=CREDIT) as running:
         with load.going(running):

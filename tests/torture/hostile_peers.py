@@ -54,7 +54,6 @@ class Hostile:
         self._lock = threading.Lock()
 
     def number(self, kind: str) -> int:
-        """The next input of a kind."""
         with self._lock:
             self.sent[kind] += 1
             return self.seed * 10**9 + self.sent[kind]
@@ -66,7 +65,6 @@ class Hostile:
     # ---- clients; each in a thread
 
     def http(self, count: int) -> None:
-        """Requests."""
         door = Door(self.made.running, None)
         for _ in range(count):
             data = requests(random.Random(self.number("http")), self.made.running)
@@ -80,7 +78,6 @@ class Hostile:
                 self.note("http", data, f"{type(error).__name__}: {error}")
 
     def submission(self, count: int) -> None:
-        """Sessions that are logged in, over TLS."""
         for _ in range(count):
             number = self.number("submission")
             data = mutated(random.Random(number).choice(TRANSACTIONS), number, COMMAND_PIECES)
@@ -92,7 +89,6 @@ class Hostile:
                 self.note("submission", data, f"{type(error).__name__}: {error}")
 
     def feedback(self, count: int) -> None:
-        """Bounces and reports of other servers."""
         path = return_path(self.made.running, "rcp_19811c37dea64357d92fc2c378b44320").encode()
         for _ in range(count):
             number = self.number("feedback")
@@ -149,7 +145,6 @@ class Hostile:
     # ---- servers
 
     async def remote_server(self, stream: trio.SocketStream) -> None:
-        """A session of a mail server that says what it likes."""
         number = self.number("replies")
         chance = random.Random(number)
         hostile = chance.sample(range(len(SERVER)), chance.randint(1, 2))
@@ -161,7 +156,6 @@ class Hostile:
         await trio.aclose_forcefully(stream)
 
     async def answer(self, receiver: Receiver, stream: Tls) -> None:
-        """A receiver that answers what it likes."""
         while await read_request(receiver, stream):
             number = self.number("answers")
             good = random.Random(number).choice(ANSWERS)
@@ -171,7 +165,6 @@ class Hostile:
 
 
 def memory(pid: int) -> int:
-    """What a process has, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+)", status)
     assert found is not None
@@ -231,7 +224,6 @@ def _customers(running: Running, port: int) -> list[Provisioned]:
 
 
 def _after(made: World, peers: Hostile) -> list[str]:
-    """What is wrong with the program after all that."""
     wrong, running, where = [], made.running, f"on sockets, seed {peers.seed}: "
     if not running.is_alive():
         return [f"{where}the program ended: {running.log_file.read_text()[-2_000:]}"]

@@ -90,18 +90,15 @@ class Load:
 
     @property
     def again(self) -> int:
-        """How many recipients got their message once more."""
         return self.came.total() - len(self.came)
 
     @property
     def messages(self) -> int:
-        """How many were acknowledged."""
         return len(self.acknowledged) + len(self.submitted)
 
     # ---- those who receive
 
     def judge(self, address: str) -> bytes:
-        """What the mail server says to a recipient."""
         if address.startswith("gone"):
             return GONE
         if address.startswith("grey") and address not in self._seen:
@@ -110,7 +107,6 @@ class Load:
         return OK
 
     def hear(self, _: Post) -> Answer:
-        """A receiver that needs a little, and fails now and then."""
         time.sleep(self.choose.random() * 0.02)
         return (500 if self.choose.random() < 0.05 else 200), b""
 
@@ -181,7 +177,6 @@ class Load:
             raise ConnectionError
 
     def _retry(self) -> None:
-        """Ask again, under the same keys, for what has no answer."""
         waiting, self._unknown = self._unknown, []
         try:
             with Client(self.made.running.url) as client:
@@ -193,7 +188,6 @@ class Load:
     # ---- lives and deaths of the program
 
     async def begin(self) -> None:
-        """Start it, unless it runs, and let everyone send until it ends."""
         if not self.made.running.is_alive():
             await self.made.start()
         self._pauses = self.stopping = False
@@ -203,7 +197,6 @@ class Load:
             thread.start()
 
     async def rest(self) -> None:
-        """Let no customer send any more."""
         self._pauses = True
         for thread in self._threads:
             await trio.to_thread.run_sync(thread.join)
@@ -218,7 +211,6 @@ class Load:
             self.wrong.append(f"SIGTERM: taken and not recorded: {left[:3]}")
 
     async def kill(self) -> None:
-        """SIGKILL."""
         self.made.running.kill()
         await self.died()
 
@@ -262,7 +254,6 @@ class Load:
         await self.stop()
 
     def check(self) -> list[str]:
-        """What does not hold, while the program does not run."""
         found, running = list(self.wrong), self.made.running
         try:
             engines.check(running.data_dir)

@@ -86,7 +86,6 @@ class Command:
 
     @property
     def data_dir(self) -> Path:
-        """Its data directory, as the tests name it."""
         return self.config.parent / "data"
 
     async def run(self, *words: str, step: int = 0, steps: Path | None = None) -> tuple[int, str]:
@@ -116,7 +115,6 @@ class Command:
             return code, said.read().decode()
 
     async def steps(self, *words: str) -> int:
-        """How many it takes to succeed."""
         file = self.config.parent / "steps"
         code, said = await self.run(*words, step=10**9, steps=file)
         assert code == 0, said
@@ -132,19 +130,15 @@ class Command:
         return Command(directory / "config.toml")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What its database says."""
         return dead_rows(self.data_dir, query)
 
     def messages(self) -> list[tuple[Any, ...]]:
-        """The ids of all messages."""
         return self.rows("SELECT id FROM messages ORDER BY id")
 
     def key(self) -> bytes:
-        """The installation's key file."""
         return (self.data_dir / KEY_FILE).read_bytes()
 
     def damage(self) -> str:
-        """What is damaged in its database."""
         found = self.rows("PRAGMA integrity_check")
         return "" if found == [("ok",)] else f"damaged: {found[:3]}"
 
@@ -211,7 +205,6 @@ def _other_key(command: Command) -> bytes:
 
 
 def dead_ids(directory: Path) -> list[tuple[Any, ...]]:
-    """The messages of a database that a restore has put aside."""
     return dead_rows(directory, "SELECT id FROM messages ORDER BY id")
 
 
@@ -264,8 +257,6 @@ def _earlier_installation(command: Command) -> None:
 
 @dataclass
 class Trial:
-    """One run of all points."""
-
     directory: Path
     choose: random.Random
     arrivals: int  # of each point of the server
@@ -275,7 +266,6 @@ class Trial:
     wrong: list[str] = field(default_factory=list)
 
     async def run(self) -> Load:
-        """Die at all of them."""
         home = self.directory / "installation"
         home.mkdir()
         async with loaded(home, self.choose.randrange(10**6)) as load:
@@ -303,7 +293,6 @@ class Trial:
                 self.wrong.append(f"{name}, step {step} of {steps}: {failed}")
 
     async def _beside_the_server(self, command: Command, load: Load) -> Path:
-        """Backups and new keys, while mail is sent; the first backup."""
         first = self.directory / "first.tar"
         steps = await command.steps("backup", str(first))
 

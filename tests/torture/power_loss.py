@@ -78,8 +78,6 @@ class Cut:
 
 
 class Acknowledged:
-    """What callers have been told."""
-
     def __init__(self) -> None:
         self.accepted: dict[str, str] = {}
         self.recorded: set[str] = set()
@@ -186,7 +184,6 @@ def run(seed: int) -> list[Cut]:
 
 
 def check(cut: Cut) -> str:
-    """What is wrong with what a cut left; empty if nothing is."""
     with tempfile.TemporaryDirectory() as directory:
         for name, content in cut.files.items():
             (Path(directory) / name).write_bytes(content)

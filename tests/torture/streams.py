@@ -65,9 +65,8 @@ from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
 from appliance.net.http import REQUEST_HEAD_BYTES
-from appliance.submission import commands, limits
-from appliance.submission.actions import FindCaller, FindRecipient, PlainAction, Submit
-from appliance.submission.content import DataContent
+from appliance.submission import commands
+from appliance.submission.content import DataContent, FindCaller, FindRecipient, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.web import hypercorn_parts as hypercorn
@@ -81,7 +80,7 @@ from tests.feedback.mutated_mail import GROWTH, LONGEST, MAILS, made, most_memor
 from tests.feedback.mutations import mutated
 from tests.inbound.test_listener import made as feedback_session
 from tests.message.samples import body as sample_body
-from tests.message.test_submitted_hostile import WHOLE
+from tests.message.test_submitted import WHOLE
 from tests.submission.offline_client import credential
 from tests.submission.offline_client import talk as submission_session
 from tests.web.test_fast_post import FIELDS, LINES, PLAIN
@@ -126,7 +125,6 @@ Seen = tuple[str, bytes, list[tuple[bytes, bytes]], bytes]  # method, target, he
 
 
 def a_request(chance: Random) -> bytes:
-    """One to three requests on one connection."""
     return b"".join(_one_request(chance) for _ in range(chance.choice((1, 1, 2, 3))))
 
 
@@ -167,7 +165,6 @@ class Recorded:
         await send({"type": "http.response.body", "body": b""})
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
-        """By the fast path."""
         self.seen.append(("POST", b"/emails", list(request.headers.items()), request.body))
         self.answered += 1
         return (200, [(b"content-length", b"0")], b""), False
@@ -259,7 +256,6 @@ BODY_PIECES = (
 
 
 def a_body(chance: Random) -> bytes:
-    """A send request with some fields."""
     more: dict[str, Any] = {
         "cc": ["Ada <c@example.net>"], "bcc": "b@example.net", "reply_to": "r@example.com", "html": "<p>é</p>",
         "headers": {"X-A": "b"}, "tags": ["one", "two"], "variables": {"a": "x", "b": 1, "c": True},
@@ -333,7 +329,6 @@ def a_submission(chance: Random) -> tuple[bytes, bytes]:
 
 
 def some_feedback(chance: Random) -> tuple[bytes, bytes]:
-    """A bounce for an address of ours."""
     mail = chance.choice(list(MAILS.values()))
     start = _session(b"EHLO mx.example.net", b"MAIL FROM:<>")
     rest = b"RCPT TO:<%s>\r\nDATA\r\n" % _token() + mail.replace(b"\r\n.", b"\r\n..") + b"\r\n.\r\nQUIT\r\n"
@@ -352,14 +347,11 @@ def _token() -> bytes:
 
 @dataclass
 class Taken:
-    """What came of a session."""
-
     replies: bytes = b""
     mails: list[bytes] = field(default_factory=list)
 
 
 async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callable[[Submit], bytes]) -> Taken:
-    """A session as its driver conducts it, without a network."""
     taken = Taken()
     for piece in pieces:
         action = protocol.receive(piece)
@@ -382,7 +374,7 @@ async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callab
             else:
                 protocol.resume()
             action = following or protocol.proceed()
-        if len(protocol.input.data) > limits.AUTH_LINE:
+        if len(protocol.input.data) > commands.AUTH_LINE:
             raise Wrong(f"{len(protocol.input.data)} octets are held that are no line")
     protocol.close()
     taken.replies = b"".join(protocol.out)
@@ -428,7 +420,6 @@ async def check_submission(data: bytes, chance: Random) -> None:
 
 
 async def check_feedback(data: bytes, chance: Random) -> None:
-    """The same at the listener for feedback."""
     listener, _ = _feedback()
     session = feedback_session()
     backend = listener.backend_for("192.0.2.1", lambda _: False)
@@ -459,11 +450,9 @@ class _Reference(AiosmtpdServer):
         """Say nothing."""
 
     async def check_helo_needed(self, helo: str = "HELO") -> bool:
-        """Never."""
         return False
 
     async def check_auth_needed(self, caller_method: str) -> bool:
-        """Never."""
         return False
 
     async def _call_handler_hook(self, command: str, *words: object) -> str:
@@ -540,7 +529,6 @@ PAYLOAD = prepare(WHOLE)
 
 
 def some_replies(chance: Random) -> bytes:
-    """What a server says in one session."""
     return b"".join([*OPENING[: chance.choice((2, 2, 4))], *SENT])
 
 
@@ -631,7 +619,6 @@ class _Pieces:
         """Take it."""
 
     async def receive_some(self, most: int) -> bytes:
-        """The next piece."""
         return next(self._pieces, b"")
 
 
@@ -728,7 +715,6 @@ def _dns_answer(query: bytes, wire: bytes, kind: str) -> object:
 
 
 def _by_dnspython(query: bytes, wire: bytes, kind: str) -> object:
-    """The same by the library."""
     try:
         reply = dns.message.from_wire(wire)
         if not dns.message.from_wire(query).is_response(reply) or not isinstance(reply, dns.message.QueryMessage):
@@ -843,7 +829,6 @@ def check_all(count: int, seed: int, told: Callable[[str], None]) -> tuple[int, 
 
 
 def main() -> int:
-    """Check one input again, or some from one on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=STREAMS)
     parser.add_argument("seed", type=int)

@@ -3,13 +3,13 @@
 import json
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests import waiting
 from tests.fakes.pebble import Pebble
 from tests.running_appliance import Running, appliance
 
@@ -34,7 +34,6 @@ bind = ["127.0.0.1:{bind or authority.http_port}"]
 
 
 def endpoint(running: Running, listener: str) -> tuple[str, int]:
-    """Where https, smtp or smtps listens."""
     url = next(url for url in [running.url, *running.smtp] if url.startswith(f"{listener}:"))
     parts = urlsplit(url)
     assert parts.hostname is not None
@@ -62,7 +61,6 @@ def shown(running: Running, listener: str, trust: ssl.SSLContext, name: str = NA
 
 
 def anything() -> ssl.SSLContext:
-    """Trust in whatever is shown."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -70,7 +68,6 @@ def anything() -> ssl.SSLContext:
 
 
 def trusted(running: Running, listener: str, trust: ssl.SSLContext, name: str = NAME) -> bool:
-    """Whether a client that trusts so would go on."""
     try:
         shown(running, listener, trust, name)
     except ssl.SSLCertVerificationError:
@@ -78,15 +75,10 @@ def trusted(running: Running, listener: str, trust: ssl.SSLContext, name: str = 
     return True
 
 
-def wait_until(condition: Callable[[], object], running: Running, within: float = 30.0) -> None:
-    """Look often; the log tells why it did not come to that."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, running.log_file.read_text()
-        time.sleep(0.05)
+def wait_until(condition: Callable[[], object], running: Running, within: float = waiting.PATIENCE) -> None:
+    waiting.wait_until(condition, within, running.log_file.read_text)
 
 
 def events(running: Running, logger: str = "appliance.acme") -> list[dict[str, Any]]:
-    """What a part of the program has logged."""
     lines = [json.loads(line) for line in running.log_lines()]
     return [line for line in lines if line["logger"] == logger]

@@ -52,7 +52,6 @@ def test_a_certificate_comes_and_is_renewed(tmp_path: Path) -> None:
 
 
 def private_to_us(running: Running) -> None:
-    """No other user can read the keys."""
     directory = running.data_dir / "acme"
     files = [directory, *directory.iterdir()]
     own = {"account.key"} if engines.in_use() is engines.Kind.SQLITE else set()  # on PostgreSQL in the database
@@ -61,14 +60,12 @@ def private_to_us(running: Running) -> None:
 
 
 def port_80_sends_people_on(url: str) -> None:
-    """To HTTPS; and it knows no token any more."""
     moved = httpx.get(f"{url}/v1/account?x=1", trust_env=False)
     assert (moved.status_code, moved.headers["Location"]) == (308, f"https://{SITE}/v1/account?x=1")
     assert httpx.get(f"{url}/.well-known/acme-challenge/abc", trust_env=False).status_code == 404
 
 
 def told_to_prometheus(address: str, certificate: bytes) -> None:
-    """When it ends, for both kinds of listeners."""
     page = httpx.get(f"http://{address}/metrics", trust_env=False).text
     ends = x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
     for listener in ("http", "smtp"):

@@ -14,7 +14,6 @@ from tests.running_appliance import Running
 
 
 def doctor(running: Running) -> str:
-    """The examination's lines about certificates."""
     done = subprocess.run(
         [sys.executable, "-m", "appliance", "doctor", "--config", str(running.config_file)],
         capture_output=True,
@@ -27,7 +26,6 @@ def doctor(running: Running) -> str:
 
 
 def failure(running: Running) -> dict[str, Any]:
-    """What the log says about the first failure."""
     wait_until(lambda: [line for line in events(running) if line["level"] != "info"], running)
     return next(line for line in events(running) if line["level"] != "info")
 
@@ -35,10 +33,7 @@ def failure(running: Running) -> dict[str, Any]:
 @needs_pebble
 def test_an_authority_that_is_down_is_waited_for(tmp_path: Path) -> None:
     """The server starts with a certificate of its own making, mail and HTTPS go on, and a reload asks again."""
-    with (
-        pebble(tmp_path, NAME, SITE, started=False) as authority,
-        certified(tmp_path, authority) as running,
-    ):
+    with pebble(tmp_path, NAME, SITE, started=False) as authority, certified(tmp_path, authority) as running:
         told = failure(running)
         assert told["event"] == "certificate not issued"
         assert told["reason"] == "127.0.0.1 cannot be reached: connection refused"
@@ -65,10 +60,7 @@ def test_a_refusal_is_told_with_what_to_do(tmp_path: Path, why: str) -> None:
     with (
         pebble(tmp_path, NAME, domainBlocklist=refused) as authority,
         certified(
-            tmp_path,
-            authority,
-            acme=f'names = ["{NAME}"]',
-            bind=free_port() if why == "unreached" else None,
+            tmp_path, authority, acme=f'names = ["{NAME}"]', bind=free_port() if why == "unreached" else None
         ) as running,
     ):
         told = failure(running)

@@ -41,7 +41,6 @@ class Balancer:
     passed: list[int] = field(default_factory=list)  # the ports
 
     def serve(self, listening: socket.socket) -> None:
-        """Accept until the socket is closed."""
         with suppress(OSError):
             while True:
                 client, _ = listening.accept()
@@ -59,7 +58,6 @@ class Balancer:
 
 @contextmanager
 def balanced(port: int) -> Iterator[Balancer]:
-    """A balancer on a port of loopback."""
     with socket.create_server(("127.0.0.1", port)) as listening:
         made = Balancer(port)
         thread = threading.Thread(target=made.serve, args=(listening,))
@@ -87,23 +85,19 @@ class Stage:
             list(threads.map(Running.start, self.nodes.values()))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the database says."""
         with closing(connect(self.url, "test")) as connection:
             return run(connection, query)
 
     def orders(self) -> str:
-        """The name of the node that requests the certificate."""
         ((name,),) = self.rows("SELECT n.name FROM chores c JOIN nodes n ON n.owner = c.owner WHERE c.name = 'acme'")
         return str(name)
 
     def other(self, name: str) -> str:
-        """The node that is not the one of this name."""
         (other,) = set(NODES) - {name}
         return other
 
 
 def _node(directory: Path, name: str, url: str, authority: Pebble, port: int) -> Running:
-    """A node that is not started yet."""
     (directory / name / "data").mkdir(mode=0o700, parents=True)
     shutil.copy(directory / KEY_FILE, directory / name / "data" / KEY_FILE)
     http = f"""base_url = "https://{SITE}"
@@ -134,7 +128,6 @@ bind = ["127.0.0.1:{port}"]"""
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """Nodes that are not started yet."""
     with ExitStack() as stack:
         url = stack.enter_context(postgresql()).new_database()
         authority = stack.enter_context(pebble(tmp_path, SITE, *(f"{name}.example.com" for name in NODES)))

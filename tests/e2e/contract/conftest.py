@@ -24,7 +24,6 @@ def names() -> DnsServer:
 
 @pytest.fixture(scope="session")
 def resolver(names: DnsServer) -> Iterator[str]:
-    """Where that DNS answers."""
     with served(names) as endpoint:
         yield str(endpoint)
 
@@ -40,7 +39,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, resolver: str, engine: Kin
 
 @pytest.fixture(scope="session")
 def client(running: Running) -> Iterator[httpx.Client]:
-    """The connections all callers share."""
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     with running.client(headers={}, limits=limits) as opened:
         yield opened
@@ -48,13 +46,11 @@ def client(running: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def caller(running: Running, client: httpx.Client) -> Caller:
-    """The account `demo` with its API key of scope full."""
     return Caller(running, running.account, client, running.account.bearer)
 
 
 @pytest.fixture(scope="session")
 def customer(running: Running, client: httpx.Client) -> Caller:
-    """The account `demo` with a customer token."""
     return Caller(running, running.account, client, running.login())
 
 

@@ -36,12 +36,10 @@ def message(**changes: Any) -> dict[str, Any]:
 
 
 def new_key() -> str:
-    """An unused Idempotency-Key."""
     return uuid.uuid4().hex
 
 
 def bearer(secret: str) -> dict[str, str]:
-    """The Authorization header of a key or a token."""
     return {"Authorization": f"Bearer {secret}"}
 
 
@@ -57,17 +55,14 @@ class Caller:
     def request(
         self, method: str, path: str, *, headers: dict[str, str] | None = None, **options: Any
     ) -> httpx.Response:
-        """One request with this caller's credential."""
         return self.client.request(method, path, headers=self.authorization | (headers or {}), **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        """One GET."""
         return self.request("GET", path, **options)
 
     def post(
         self, body: Any, *, key: str | None = None, headers: dict[str, str] | None = None, content: bytes | None = None
     ) -> httpx.Response:
-        """One POST /emails with this JSON, or with these very bytes."""
         data = json.dumps(body).encode("ascii") if content is None else content
         sent = {"Content-Type": "application/json", "Idempotency-Key": new_key() if key is None else key}
         return self.request("POST", "/emails", content=data, headers=sent | (headers or {}))
@@ -81,31 +76,25 @@ class Caller:
         return error(self.post(message(**changes)), 400, "invalid_request")
 
     def read(self, message_id: str) -> Any:
-        """The message as GET /emails/{id} tells it now."""
         response = self.get(f"/emails/{message_id}")
         assert response.status_code == 200, response.text
         return response.json()
 
     def final(self, message_id: str) -> Any:
-        """The message once it is no longer queued."""
         return eventually(lambda: self.read(message_id), lambda found: found["status"] != "queued")
 
     def delivered(self, **changes: Any) -> Any:
-        """Send, and wait for the result."""
         return self.final(self.send(**changes)["id"])
 
     def mime(self, message_id: str) -> bytes:
-        """The bytes that go on the wire."""
         found = self.stored(lambda store: store.messages.mime(message_id))
         assert found is not None
         return found
 
     def credits(self) -> int | None:
-        """The account's balance."""
         return self.stored(lambda store: store.accounts.named(self.account.name)).credits
 
     def using(self, authorization: dict[str, str]) -> "Caller":
-        """The same account with another credential."""
         return replace(self, authorization=authorization)
 
     def login(self, password: str = PASSWORD) -> httpx.Response:
@@ -114,26 +103,20 @@ class Caller:
         return self.client.post("/v1/auth/login", json=body)
 
     def token(self) -> str:
-        """A fresh customer token."""
         return str(self.login().json()["token"])
 
     def stored(self, look: Callable[[Store], Awaitable[Result]]) -> Result:
-        """Whatever the database says."""
         return stored(self.running.data_dir, look)
 
     def rows(self, query: str, **bindings: object) -> list[Row]:
-        """What one statement finds in the database."""
         return self.stored(lambda store: store.engine.rows(query, bindings))
 
 
 def owner(caller: Caller) -> Caller:
-    """The same account through its owner's token."""
     return caller.using(bearer(caller.token()))
 
 
 def stored(data_dir: Path, look: Callable[[Store], Awaitable[Result]]) -> Result:
-    """Read from the database of a running appliance."""
-
     async def open_and_look() -> Result:
         async with engines.beside(data_dir) as store:
             return await look(store)
@@ -180,7 +163,6 @@ def error(response: httpx.Response, status: int, code: str) -> str:
 
 
 def any_error(response: httpx.Response) -> str:
-    """The text of any proper error that is not our own fault."""
     assert 400 <= response.status_code < 500 or response.status_code == 503, response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()

@@ -57,7 +57,6 @@ def test_changes_are_told_with_who_and_from_where(new_account: NewAccount) -> No
 
 
 def test_what_is_not_there_leaves_no_line(new_account: NewAccount) -> None:
-    """404 is no change, whatever was to be deleted."""
     customer = owner(new_account())
     none = "0" * 32
     for path in (
@@ -77,7 +76,6 @@ def test_what_is_not_there_leaves_no_line(new_account: NewAccount) -> None:
 
 
 def test_what_an_administrator_does_is_seen_by_the_account(new_account: NewAccount) -> None:
-    """In both logs; a third account sees nothing of it."""
     admin, customer, third = owner(new_account(role=Role.ADMIN)), owner(new_account()), owner(new_account())
     admin.request("POST", f"/v1/admin/accounts/{customer.account.account_id}/suspend")
     for caller, times in ((admin, 1), (customer, 1), (third, 0)):
@@ -86,7 +84,6 @@ def test_what_an_administrator_does_is_seen_by_the_account(new_account: NewAccou
 
 
 def test_it_is_exported_as_csv(new_account: NewAccount) -> None:
-    """A file for a spreadsheet, in which nothing is a formula."""
     customer = owner(new_account())
     customer.request("POST", "/v1/suppressions", json={"address": "a@example.net", "reason": "=HYPERLINK(1)"})
     customer.request("POST", "/v1/suppressions", json={"address": "-a@example.net"})

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, change, error, message, owner
+from tests.e2e.contract.service import Caller, error, message, owner
 from tests.fakes.dns import DnsServer, Trouble, zone_text
 
 
 def new_domain() -> str:
-    """A domain that no account has."""
     return f"d{uuid.uuid4().hex[:10]}.example"
 
 
@@ -24,13 +23,11 @@ def add(customer: Caller, domain: str) -> dict[str, Any]:
 
 
 def publish(names: DnsServer, *records: dict[str, Any]) -> None:
-    """Put records into DNS as they were told."""
     for record in records:
         names.zone[record["name"]] = {record["type"]: [zone_text(record["value"])]}
 
 
 def send_from(caller: Caller, domain: str) -> int:
-    """The status of a message from that domain."""
     return caller.using(caller.account.bearer).post(message(from_=f"a@{domain}")).status_code
 
 
@@ -118,7 +115,6 @@ def test_the_operators_domains_are_allowed(customer: Caller) -> None:
 
 
 def test_a_removed_domain_sends_nothing_more(new_account: NewAccount, names: DnsServer) -> None:
-    """It is gone from the list at once; added again it is pending again."""
     customer, domain = owner(new_account()), new_domain()
     publish(names, *add(customer, domain)["records"])
     customer.request("POST", f"/v1/domains/{domain}/verify")
@@ -158,7 +154,6 @@ def test_adding_twice_is_a_conflict(new_account: NewAccount) -> None:
     ],
 )
 def test_what_is_no_domain_is_400(customer: Caller, domain: object) -> None:
-    """Names that no sender could use are refused."""
     error(customer.request("POST", "/v1/domains", json={"domain": domain}), 400, "invalid_request")
 
 
@@ -168,23 +163,6 @@ def test_other_letters_become_a_labels(new_account: NewAccount) -> None:
     added = add(customer, f"bücher-{name}.example")
     assert added["name"].startswith("xn--bcher-")
     assert customer.get(f"/v1/domains/bücher-{name}.example").json()["name"] == added["name"]
-
-
-def test_domains_are_paged_by_name(new_account: NewAccount) -> None:
-    """Every domain is on exactly one page."""
-    customer = owner(new_account())
-    account_id = customer.account.account_id
-
-    async def some(store: Any) -> None:
-        for name in ("b.example", "a.example", "c.example"):
-            await store.access.add_domain(account_id, name, usable=True)
-
-    change(customer.running.data_dir, some)
-    first = customer.get("/v1/domains", params={"limit": 2}).json()
-    second = customer.get("/v1/domains", params={"limit": 2, "after": first["next"]}).json()
-    assert [each["name"] for each in first["domains"]] == ["a.example", "b.example"]
-    assert [each["name"] for each in second["domains"]] == ["c.example", "example.com"]
-    assert second["next"] is None
 
 
 def test_a_return_path_is_chosen_or_given(new_account: NewAccount, names: DnsServer) -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from appliance.times import DAY
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, accepted, any_error, bearer, change, error, message, new_key
+from tests.e2e.contract.service import Caller, accepted, any_error, error, message, new_key
 
 pytestmark = pytest.mark.both_engines
 
@@ -15,7 +14,6 @@ PARALLEL = 50
 
 
 def messages_of(caller: Caller) -> int:
-    """How many messages the account has."""
     query = "SELECT count(*) FROM messages WHERE account_id = :id"
     ((count,),) = caller.rows(query, id=caller.account.account_id)
     return int(count)
@@ -46,20 +44,6 @@ def test_a_retry_is_the_first_answer_again(caller: Caller) -> None:
         assert retry.headers["original-request-id"] == told["request_id"]
 
 
-def test_a_first_answer_is_no_replay(caller: Caller) -> None:
-    """Only retries carry the headers of a retry."""
-    response = caller.post(message())
-    assert not {"idempotent-replayed", "original-request-id"} & set(response.headers)
-
-
-def test_a_retry_costs_and_sends_nothing(new_account: NewAccount) -> None:
-    """Ten sends with one key reserve the credits of one message, and make one."""
-    caller, key = new_account(credit=10), new_key()
-    ids = {accepted(caller.post(message(cc="b@example.net"), key=key))["id"] for _ in range(10)}
-    assert len(ids) == messages_of(caller) == 1
-    assert caller.credits() == 8
-
-
 def test_a_retry_after_delivery_still_says_what_was_accepted(caller: Caller) -> None:
     """The first answer is repeated even when the message is final by now."""
     key = new_key()
@@ -67,27 +51,6 @@ def test_a_retry_after_delivery_still_says_what_was_accepted(caller: Caller) -> 
     caller.final(first["id"])
     again = accepted(caller.post(message(to="bounce@example.net"), key=key))
     assert (again["status"], again["billing_status"], again["id"]) == ("queued", "reserved", first["id"])
-
-
-def test_a_retry_works_when_the_credits_are_gone(new_account: NewAccount) -> None:
-    """What was accepted once stays accepted, even if it could not be paid for now."""
-    caller, key = new_account(credit=1), new_key()
-    first = accepted(caller.post(message(), key=key))
-    error(caller.post(message()), 402, "insufficient_credits")
-    assert accepted(caller.post(message(), key=key))["id"] == first["id"]
-
-
-def test_a_retry_works_when_the_template_is_gone(new_account: NewAccount) -> None:
-    """The same holds for a template that was changed or deleted since."""
-    caller, key = new_account(), new_key()
-    customer = caller.using(bearer(caller.token()))
-    body = message(text=..., template="short-lived")
-    customer.request("PUT", "/v1/templates/short-lived", json={"text": "t"}).raise_for_status()
-    first = accepted(caller.post(body, key=key))
-    customer.request("PUT", "/v1/templates/short-lived", json={"text": "{{name}}"}).raise_for_status()
-    assert accepted(caller.post(body, key=key))["id"] == first["id"]
-    customer.request("DELETE", "/v1/templates/short-lived").raise_for_status()
-    assert accepted(caller.post(body, key=key))["id"] == first["id"]
 
 
 @pytest.mark.parametrize(
@@ -121,56 +84,11 @@ def test_a_bad_body_under_a_used_key_is_refused(caller: Caller) -> None:
         assert caller.post(body, key=key).status_code in (400, 409)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (message(to=[]), 400),
-        (message(from_="a@example.org"), 403),
-        (message(template="unknown", text=...), 400),
-        (message(attachments=[{"filename": "a", "content": "A" * 12_000_000}]), 413),
-    ],
-)
-def test_a_refusal_does_not_burn_the_key(caller: Caller, body: dict[str, Any], status: int) -> None:
-    """Only 202s are remembered: after a refusal the key is free for the corrected body."""
-    key = new_key()
-    assert caller.post(body, key=key).status_code == status
-    assert "idempotent-replayed" not in caller.post(message(), key=key).headers
-
-
-def test_a_key_belongs_to_its_credential(new_account: NewAccount) -> None:
-    """Each SMTP credential and each API key has keys of its own; all tokens of an account share theirs."""
-    caller, key = new_account(), new_key()
-    account = caller.account
-    headers = [account.basic, bearer(account.send_key), bearer(account.full_key), bearer(account.test_key)]
-    tokens = [bearer(caller.token()) for _ in range(2)]
-    ids = [accepted(caller.using(each).post(message(), key=key))["id"] for each in (*headers, *tokens)]
-    assert len(set(ids[:5])) == 5
-    assert ids[4] == ids[5]
-
-
 def test_a_key_is_taken_literally(caller: Caller) -> None:
     """Keys that differ in case or in inner spaces are different keys."""
     key = new_key()
     keys = [f"{key}A b", f"{key}a b", f"{key}A  b", f"{key}A b'--", f"{key}*"]
     assert len({accepted(caller.post(message(), key=each))["id"] for each in keys}) == len(keys)
-
-
-def test_a_key_is_good_for_a_day(new_account: NewAccount) -> None:
-    """The key is remembered for 24 hours, and after them it is free again."""
-    caller, key = new_account(), new_key()
-    first = accepted(caller.post(message(), key=key))
-
-    def age(microseconds: int) -> None:
-        sooner = "UPDATE idempotency_keys SET expires_at = expires_at - :by WHERE key = :key"
-        bindings = {"by": microseconds, "key": key}
-        change(caller.running.data_dir, lambda store: store.engine.change(sooner, bindings))
-
-    age(DAY - 60_000_000)
-    assert accepted(caller.post(message(), key=key))["id"] == first["id"]
-    age(60_000_000)
-    later = caller.post(message(subject="Another day"), key=key)
-    assert accepted(later)["id"] != first["id"]
-    assert "idempotent-replayed" not in later.headers
 
 
 def test_fifty_at_once_make_one_message(new_account: NewAccount) -> None:

@@ -1,32 +1,14 @@
 """Every limit from both sides: the last that is allowed, and the first that is not."""
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from tests.e2e.contract.service import Caller, accepted, error, message, new_key
 
-MIB = 1024 * 1024
 MESSAGE_SIZE = 10_485_760  # bytes of MIME, by the interface
-BODY_SIZE = 16 * MIB  # bytes of HTTP body
-V1_BODY = 64 * 1024
-
-
-def addresses(number: int) -> list[str]:
-    """That many different addresses."""
-    return [f"r{index}@example.net" for index in range(number)]
-
-
-def files(number: int) -> list[dict[str, str]]:
-    """That many files."""
-    return [{"filename": f"{index}.txt", "content": "aGk="} for index in range(number)]
 
 
 @pytest.mark.parametrize(("length", "status"), [(1, 202), (255, 202), (256, 400), (0, 400)])
 def test_a_key_has_1_to_255_characters(caller: Caller, length: int, status: int) -> None:
-    """An Idempotency-Key of 1 and of 255 characters is fine; an empty one and one of 256 are not."""
     key = (new_key() * 8)[:length] if length != 1 else "~"
     response = caller.post(message(), key=key)
     assert response.status_code == status
@@ -35,14 +17,12 @@ def test_a_key_has_1_to_255_characters(caller: Caller, length: int, status: int)
 
 
 def test_a_header_name_has_76_characters(caller: Caller) -> None:
-    """76 characters are fine, 77 are not."""
     name = "X-" + "a" * 74
     assert caller.send(headers={name: "v"})["headers"] == {name: "v"}
     assert caller.refused(headers={f"{name}a": "v"}).startswith("headers")
 
 
 def test_a_message_has_100_headers(caller: Caller) -> None:
-    """100 custom headers are fine, 101 are not."""
     headers = {f"X-{index}": "v" for index in range(101)}
     assert caller.refused(headers=headers).startswith("headers:")
     headers.popitem()
@@ -65,18 +45,6 @@ def test_the_words_of_a_file_have_their_length(caller: Caller, field: str, longe
     assert caller.refused(attachments=[file | {field: f"x{longest}"}]).startswith(f"attachments[0].{field}:")
 
 
-def test_the_name_of_a_variable_has_64_characters(caller: Caller, customer: Caller) -> None:
-    """64 characters are fine, 65 are not, nor is none."""
-    name = "v" * 64
-    template = {"subject": "s", "text": f"{{{{{name}}}}}"}
-    customer.request("PUT", "/v1/templates/long-names", json=template).raise_for_status()
-    caller.send(text=..., template="long-names", variables={name: "x"})
-    for other in (f"{name}v", ""):
-        assert caller.refused(text=..., template="long-names", variables={name: "x", other: "x"}).startswith(
-            "variables"
-        )
-
-
 # ---- the size of a message
 
 
@@ -97,44 +65,3 @@ def test_a_message_has_10_mib(caller: Caller) -> None:
 
 
 # ---- the size of a body
-
-
-def padded(size: int) -> bytes:
-    """A valid request of exactly that many bytes."""
-    body = json.dumps(message()).encode()
-    return body[:-1] + b" " * (size - len(body)) + b"}"
-
-
-def test_a_body_has_16_mib(caller: Caller) -> None:
-    """A body of exactly 16 MiB is read; a longer one is 413."""
-    accepted(caller.post(None, content=padded(BODY_SIZE)))
-    error(caller.post(None, content=padded(BODY_SIZE + 1)), 413, "payload_too_large")
-
-
-def test_a_body_of_unknown_length_has_16_mib(caller: Caller) -> None:
-    """The same holds for a body that comes in chunks."""
-
-    def chunks(size: int) -> Iterator[bytes]:
-        whole = padded(size)
-        for start in range(0, size, MIB):
-            yield whole[start : start + MIB]
-
-    def post(size: int) -> Any:
-        headers = {"Content-Type": "application/json", "Idempotency-Key": new_key()}
-        return caller.request("POST", "/emails", content=chunks(size), headers=headers)
-
-    accepted(post(BODY_SIZE))
-    error(post(BODY_SIZE + 1), 413, "payload_too_large")
-
-
-def test_a_body_under_v1_has_64_kib(customer: Caller) -> None:
-    """On /v1 64 KiB are read, more is 413."""
-
-    def put(size: int) -> Any:
-        content = json.dumps({"text": "x"}).encode()
-        content = content[:-1] + b" " * (size - len(content)) + b"}"
-        headers = {"Content-Type": "application/json"}
-        return customer.request("PUT", "/v1/templates/large", content=content, headers=headers)
-
-    assert put(V1_BODY).status_code == 200
-    error(put(V1_BODY + 1), 413, "payload_too_large")

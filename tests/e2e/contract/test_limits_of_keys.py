@@ -97,12 +97,10 @@ class Things:
 
 
 async def add_domain(account_id: str, name: str, store: Store) -> None:
-    """Register a domain that may be used."""
     await store.access.add_domain(account_id, name, usable=True)
 
 
 def made_key(customer: Caller, **body: Any) -> dict[str, Any]:
-    """A new API key."""
     answer = customer.request("POST", "/v1/api-keys", json=body)
     assert answer.status_code == 201, answer.text
     key: dict[str, Any] = answer.json()
@@ -125,7 +123,6 @@ def things(running: Running, client: httpx.Client) -> Things:
 
 
 def path_of(operation: Operation, things: Things) -> str:
-    """The path, with the ids of things that are not of example.com."""
     name = {"api-keys": "key"}.get(operation.path.split("/")[2], "id")
     ids = things.ids | {"id": things.foreign_message if name == "id" else things.ids["key"]}
     return re.sub(r"{(\w+)}", lambda found: ids[found[1]], operation.path)
@@ -180,15 +177,20 @@ def test_a_limited_key_manages_its_domain(things: Things) -> None:
     assert limited.request("DELETE", f"/v1/api-keys/{key['id']}").status_code == 200
 
 
-@pytest.mark.parametrize("scope", ["send", "read", "full"])
-@pytest.mark.parametrize("test", [False, True])
-def test_no_other_scope_opens_v1(things: Things, scope: str, test: bool) -> None:
-    """Whatever the operation, and whether or not it is a test key."""
-    key = things.customer.using(bearer(made_key(things.customer, scope=scope, test=test)["key"]))
-    for operation in FOR_KEYS:
-        _, options = LIMITED[operation.name]
-        error(key.request(operation.method, path_of(operation, things), **options), 401, "unauthorized")
-    error(key.get("/dashboard/live"), 401, "unauthorized")
+@pytest.mark.parametrize("scope", ["send", "read", "full", "SMTP credential", ""])
+def test_no_other_credential_opens_v1(things: Things, scope: str) -> None:
+    """Whatever the operation: no other scope, no test key, no SMTP credential, and nothing at all."""
+    headers = [things.customer.account.basic] if scope == "SMTP credential" else [{}]
+    if scope in ("send", "read", "full"):
+        keys = (made_key(things.customer, scope=scope, test=test)["key"] for test in (False, True))
+        headers = [bearer(key) for key in keys]
+    for caller in map(things.customer.using, headers):
+        for operation in FOR_KEYS:
+            _, options = LIMITED[operation.name]
+            response = caller.request(operation.method, path_of(operation, things), **options)
+            error(response, 401, "unauthorized")
+            assert "www-authenticate" in response.headers
+        error(caller.get("/dashboard/live"), 401, "unauthorized")
 
 
 @pytest.mark.parametrize("scope", ["read", "full"])
@@ -202,7 +204,6 @@ def test_mail_of_another_domain_is_404(things: Things, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["read", "full"])
 def test_a_test_key_reads_test_mail_only(things: Things, scope: str) -> None:
-    """Live mail is 404; a live login reads both."""
     customer = things.customer
     sender = customer.using(bearer(made_key(customer, scope="full", test=True)["key"]))
     key = customer.using(bearer(made_key(customer, scope=scope, test=True)["key"]))
@@ -213,5 +214,4 @@ def test_a_test_key_reads_test_mail_only(things: Things, scope: str) -> None:
 
 
 def test_the_live_stream_is_not_for_limited_keys(things: Things) -> None:
-    """It tells of all mail of the account."""
     error(things.limited.get("/dashboard/live"), 403, "forbidden")

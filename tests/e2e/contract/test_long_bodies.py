@@ -32,12 +32,10 @@ def slowly(caller: Caller, method: str, path: str, body: dict[str, Any], meanwhi
 
 
 async def remove_domain(account_id: str, store: Store) -> None:
-    """Stop mail from example.com."""
     await store.domains.remove(account_id, "example.com")
 
 
 def test_a_body_may_take_its_time(new_account: NewAccount) -> None:
-    """What is still valid is accepted."""
     assert slowly(new_account(), "POST", "/emails", message(), lambda: None).status == 202
 
 
@@ -60,7 +58,6 @@ def test_what_ended_meanwhile_sends_nothing(new_account: NewAccount, way: str) -
 
 @pytest.mark.parametrize("way", ["key", "session"])
 def test_what_ended_meanwhile_changes_nothing(new_account: NewAccount, way: str) -> None:
-    """Under /v1, too."""
     account = new_account()
     customer = owner(account)
     made = customer.request("POST", "/v1/api-keys", json={"scope": "manage"}).json()

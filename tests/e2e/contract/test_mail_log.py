@@ -14,7 +14,6 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def listed(customer: Caller, **query: Any) -> list[str]:
-    """The ids that a search finds, all pages together."""
     ids: list[str] = []
     while True:
         response = customer.get("/v1/emails", params=query)
@@ -117,7 +116,6 @@ def test_a_list_shows_what_matters(mailed: tuple[Caller, dict[str, str]]) -> Non
 
 
 def test_a_list_shows_three_recipients(new_account: NewAccount) -> None:
-    """A message to many is one line, with its number of recipients."""
     caller = new_account()
     caller.send(to=[f"r{number}@example.net" for number in range(9)])
     (entry,) = owner(caller).get("/v1/emails").json()["emails"]
@@ -139,7 +137,6 @@ def test_a_list_shows_three_recipients(new_account: NewAccount) -> None:
     ],
 )
 def test_a_wrong_filter_is_400(customer: Caller, query: dict[str, str]) -> None:
-    """The text names the parameter."""
     (name,) = query
     assert error(customer.get("/v1/emails", params=query), 400, "invalid_request").startswith(f"{name}:")
 
@@ -170,7 +167,6 @@ def test_the_story_of_a_message_is_told(new_account: NewAccount) -> None:
 
 
 def test_what_waits_says_for_what(new_account: NewAccount) -> None:
-    """A recipient that was not tried yet is explained, too."""
     customer = owner(new_account())
     message_id = waiting(customer)
     told = customer.get(f"/v1/emails/{message_id}").json()
@@ -234,7 +230,6 @@ def test_cancelling_gives_up_what_waits(new_account: NewAccount) -> None:
 
 
 def test_what_is_final_cannot_be_cancelled(new_account: NewAccount) -> None:
-    """A delivered message stays delivered."""
     caller = new_account()
     sent = caller.delivered()
     error(owner(caller).request("POST", f"/v1/emails/{sent['id']}/cancel"), 409, "conflict")
@@ -274,7 +269,6 @@ def test_a_test_every_15_seconds(new_account: NewAccount) -> None:
 
 
 def test_a_test_may_say_what_the_owner_wants(new_account: NewAccount) -> None:
-    """Its own subject and bodies, or a template with its variables."""
     caller = new_account()
     customer = owner(caller)
     customer.request("PUT", "/v1/templates/hello", json={"subject": "Hi {{name}}", "text": "Hello {{name}}"})
@@ -297,19 +291,16 @@ def test_a_test_may_say_what_the_owner_wants(new_account: NewAccount) -> None:
     ],
 )
 def test_a_test_goes_to_one_address(customer: Caller, body: dict[str, Any]) -> None:
-    """Whatever else is asked for is refused."""
     error(send_test(customer, **body), 400, "invalid_request")
 
 
 def test_a_suspended_account_tests_nothing(new_account: NewAccount) -> None:
-    """Suspension holds for tests, too."""
     customer = owner(new_account())
     change(customer.running.data_dir, lambda store: store.accounts.set_suspended(customer.account.account_id, True))
     error(send_test(customer, to="ada@example.net"), 403, "account_suspended")
 
 
 def test_a_test_is_no_message(customer: Caller) -> None:
-    """The path takes a POST, and nothing that is for messages."""
     response = customer.get("/v1/emails/test")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
@@ -330,14 +321,12 @@ def test_a_test_is_no_message(customer: Caller) -> None:
     ],
 )
 def test_what_cannot_be_searched_is_named(mailed: tuple[Caller, dict[str, str]], name: str, value: str) -> None:
-    """The error says which parameter it is."""
     customer, _ = mailed
     response = customer.get("/v1/emails", params={name: value})
     assert error(response, 400, "invalid_request").startswith(name)
 
 
 def test_another_account_finds_nothing_of_it(mailed: tuple[Caller, dict[str, str]], new_account: NewAccount) -> None:
-    """Neither by words nor by ids."""
     _, ids = mailed
     stranger = owner(new_account())
     for query in ("ada", "example.net", ids["plain"], "5.1.1"):

@@ -1,13 +1,11 @@
 """GET /emails/{id}: the message object, its recipients, and the states they go through."""
 
 import re
-import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, error, eventually
 
 MESSAGE = {
@@ -44,12 +42,10 @@ def just_now(text: str) -> bool:
 
 
 def results(message: Any) -> dict[str, str]:
-    """What became of each recipient."""
     return {each["email"]: each["status"] for each in message["recipients"]}
 
 
 def test_a_message_has_every_field_and_no_other(caller: Caller) -> None:
-    """The message object holds the fields of the interface in their types."""
     sent = caller.send(from_="Shop <shop@example.com>", subject="Grüße", cc="cc@example.net", bcc="bcc@example.net")
     found = caller.read(sent["id"])
     assert {name: type(value) for name, value in found.items()} == MESSAGE
@@ -98,24 +94,6 @@ def test_a_failed_message(caller: Caller) -> None:
     assert (recipient["delivered_at"], recipient["bounced_at"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("to", "status", "billing"),
-    [
-        (["a@example.net", "bounce@example.net"], "partial", "settled"),
-        (["a@example.net", "fail@example.net"], "partial", "settled"),
-        (["a@example.net", "bounce@example.net", "fail@example.net"], "partial", "settled"),
-        (["bounce@example.net", "fail@example.net"], "failed", "settled"),
-        (["fail@example.net", "fail2@example.net"], "failed", "settled"),
-        (["bounce@example.net", "bounce2@example.net"], "failed", "released"),
-        (["a@example.net", "b@example.net"], "delivered", "settled"),
-    ],
-)
-def test_recipients_make_the_message(caller: Caller, to: list[str], status: str, billing: str) -> None:
-    """A message is the sum of its recipients: their statuses, and whether all of their credits came back."""
-    found = caller.delivered(to=to)
-    assert (found["status"], found["billing_status"], found["credits_reserved"]) == (status, billing, len(to))
-
-
 def test_a_message_is_queued_until_its_last_recipient_is_final(caller: Caller) -> None:
     """One recipient that is tried again keeps the message queued and reserved while the others are done."""
     sent = caller.send(to=["a@example.net", "bounce@example.net", "defer@example.net"])
@@ -128,52 +106,24 @@ def test_a_message_is_queued_until_its_last_recipient_is_final(caller: Caller) -
     assert (found["status"], found["billing_status"], found["credits_reserved"]) == ("partial", "settled", 3)
 
 
-def test_a_result_is_final(caller: Caller) -> None:
-    """Once final, a message reads the same for good."""
-    first = caller.delivered(to=["a@example.net", "bounce@example.net"])
-    time.sleep(0.2)
-    assert caller.read(first["id"]) | {"request_id": ""} == first | {"request_id": ""}
-
-
 def test_every_reading_is_a_request_of_its_own(caller: Caller) -> None:
-    """request_id is that of the reading, equals the header, and is not that of the sending."""
     sent = caller.send()
     first, second = (caller.get(f"/emails/{sent['id']}") for _ in range(2))
     assert first.headers["x-request-id"] == first.json()["request_id"]
     assert len({sent["request_id"], first.json()["request_id"], second.json()["request_id"]}) == 3
 
 
-def test_reading_needs_no_idempotency_key(caller: Caller) -> None:
-    """An Idempotency-Key on a GET is not used, however odd."""
-    message_id = caller.send()["id"]
-    for key in ("", "x" * 300, "same", "same"):
-        assert caller.get(f"/emails/{message_id}", headers={"Idempotency-Key": key}).status_code == 200
-
-
 @pytest.mark.parametrize(
     "message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "...", "%2e%2e", "a%2Fb", ""]
 )
 def test_an_unknown_message_is_not_found(caller: Caller, message_id: str) -> None:
-    """Any id that is no message's gives 404."""
     error(caller.get(f"/emails/{message_id}"), 404, "not_found")
 
 
 def test_an_id_is_exact(caller: Caller) -> None:
-    """An id in other letters, or with more behind it, is another id."""
     message_id = caller.send()["id"]
     for other in (message_id.upper(), f"{message_id} ", f"{message_id}%00", message_id[:-1], message_id[4:]):
         error(caller.get(f"/emails/{other}"), 404, "not_found")
-
-
-def test_a_message_of_another_account_is_not_found(caller: Caller, new_account: NewAccount) -> None:
-    """Another account's message is answered with the same bytes as one that never was."""
-    message_id = caller.send()["id"]
-    other = new_account()
-    theirs = other.get(f"/emails/{message_id}")
-    never = other.get("/emails/msg_00000000000000000000000000")
-    assert error(theirs, 404, "not_found") == error(never, 404, "not_found")
-    assert list(theirs.headers) == list(never.headers)
-    assert len(theirs.content) == len(never.content)
 
 
 def test_messages_are_read_over_one_connection(caller: Caller) -> None:

@@ -16,6 +16,7 @@ NOTHING = {
     "credential": f"smtp_{'0' * 32}",
     "key": f"key_{'0' * 32}",
     "session": f"ses_{'0' * 32}",
+    "user": f"usr_{'0' * 32}",
     "template": "never-was",
     "address": "never-was@example.net",
     "feedback": f"fbm_{'0' * 32}",
@@ -36,6 +37,7 @@ ROUTES = [
     ("DELETE", "/v1/smtp-credentials/{credential}"),
     ("DELETE", "/v1/api-keys/{key}"),
     ("DELETE", "/v1/auth/sessions/{session}"),
+    ("DELETE", "/v1/users/{user}"),
     ("GET", "/v1/templates/{template}"),
     ("DELETE", "/v1/templates/{template}"),
     ("DELETE", "/v1/suppressions/{address}"),
@@ -58,6 +60,7 @@ def theirs(running: Any, client: httpx.Client) -> tuple[Caller, dict[str, str]]:
         "credential": account.username,
         "key": customer.get("/v1/api-keys").json()["api_keys"][0]["id"],
         "session": customer.get("/v1/auth/sessions").json()["sessions"][0]["id"],
+        "user": customer.get("/v1/users").json()["users"][0]["id"],
         "template": "theirs",
         "address": "theirs@example.net",
         "feedback": "fbm_theirs",
@@ -77,7 +80,6 @@ def told(response: httpx.Response, name: str) -> tuple[int, bytes, dict[str, str
 def test_it_is_as_absent_as_nothing(
     theirs: tuple[Caller, dict[str, str]], new_account: NewAccount, method: str, path: str
 ) -> None:
-    """A stranger gets the same answer for what another account has and for what no account has."""
     _, things = theirs
     (thing,) = [name for name in NOTHING if f"{{{name}}}" in path]
     caller = new_account()
@@ -89,7 +91,6 @@ def test_it_is_as_absent_as_nothing(
 
 
 def test_nothing_happened_to_it(theirs: tuple[Caller, dict[str, str]]) -> None:
-    """After all these attempts everything is as it was."""
     customer, things = theirs
     assert customer.get(f"/v1/emails/{things['email']}").json()["recipients"][0]["status"] != "failed"
     assert customer.get("/v1/domains").json()["domains"][0]["name"] == "theirs.example"

@@ -62,7 +62,6 @@ def test_a_retry_is_one_although_more_have_failed(new_account: NewAccount) -> No
 
 
 def test_two_api_keys_may_choose_the_same_idempotency_key(new_account: NewAccount) -> None:
-    """Its scope is the API key, as it is for a send."""
     caller = new_account()
     customer = owner(caller)
     first = caller.delivered(to=["fail@example.net", "bounce@example.net"])

@@ -8,29 +8,25 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.keys.totp import code_of
+from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner
 from tests.running_appliance import PASSWORD, add_account, appliance
 
 OFF = {"enabled": False, "required": False, "enabled_at": None, "recovery_codes_left": 0}
-FORGET = "UPDATE second_factors SET last_step = 0"
 
 
 @pytest.fixture
 def user(new_account: NewAccount) -> Caller:
-    """The owner of a new account."""
     return owner(new_account())
 
 
 def code(secret: str, away: int = 0) -> str:
-    """The code of now, or so many steps away."""
     return code_of(b32decode(secret), int(time.time()) // 30 + away)
 
 
 def enrolled(user: Caller) -> tuple[str, list[str]]:
-    """Turn it on; the secret and the recovery codes."""
     secret = user.request("POST", "/v1/account/totp").json()["secret"]
     done = user.request("POST", "/v1/account/totp/confirm", json={"password": PASSWORD, "code": code(secret)})
     assert done.status_code == 200, done.text
@@ -38,7 +34,6 @@ def enrolled(user: Caller) -> tuple[str, list[str]]:
 
 
 def login(user: Caller, password: str = PASSWORD, **more: str) -> httpx.Response:
-    """One login, with a code or without."""
     body = {"email": user.account.email, "password": password, **more}
     return user.client.post("/v1/auth/login", json=body)
 
@@ -102,7 +97,6 @@ def test_a_code_is_good_once(user: Caller) -> None:
 
 
 def test_a_recovery_code_is_good_once(user: Caller) -> None:
-    """In whatever form it is typed; then there is one less."""
     _, codes = enrolled(user)
     assert login(user, code=codes[3].upper().replace("-", " ")).status_code == 200
     assert needs_code(login(user, code=codes[3]))
@@ -111,7 +105,6 @@ def test_a_recovery_code_is_good_once(user: Caller) -> None:
 
 
 def test_a_wrong_password_is_not_told_of_codes(user: Caller) -> None:
-    """Only who knows the password learns that there is a second factor."""
     secret, _ = enrolled(user)
     assert not needs_code(login(user, "not the password"))
     assert not needs_code(login(user, "not the password", code=code(secret, 1)))
@@ -150,7 +143,6 @@ def test_codes_have_a_limit_of_their_own(user: Caller) -> None:
 
 
 def test_it_is_turned_off_with_password_and_code(user: Caller) -> None:
-    """Neither alone is enough; afterwards a login needs no code."""
     error(user.request("DELETE", "/v1/account/totp", json={"password": PASSWORD, "code": "123456"}), 404, "not_found")
     _, codes = enrolled(user)
     for given in ({"password": PASSWORD, "code": "000000"}, {"password": "wrong password", "code": codes[0]}):
@@ -162,7 +154,6 @@ def test_it_is_turned_off_with_password_and_code(user: Caller) -> None:
 
 
 def test_who_has_lost_everything_asks_an_administrator(running: Any, client: Any, user: Caller) -> None:
-    """The second factor of any user can be turned off there, once."""
     admin = owner(Caller(running, add_account(running.data_dir, "totp-admin", role=Role.ADMIN), client, {}))
     enrolled(user)
     mine = user.get("/v1/users").json()["users"][0]["id"]
@@ -173,7 +164,6 @@ def test_who_has_lost_everything_asks_an_administrator(running: Any, client: Any
 
 @pytest.mark.parametrize("demand", ["admins", "all"])
 def test_the_installation_can_demand_it(tmp_path: Path, demand: str) -> None:
-    """A user of whom it is demanded can, without it, only turn it on; then everything."""
     with appliance(tmp_path, dashboard=f'require_totp = "{demand}"') as running:
         plain = running.account
         boss = add_account(running.data_dir, "boss", role=Role.ADMIN)

@@ -3,8 +3,6 @@
 import base64
 from typing import Any
 
-import pytest
-
 from tests.e2e.contract.service import Caller, accepted, message
 
 CONTENT = b"%PDF-1.7 \xff"
@@ -44,7 +42,6 @@ ALWAYS = {
 
 
 def test_everything_that_was_sent_is_told(caller: Caller) -> None:
-    """A request with every field is answered with every field of the interface, and no other."""
     sent = accepted(caller.post(EVERYTHING))
     assert sent.pop("id").startswith("msg_")
     assert sent.pop("request_id").startswith("req_")
@@ -74,25 +71,6 @@ def test_what_was_not_sent_is_empty(caller: Caller) -> None:
     sent = accepted(caller.post(message()))
     assert {name: type(value) for name, value in sent.items()} == ALWAYS
     assert (sent["cc"], sent["bcc"], sent["headers"], sent["tags"], sent["attachments"]) == ([], [], {}, [], [])
-
-
-def test_a_single_tag_is_told_as_a_list(caller: Caller) -> None:
-    """tags is a list in the response, whatever it was in the request."""
-    assert caller.send(tags="order")["tags"] == ["order"]
-
-
-@pytest.mark.parametrize("to", ["ada@example.net", "bounce@example.net", "fail@example.net", "defer@example.net"])
-def test_a_202_says_queued_and_reserved(caller: Caller, to: str) -> None:
-    """Whatever will become of it, an accepted message is queued, from the API, and its credits are reserved."""
-    sent = caller.send(to=to)
-    assert (sent["status"], sent["source"], sent["billing_status"]) == ("queued", "api", "reserved")
-
-
-def test_every_request_has_its_own_ids(caller: Caller) -> None:
-    """Two requests that differ only in their key make two messages."""
-    first, second = caller.send(), caller.send()
-    assert first["id"] != second["id"]
-    assert first["request_id"] != second["request_id"]
 
 
 def test_an_answer_is_not_for_caches(caller: Caller) -> None:

@@ -16,7 +16,6 @@ UNKNOWN = {"email": "unknown@example.org", "password": PASSWORD}
 
 
 def works(caller: Caller, token: str) -> bool:
-    """Whether a token opens the dashboard."""
     return caller.using(bearer(token)).get("/v1/templates").status_code == 200
 
 
@@ -103,7 +102,6 @@ def test_what_is_no_login_is_400(caller: Caller, content: bytes) -> None:
 
 
 def test_a_login_is_json(caller: Caller) -> None:
-    """A form is not a login, nor is JSON that says it is not in UTF-8."""
     error(caller.client.post("/v1/auth/login", data=UNKNOWN), 400, "invalid_request")
     for content_type in ("application/json; charset=latin-1", "application/json; charset=utf-8; x=y", "text/json", ""):
         wrong = caller.client.post("/v1/auth/login", content=b"{}", headers={"Content-Type": content_type})
@@ -151,7 +149,6 @@ def test_a_new_password_ends_every_token(new_account: NewAccount) -> None:
 
 
 def test_of_many_changes_at_once_one_counts(new_account: NewAccount) -> None:
-    """The second one came with a password that is not the current one any more."""
     caller = new_account()
     customer = owner(caller)
 
@@ -195,6 +192,5 @@ def test_a_new_password_has_8_characters_to_1024_bytes(customer: Caller, fields:
 
 
 def test_a_token_does_not_hold_secrets(caller: Caller) -> None:
-    """What can be read in a token are ids, a role and times."""
     claims = jwt.decode(caller.token(), options={"verify_signature": False})
     assert not any(secret in str(claims) for secret in (caller.account.email, caller.account.password, PASSWORD))

@@ -1,7 +1,5 @@
 """Sessions in a browser: the cookie that renews a token, what ends it, and who may not use it."""
 
-import base64
-import json
 import time
 from http.cookies import Morsel, SimpleCookie
 
@@ -18,7 +16,6 @@ OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 
 
 def cookie(response: httpx.Response) -> "Morsel[str]":
-    """The cookie that an answer sets."""
     return SimpleCookie(response.headers["set-cookie"])[NAME]
 
 
@@ -29,7 +26,6 @@ def renew(caller: Caller, value: str, headers: dict[str, str] | None = None) -> 
 
 
 def works(caller: Caller, token: str) -> bool:
-    """Whether a token opens the dashboard."""
     return caller.using(bearer(token)).get("/v1/account").status_code == 200
 
 
@@ -121,16 +117,11 @@ def test_over_plain_http_the_origin_is_enough(caller: Caller) -> None:
     "value", ["", "x", "ses_0.0.0", "{id}.0.{zeros}", "{id}.1.{mac}", "{id}.-1.{mac}", "{other}.0.{mac}"]
 )
 def test_a_forged_cookie_is_401_and_harms_no_session(caller: Caller, value: str) -> None:
-    """What we did not write renews nothing and ends nothing."""
     login = caller.login()
     good = cookie(login).value
     session_id, _, mac = good.split(".")
     other = cookie(caller.login()).value.partition(".")[0]
-    error(
-        renew(caller, value.format(id=session_id, mac=mac, other=other, zeros="0" * 64)),
-        401,
-        "unauthorized",
-    )
+    error(renew(caller, value.format(id=session_id, mac=mac, other=other, zeros="0" * 64)), 401, "unauthorized")
     assert works(caller, login.json()["token"])
     assert renew(caller, good).status_code == 200
 
@@ -143,7 +134,6 @@ def test_the_cookie_opens_nothing_else(caller: Caller) -> None:
 
 
 def test_a_logout_ends_cookie_and_tokens(new_account: NewAccount) -> None:
-    """After a logout neither the cookie nor any token of that session works."""
     caller = new_account()
     login = caller.login()
     renewed = renew(caller, cookie(login).value)
@@ -151,23 +141,6 @@ def test_a_logout_ends_cookie_and_tokens(new_account: NewAccount) -> None:
     assert cookie(response)["max-age"] == "0"
     error(renew(caller, cookie(renewed).value), 401, "unauthorized")
     assert at_once(lambda each: works(caller, each.json()["token"]), [login, renewed]) == [False, False]
-
-
-def test_a_new_password_ends_every_cookie(new_account: NewAccount) -> None:
-    """A session from before the change of the password has ended."""
-    caller = new_account()
-    one, other = caller.login(), caller.login()
-    body = {"current_password": PASSWORD, "new_password": "a new and longer password"}
-    sent = caller.using(bearer(one.json()["token"])).request("POST", "/v1/auth/password", json=body)
-    assert sent.status_code == 200
-    for each in (one, other):
-        error(renew(caller, cookie(each).value), 401, "unauthorized")
-    assert caller.stored(lambda store: store.sessions.of(_user_id(one))) == []
-
-
-def _user_id(login: httpx.Response) -> str:
-    payload = login.json()["token"].split(".")[1]
-    return str(json.loads(base64.urlsafe_b64decode(payload + "=="))["sub"])
 
 
 def test_all_other_sessions_are_ended(new_account: NewAccount) -> None:
@@ -208,16 +181,6 @@ def _login(caller: Caller) -> dict[str, str]:
     return {"email": caller.account.email, "password": PASSWORD}
 
 
-def test_no_user_ends_another_users_session(new_account: NewAccount) -> None:
-    """Another user's session is not found, and goes on."""
-    caller, stranger = new_account(), new_account()
-    token = caller.token()
-    (session,) = caller.using(bearer(token)).get("/v1/auth/sessions").json()["sessions"]
-    theirs = owner(stranger)
-    error(theirs.request("DELETE", f"/v1/auth/sessions/{session['id']}"), 404, "not_found")
-    assert works(caller, token)
-
-
 def test_what_a_browser_calls_itself_is_cut(new_account: NewAccount) -> None:
     """A long name of a program does not fill the list, and markup in it is text."""
     caller = new_account()
@@ -229,7 +192,6 @@ def test_what_a_browser_calls_itself_is_cut(new_account: NewAccount) -> None:
 
 @pytest.mark.parametrize("way", ["logout", "revoked key"])
 def test_the_live_stream_ends_with_its_credential(new_account: NewAccount, way: str) -> None:
-    """It does not go on until its time is over."""
     customer = owner(new_account())
     made = customer.request("POST", "/v1/api-keys", json={"scope": "manage"}).json()
     watcher = customer if way == "logout" else customer.using(bearer(made["key"]))

@@ -2,21 +2,17 @@
 
 from typing import Any
 
-import pytest
-
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, error, owner, waiting
 
 
 def stats(caller: Caller, **query: Any) -> Any:
-    """The numbers of the account."""
     response = owner(caller).get("/v1/stats", params=query)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def counts(told: dict[str, Any]) -> tuple[int, ...]:
-    """Sent, delivered, bounced, failed."""
     return tuple(told[kind] for kind in ("sent", "delivered", "bounced", "failed"))
 
 
@@ -55,7 +51,6 @@ def test_an_account_without_mail_has_empty_lines(new_account: NewAccount) -> Non
 
 
 def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
-    """Mail of this account alone, by the pool it goes through."""
     caller, other = new_account(), new_account()
     for each in (caller, other):
         waiting(each, "a@pool.example", "b@pool.example", "c@unknown.example", pools={"pool.example": "the-pool"})
@@ -65,17 +60,10 @@ def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
     ]
 
 
-@pytest.mark.parametrize("days", ["0", "91", "-1", "x", "", "1.5", "٣"])
-def test_a_wrong_number_of_days_is_400(customer: Caller, days: str) -> None:
-    """There are 1 to 90."""
-    assert error(customer.get("/v1/stats", params={"days": days}), 400, "invalid_request").startswith("days:")
-
-
 # ---- problems
 
 
 def problems(caller: Caller, **query: Any) -> Any:
-    """The newest problems of the account."""
     response = owner(caller).get("/v1/problems", params=query)
     assert response.status_code == 200, response.text
     return response.json()["problems"]
@@ -97,12 +85,6 @@ def test_the_latest_problems_are_told(new_account: NewAccount) -> None:
     assert (found[1]["bounce_class"], found[1]["next_attempt_at"]) == ("invalid_recipient", None)
     assert problems(caller, limit=1) == found[:1]
     assert problems(new_account()) == []
-
-
-@pytest.mark.parametrize("limit", ["0", "51", "x"])
-def test_a_wrong_number_of_problems_is_400(customer: Caller, limit: str) -> None:
-    """There are 1 to 50."""
-    assert error(customer.get("/v1/problems", params={"limit": limit}), 400, "invalid_request").startswith("limit:")
 
 
 # ---- by domain, tag, template and provider
@@ -132,5 +114,4 @@ def test_numbers_are_broken_down(new_account: NewAccount) -> None:
 
 
 def test_an_unknown_breakdown_is_400(customer: Caller) -> None:
-    """The four that there are are named."""
     assert error(customer.get("/v1/stats", params={"by": "moon"}), 400, "invalid_request").startswith("by:")

@@ -4,27 +4,23 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import msgspec
 import pytest
 
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, bearer, error, eventually
+from tests.e2e.contract.service import Caller, bearer, error
 
 FIELDS = {"address", "reason", "origin", "created_at", "tag", "template"}
 
 
 def suppress(customer: Caller, address: str, **fields: Any) -> httpx.Response:
-    """One POST of an address."""
     return customer.request("POST", "/v1/suppressions", json={"address": address} | fields)
 
 
 def release(customer: Caller, address: str) -> httpx.Response:
-    """One DELETE of an address."""
     return customer.request("DELETE", f"/v1/suppressions/{quote(address, safe='')}")
 
 
 def pair(caller: Caller) -> tuple[Caller, Caller]:
-    """An account's sender, and the customer who manages its list."""
     return caller, caller.using(bearer(caller.token()))
 
 
@@ -40,18 +36,6 @@ def test_an_address_is_added_by_hand(customer: Caller) -> None:
     assert set(body) == FIELDS
     assert (body["address"], body["reason"]) == ("by.hand@example.net", "asked us to stop")
     assert body["origin"] == "manual"
-
-
-def test_a_reason_may_be_left_out(customer: Caller) -> None:
-    """Without a reason the entry says that it was made by hand."""
-    assert "by hand" in suppress(customer, "no-reason@example.net").json()["reason"]
-
-
-def test_adding_twice_keeps_the_first(customer: Caller) -> None:
-    """An address stands on the list once, in whatever spelling it comes again."""
-    first = suppress(customer, "twice@example.net", reason="first").json()
-    again = suppress(customer, "TWICE@example.net", reason="second").json()
-    assert again | {"request_id": ""} == first | {"request_id": ""}
 
 
 @pytest.mark.parametrize(
@@ -97,37 +81,7 @@ def test_an_address_is_removed(customer: Caller, address: str) -> None:
 
 @pytest.mark.parametrize("address", ["unknown@example.net", "x", "%00", "a@b@c", "a b@example.net"])
 def test_removing_what_is_not_there_is_404(customer: Caller, address: str) -> None:
-    """Whatever is not on the list cannot be removed, be it an address or not."""
     error(release(customer, address), 404, "not_found")
-
-
-def test_the_list_comes_in_pages(new_account: NewAccount) -> None:
-    """The list is sorted by address; `limit` and `after` walk through it, and the last page has next null."""
-    _, customer = pair(new_account())
-    assert customer.get("/v1/suppressions").json()["suppressions"] == []
-    wanted = [f"{name}@example.net" for name in "abcde"]
-    for address in reversed(wanted):
-        suppress(customer, address)
-    pages: list[list[str]] = []
-    after: str | None = ""
-    while after is not None:
-        body = customer.get("/v1/suppressions", params={"limit": 2, "after": after}).json()
-        assert set(body) == {"suppressions", "next", "request_id"}
-        assert all(set(each) == FIELDS for each in body["suppressions"])
-        pages.append([each["address"] for each in body["suppressions"]])
-        after = body["next"]
-    assert pages == [wanted[:2], wanted[2:4], wanted[4:]]
-
-
-def test_lists_belong_to_one_account(new_account: NewAccount) -> None:
-    """Another account's entry neither shows, nor stops mail, nor can be removed: as if it had never been."""
-    (_, mine), (sender, other) = pair(new_account()), pair(new_account())
-    suppress(mine, "shared@example.net")
-    assert other.get("/v1/suppressions").json()["suppressions"] == []
-    theirs, never = release(other, "shared@example.net"), release(other, "unknown@example.net")
-    assert error(theirs, 404, "not_found") == error(never, 404, "not_found")
-    assert len(theirs.content) == len(never.content)
-    assert sender.delivered(to="shared@example.net")["status"] == "delivered"
 
 
 # ---- sending to it
@@ -148,84 +102,6 @@ def test_mail_to_a_suppressed_address_bounces_at_once(new_account: NewAccount) -
     assert recipient["bounced_at"] is not None
     assert recipient["delivered_at"] is None
     assert sender.credits() == 10
-
-
-def test_other_recipients_are_not_held_up(new_account: NewAccount) -> None:
-    """Only the suppressed recipient bounces; the rest is delivered, and the message is partial."""
-    sender, customer = pair(new_account(credit=10))
-    suppress(customer, "gone@example.net")
-    found = sender.delivered(to=["a@example.net", "gone@example.net"], bcc="defer@example.net")
-    assert [each["status"] for each in found["recipients"]] == ["delivered", "bounced", "delivered"]
-    assert (found["status"], found["billing_status"], sender.credits()) == ("partial", "settled", 8)
-
-
-def test_an_event_tells_of_the_suppressed_recipient(new_account: NewAccount) -> None:
-    """The bounce has its event like any other, without a code."""
-    sender, customer = pair(new_account())
-    suppress(customer, "gone@example.net")
-    sent = sender.send(to="gone@example.net")
-    query = "SELECT id, type, body FROM events WHERE message_id = :id"
-    ((event_id, kind, body),) = sender.rows(query, id=sent["id"])
-    event = msgspec.json.decode(bytes(body))
-    assert event_id.startswith("evt_")
-    assert (kind, event["type"], event["id"]) == ("email.bounced", "email.bounced", event_id)
-    assert event["data"]["to"] == "gone@example.net"
-    assert event["data"]["smtp_response"].startswith("suppressed: ")
-    assert "smtp_code" not in event["data"]
-
-
-def test_a_released_address_gets_mail_again(new_account: NewAccount) -> None:
-    """After the DELETE the next message is delivered."""
-    sender, customer = pair(new_account())
-    suppress(customer, "back@example.net")
-    assert sender.delivered(to="back@example.net")["status"] == "failed"
-    release(customer, "back@example.net")
-    assert sender.delivered(to="back@example.net")["status"] == "delivered"
-
-
-@pytest.mark.parametrize(
-    ("listed", "sent"),
-    [
-        ("case@example.net", "CASE@EXAMPLE.NET"),
-        ("x@bücher.example", "x@xn--bcher-kva.example"),
-        ("N <n@example.net>", "n@example.net"),
-    ],
-)
-def test_every_spelling_of_an_address_is_suppressed(new_account: NewAccount, listed: str, sent: str) -> None:
-    """Addresses compare ignoring case, name and the spelling of the domain."""
-    sender, customer = pair(new_account())
-    suppress(customer, listed)
-    assert sender.delivered(to=sent)["recipients"][0]["attempt_count"] == 0
-
-
-def test_a_suppressed_address_needs_its_credit_like_any_other(new_account: NewAccount) -> None:
-    """The credit is reserved before it is returned: without one the message is refused."""
-    sender, customer = pair(new_account(credit=0))
-    suppress(customer, "gone@example.net")
-    error(
-        sender.post({"from": "a@example.com", "to": "gone@example.net", "subject": "s", "text": "t"}),
-        402,
-        "insufficient_credits",
-    )
-
-
-def test_simulated_bounces_suppress_no_address(new_account: NewAccount) -> None:
-    """An address that bounced in the sandbox is not on the list afterwards."""
-    sender, customer = pair(new_account())
-    for _ in range(2):
-        found = sender.delivered(to="bounce@example.net")
-        assert found["recipients"][0]["attempt_count"] == 1
-    assert customer.get("/v1/suppressions").json()["suppressions"] == []
-
-
-def test_suppression_holds_for_test_keys_too(new_account: NewAccount) -> None:
-    """A test runs the real state machine, so a suppressed address bounces there as well, for nothing."""
-    sender, customer = pair(new_account(credit=5))
-    suppress(customer, "gone@example.net")
-    tester = sender.using(bearer(sender.account.test_key))
-    found = tester.delivered(to="gone@example.net")
-    assert (found["status"], found["credits_reserved"]) == ("failed", 0)
-    assert eventually(sender.credits, lambda left: left == 5) == 5
 
 
 def test_a_list_is_imported_and_searched(new_account: NewAccount) -> None:

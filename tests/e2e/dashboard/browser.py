@@ -38,8 +38,6 @@ addEventListener("securitypolicyviolation", (event) => {
 
 
 class Browser:
-    """One window."""
-
     def __init__(self, driver: webdriver.Chrome, url: str) -> None:
         self.driver = driver
         self.url = url
@@ -47,20 +45,16 @@ class Browser:
     # ---- where it is
 
     def open(self, path: str) -> None:
-        """Type an address, and wait for the page."""
         self.driver.get(self.url + path)
         self.settled()
 
     def settled(self) -> None:
-        """Wait until a page is shown."""
         self.until(lambda: self.driver.find_elements(By.CSS_SELECTOR, "main h1"), "a page")
 
     def path(self) -> str:
-        """The address without the host."""
         return self.driver.current_url.removeprefix(self.url)
 
     def log_in(self, email: str, password: str = PASSWORD) -> None:
-        """Begin anew, as this user."""
         self.driver.get(f"{self.url}/healthz")
         self.driver.delete_all_cookies()
         # The cookie is for another path than any page: it takes more than the above to be rid of it.
@@ -73,24 +67,20 @@ class Browser:
         self.see("Overview", "h1")
 
     def go(self, section: str) -> None:
-        """Choose from the rail."""
         self.one(f"//nav[@aria-label='Dashboard']//a[normalize-space()={quoted(section)}]").click()
         self.see(section, "h1")
 
     def size(self, width: int, height: int) -> None:
-        """Be a device with a screen like this."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 720}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def theme(self, name: str) -> None:
-        """Prefer light or dark."""
         features = [{"name": "prefers-color-scheme", "value": name}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     # ---- what is there
 
     def until(self, condition: Callable[[], T], what: str, within: float = WITHIN) -> T:
-        """Wait until something holds."""
         deadline = time.monotonic() + within
         while True:
             try:
@@ -104,8 +94,6 @@ class Browser:
             time.sleep(0.03)
 
     def one(self, xpath: str) -> WebElement:
-        """The first visible element; waits for it."""
-
         def find() -> WebElement | None:
             found = self.driver.find_elements(By.XPATH, xpath)
             return next((each for each in found if each.is_displayed()), None)
@@ -115,19 +103,15 @@ class Browser:
         return element
 
     def see(self, text: str, tag: str = "*") -> WebElement:
-        """An element of the page that says so."""
         return self.one(f"//main//{tag}[contains(normalize-space(), {quoted(text)})]")
 
     def text(self) -> str:
-        """Everything that can be read on the page."""
         return self.driver.find_element(By.TAG_NAME, "body").text
 
     def count(self, css: str) -> int:
-        """How many of these there are."""
         return len(self.driver.find_elements(By.CSS_SELECTOR, css))
 
     def script(self, source: str, *arguments: Any) -> Any:
-        """Ask the page."""
         return self.driver.execute_script(source, *arguments)
 
     def log(self) -> list[str]:
@@ -136,25 +120,21 @@ class Browser:
         return [line for line in found if "/v1/" not in line]
 
     def forbidden(self) -> list[str]:
-        """What the policy of the page or of a frame in it has forbidden."""
         reported = list(self.script("return window.forbidden"))
         return reported + [line for line in self.log() if "Content Security Policy" in line]
 
     # ---- what a person does
 
     def field(self, label: str) -> WebElement:
-        """The control with this label."""
         control = self.one(f"//label[normalize-space()={quoted(label)}]").get_attribute("for")
         return self.driver.find_element(By.ID, str(control))
 
     def fill(self, label: str, text: str) -> None:
-        """Type into a field in the place of what stands there."""
         field = self.field(label)
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(text or Keys.DELETE)
 
     def click(self, name: str) -> None:
-        """Click a button or a link by its words or its label."""
         words = quoted(name)
         xpath = f"//*[self::button or self::a][normalize-space()={words} or @aria-label={words}]"
 
@@ -165,15 +145,12 @@ class Browser:
         self.until(done, name)  # again, if it was redrawn in that moment
 
     def click_summary(self, name: str) -> None:
-        """Fold something open."""
         self.one(f"//summary[contains(normalize-space(), {quoted(name)})]").click()
 
     def type(self, *keys: str) -> None:
-        """Type without looking where."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def picture(self, name: str) -> None:
-        """A picture for the docs, if they are wanted."""
         if IMAGES:
             Path(IMAGES).mkdir(parents=True, exist_ok=True)
             self.script("scrollTo(0, 0)")
@@ -182,7 +159,6 @@ class Browser:
 
 
 def quoted(text: str) -> str:
-    """A text in XPath, which has no escapes."""
     pieces = text.split("'")
     return f"concat('{chr(39).join(pieces[:1])}', {', '.join(_after(piece) for piece in pieces[1:]) or chr(39) * 2})"
 
@@ -193,7 +169,6 @@ def _after(piece: str) -> str:
 
 @contextmanager
 def chromium(url: str) -> Iterator[Browser]:
-    """A browser without a screen, for this site."""
     options = Options()
     options.binary_location = require("chromium")
     for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-dev-shm-usage"):

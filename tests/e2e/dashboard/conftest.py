@@ -11,7 +11,6 @@ from tests.engines import Kind
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory, engine: Kind) -> Iterator[Stage]:
-    """A program with a world around it."""
     with staged(tmp_path_factory.mktemp("dashboard")) as made:
         yield made
 
@@ -31,7 +30,6 @@ def _chromium(_started: Browser, stage: Stage) -> Browser:
 
 @pytest.fixture
 def browser(_chromium: Browser) -> Browser:
-    """The browser, as it is after a start."""
     _chromium.size(*DESKTOP)
     _chromium.theme("light")
     return _chromium

@@ -10,8 +10,6 @@ STREAM = b"GET /dashboard/live "
 
 
 class Relay:
-    """Passes connections on to one server."""
-
     def __init__(self, url: str, *, holds_streams: bool = False) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
@@ -52,7 +50,6 @@ class Relay:
             to.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End all connections."""
         for each in (self._listener, *self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -61,7 +58,6 @@ class Relay:
 
 @contextmanager
 def relayed(url: str, *, holds_streams: bool = False) -> Iterator[Relay]:
-    """A relay for the time of a test."""
     relay = Relay(url, holds_streams=holds_streams)
     try:
         yield relay

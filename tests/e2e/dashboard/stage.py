@@ -34,15 +34,12 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """Where the program answers."""
         return self.world.running.url
 
     def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Do something in the world."""
         return trio.from_thread.run(work, *arguments, trio_token=self.token)
 
     def account(self, name: str = "", **options: Any) -> Provisioned:
-        """A new account with one of everything."""
         return add_account(self.world.running.data_dir, name or f"account{next(self._names)}", **options)
 
     def newcomer(self) -> str:
@@ -55,18 +52,21 @@ class Stage:
         return email
 
     def ask(self, account: Provisioned, method: str, path: str, body: Any = None, agent: str = "test") -> Any:
-        """One request of an account's owner."""
-        with httpx.Client(
-            base_url=self.url, trust_env=False, timeout=30, verify=NO_TLS, headers={"User-Agent": agent}
-        ) as client:
-            logged_in = client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
-            token = {"Authorization": f"Bearer {logged_in.json()['token']}"}
-            answer = client.request(method, path, json=body, headers=token)
+        with self.session(account, agent) as client:
+            answer = client.request(method, path, json=body)
         assert answer.is_success, answer.text
         return answer.json()
 
+    @contextmanager
+    def session(self, account: Provisioned, agent: str = "test") -> Iterator[httpx.Client]:
+        """A client with the token of a login."""
+        headers = {"User-Agent": agent}
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=30, verify=NO_TLS, headers=headers) as client:
+            logged_in = client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
+            client.headers["Authorization"] = f"Bearer {logged_in.json()['token']}"
+            yield client
+
     def send(self, account: Provisioned, *recipients: str, **fields: Any) -> str:
-        """Send one message; its id."""
         body = {"from": f"Shop <shop@{account.domain}>", "to": list(recipients), "subject": "Hello", "text": "Hello.\n"}
         headers = {**account.bearer, "Idempotency-Key": f"key {next(self._names)}"}
         answer = httpx.post(
@@ -76,7 +76,6 @@ class Stage:
         return str(answer.json()["id"])
 
     def tried(self, *messages: str) -> None:
-        """Wait until every recipient of these was tried."""
         self.run(self.world.tried, *messages)
 
 

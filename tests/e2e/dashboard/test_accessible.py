@@ -50,7 +50,6 @@ WIDTHS = (320, 360, 390, 480, 600, 719, 720, 768, 900, 1_023, 1_024, 1_200, 1_44
 
 @pytest.fixture(scope="module")
 def owner(stage: Stage) -> Provisioned:
-    """An administrator with something on every page."""
     account = stage.account(role=Role.ADMIN)
     stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi {{name}}", "text": "Hi", "html": "<p>Hi</p>"})
     stage.ask(account, "POST", "/v1/suppressions", {"address": "a@good.test"})
@@ -62,7 +61,6 @@ def owner(stage: Stage) -> Provisioned:
 
 @pytest.fixture(scope="module")
 def message(stage: Stage, owner: Provisioned) -> str:
-    """A message with every kind of recipient."""
     to = ("a@good.test", "b@bad.test", "c@grey.test", "ok@good.test", "more@good.test")
     sent = stage.send(owner, *to, html="<p>Hello</p>", tags=["order"])
     stage.tried(stage.send(owner, "ada@good.test"), stage.send(owner, LONG_ADDRESS, subject=LONG_SUBJECT))
@@ -70,7 +68,6 @@ def message(stage: Stage, owner: Provisioned) -> str:
 
 
 def broken(browser: Browser) -> list[str]:
-    """Which rules the page breaks."""
     return list(browser.script(RULES))
 
 
@@ -199,7 +196,6 @@ VAGUE = {"Delete", "Edit", "Compare", "Send"}
 
 
 def test_buttons_say_what_they_do_to_what(browser: Browser, owner: Provisioned, message: str) -> None:
-    """A verb and its object, also in the sources of dialogs."""
     browser.log_in(owner.email)
     seen = set()
     for path in PAGES.values():
@@ -224,7 +220,6 @@ def test_forms_are_no_wider_than_one_reads(browser: Browser, owner: Provisioned)
 
 
 def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned) -> None:
-    """A dialog has a name, holds the focus, closes with Escape, and the focus is back where it was."""
     browser.log_in(owner.email)
     browser.click("Send a test")
     browser.one("//dialog[@open]")
@@ -282,7 +277,6 @@ def test_a_phone_shows_everything(stage: Stage, browser: Browser, owner: Provisi
 
 
 def test_light_and_dark_can_be_switched(browser: Browser, owner: Provisioned) -> None:
-    """The switch turns the colours over and is remembered."""
     browser.log_in(owner.email)
     background = "return getComputedStyle(document.body).backgroundColor"
     light = browser.script(background)

@@ -14,7 +14,6 @@ SHOWN = """return [...document.querySelectorAll("main button, main a.button, mai
 
 
 def text_of(browser: Browser, css: str) -> str:
-    """The text of an element."""
     return str(browser.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
 
 
@@ -95,7 +94,6 @@ def test_messages_of_another_account_are_read(stage: Stage, browser: Browser) ->
 
 
 def test_all_mail_is_paused_and_resumed(stage: Stage, browser: Browser) -> None:
-    """With a reason, which is shown; then it goes again."""
     browser.log_in(stage.account(role=Role.ADMIN).email)
     browser.go("Admin")
     try:
@@ -111,7 +109,6 @@ def test_all_mail_is_paused_and_resumed(stage: Stage, browser: Browser) -> None:
 
 
 def person(stage: Stage, account: Provisioned, role: str) -> str:
-    """A new person of the account; the address."""
     email = f"{role}-{account.name}@example.org"
     link = stage.ask(account, "POST", "/v1/users", {"email": email, "role": role})["link"]
     token = dict(each.split("=") for each in link.partition("#")[2].split("&"))["token"]

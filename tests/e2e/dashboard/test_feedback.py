@@ -72,7 +72,6 @@ async def reported(store: Store, domain: str) -> None:
 
 @pytest.fixture(scope="module")
 def busy(stage: Stage) -> Provisioned:
-    """An account with a month of feedback."""
     account = stage.account()
     data_dir = stage.world.running.data_dir
     rows = [(account.account_id, today() - back, *each) for back in range(30) for each in COUNTS]
@@ -89,7 +88,6 @@ def busy(stage: Stage) -> Provisioned:
 
 
 def cells(browser: Browser, caption: str) -> list[list[str]]:
-    """The rows of a table."""
     found = browser.one(f"//table[@aria-label='{caption}']")
     return [
         [cell.text for cell in row.find_elements(By.TAG_NAME, "td")]

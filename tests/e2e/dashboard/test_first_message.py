@@ -39,7 +39,6 @@ def chosen(browser: Browser) -> str:
 
 
 def code(browser: Browser) -> str:
-    """What the panel shows that is chosen."""
     return str(browser.script("return document.querySelector('[role=tabpanel]:not([hidden]) pre').textContent"))
 
 
@@ -66,7 +65,6 @@ def test_tabs_are_chosen_by_keys(browser: Browser, account: Provisioned) -> None
 
 
 def test_the_choice_is_remembered(browser: Browser, account: Provisioned) -> None:
-    """What was chosen on one page is shown on another, and after a reload."""
     browser.go("Messages")
     browser.click("Go")
     assert "mailappliance.New(" in code(browser)
@@ -126,7 +124,6 @@ def in_python(directory: Path, text: str) -> list[str]:
 
 
 def in_node(directory: Path, text: str) -> list[str]:
-    """Its sources are TypeScript, and compiled first."""
     (directory / "first.mjs").write_text(text)
     library = directory / "node_modules/mail-appliance"
     shutil.copytree(CLIENTS / "node", library, ignore=shutil.ignore_patterns("node_modules", "dist", "tests"))
@@ -136,7 +133,6 @@ def in_node(directory: Path, text: str) -> list[str]:
 
 
 def in_go(directory: Path, text: str) -> list[str]:
-    """As the library's README says."""
     (directory / "first.go").write_text(text)
     (directory / "go.mod").write_text(
         f"module first\n\ngo 1.19\n\nrequire mailappliance v1.0.0\n\nreplace mailappliance => {CLIENTS / 'go'}\n"
@@ -145,7 +141,6 @@ def in_go(directory: Path, text: str) -> list[str]:
 
 
 def in_php(directory: Path, text: str) -> list[str]:
-    """Composer would write such a file."""
     (directory / "first.php").write_text(text)
     (directory / "vendor").mkdir()
     source = CLIENTS / "php/src"
@@ -158,7 +153,6 @@ def in_php(directory: Path, text: str) -> list[str]:
 
 
 def in_ruby(directory: Path, text: str) -> list[str]:
-    """From the sources of the gem."""
     (directory / "first.rb").write_text(text)
     return [require("ruby"), "-I", str(CLIENTS / "ruby/lib"), "first.rb"]
 

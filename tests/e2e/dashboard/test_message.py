@@ -30,7 +30,6 @@ HTMLAnchorElement.prototype.click = async function () {
 
 @contextmanager
 def image_server() -> Iterator[tuple[str, list[str]]]:
-    """Another server with one image, and what it was asked for."""
     asked: list[str] = []
 
     class Image(BaseHTTPRequestHandler):
@@ -89,7 +88,6 @@ def test_problems_come_first_and_say_what_to_do(stage: Stage, browser: Browser) 
 
 
 def suppressed(stage: Stage, account: Provisioned) -> list[str]:
-    """The addresses on the list."""
     return [each["address"] for each in stage.ask(account, "GET", "/v1/suppressions")["suppressions"]]
 
 

@@ -22,7 +22,6 @@ SECTIONS = [["Messages", "/dashboard/messages"], ["Domains", "/dashboard/domains
 
 @pytest.fixture(scope="module")
 def call(_chromium: Browser) -> Any:
-    """Calls a function of a module with these arguments."""
     browser = _chromium
     browser.open("/dashboard/login")
     base = browser.script("return document.querySelector('script[type=module]').src.replace('main.js', '')")
@@ -83,7 +82,6 @@ def test_records_are_written_for_every_console(call: Any) -> None:
     [(3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (3_700_000, "1 h 1 min"), (None, "–")],
 )
 def test_lengths_of_time_are_short(call: Any, milliseconds: int | None, text: str) -> None:
-    """At most two units, and none that is not needed."""
     assert call("time", "span", milliseconds) == text
 
 

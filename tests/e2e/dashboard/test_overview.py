@@ -46,7 +46,6 @@ def busy(stage: Stage) -> Provisioned:
 
 
 def numbers(browser: Browser) -> dict[str, str]:
-    """The tiles: each name with its lines."""
     tiles = [each.text.split("\n", 1) for each in browser.driver.find_elements(By.CSS_SELECTOR, ".tile")]
     return {each[0]: each[1] for each in tiles}
 
@@ -185,7 +184,6 @@ def test_the_latest_problems_lead_to_their_messages(stage: Stage, browser: Brows
 
 
 def hourly(stage: Stage, account: Provisioned, *counts: tuple[int, int]) -> None:
-    """Mail that was sent so many hours ago, and how much."""
     now = int(time.time()) // 3600
     for back, count in counts:
         insert = f"{INSERT} (?, ?, 'sent', 0, ?)"
@@ -193,7 +191,6 @@ def hourly(stage: Stage, account: Provisioned, *counts: tuple[int, int]) -> None
 
 
 def test_numbers_are_compared_with_the_period_before(stage: Stage, browser: Browser) -> None:
-    """The change, and what it was; without mail before only that there was none."""
     account = stage.account()
     hourly(stage, account, (0, 150), (7 * 24, 100), (8 * 24, 20))
     previous = stage.ask(account, "GET", "/v1/stats")["previous"]
@@ -208,7 +205,6 @@ def test_numbers_are_compared_with_the_period_before(stage: Stage, browser: Brow
 
 
 def test_few_busy_hours_are_drawn_by_day(stage: Stage, browser: Browser, busy: Provisioned) -> None:
-    """Unless hours are asked for; where most hours have mail they are drawn."""
     account = stage.account()
     hourly(stage, account, (0, 5), (30, 5))
     browser.log_in(account.email)

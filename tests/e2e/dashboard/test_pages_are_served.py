@@ -12,7 +12,7 @@ from tests import engines
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.programs import needs, require
-from tests.running_appliance import NO_TLS, PASSWORD
+from tests.running_appliance import NO_TLS
 
 ROOT = Path(__file__).parents[3]
 WEB = ROOT / "appliance" / "web"
@@ -32,7 +32,6 @@ PARTS = {
 
 
 def fetch(stage: Stage, path: str, **headers: str) -> httpx.Response:
-    """One request of a user who is not logged in."""
     return httpx.get(stage.url + path, headers=headers, trust_env=False, timeout=30, verify=NO_TLS)
 
 
@@ -138,7 +137,6 @@ def test_files_are_kept_by_their_content(stage: Stage) -> None:
 
 @pytest.mark.parametrize("name", ["../pages.py", "%2e%2e/pages.py", "..%2fpages.py", "nothing.js", "pages"])
 def test_only_files_of_the_site_are_served(stage: Stage, name: str) -> None:
-    """What is not among the static files is not there, however it is asked for."""
     assert fetch(stage, f"/static/x/{name}").status_code == 404
 
 
@@ -187,31 +185,28 @@ def test_text_is_compressed_for_clients_that_take_it(stage: Stage) -> None:
     assert small.headers["etag"] != plain.headers["etag"]
     again = fetch(stage, address, **{"Accept-Encoding": "gzip", "If-None-Match": small.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    login = {"email": account.email, "password": PASSWORD}
-    with httpx.Client(base_url=stage.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
-        token = {"Authorization": f"Bearer {client.post('/v1/auth/login', json=login).json()['token']}"}
-        told = client.get("/v1/stats", headers=token)
+    with stage.session(account) as client:
+        told = client.get("/v1/stats")
         assert told.headers["content-encoding"] == "gzip"
         assert int(told.headers["content-length"]) * 4 < len(told.content)
-        assert "content-encoding" not in client.get("/v1/suppressions", headers=token).headers
+        assert "content-encoding" not in client.get("/v1/suppressions").headers
 
 
 def test_what_has_not_changed_is_not_sent_again(stage: Stage) -> None:
     """An answer of the API has an ETag, whatever its request id: with it the same is 304, and anything else is sent."""
     account = stage.account()
-    login = {"email": account.email, "password": PASSWORD}
-    with httpx.Client(base_url=stage.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
-        token = {"Authorization": f"Bearer {client.post('/v1/auth/login', json=login).json()['token']}"}
-        first = client.get("/v1/emails", headers=token)
-        known = {**token, "If-None-Match": first.headers["etag"]}
+    with stage.session(account) as client:
+        first = client.get("/v1/emails")
+        known = {"If-None-Match": first.headers["etag"]}
         again = client.get("/v1/emails", headers=known)
         assert (again.status_code, again.content) == (304, b"")
         assert not {"content-length", "content-type"} & again.headers.keys()
         assert again.headers["etag"] == first.headers["etag"]
         assert again.headers["x-request-id"] != first.headers["x-request-id"]
-        assert client.get("/v1/emails", headers=token).json()["emails"] == first.json()["emails"]
+        assert client.get("/v1/emails").json()["emails"] == first.json()["emails"]
         stage.send(account, "ada@grey.test")
         assert client.get("/v1/emails", headers=known).status_code == 200
+        del client.headers["Authorization"]
         assert client.get("/v1/emails", headers={"If-None-Match": "*"}).status_code == 401
 
 
@@ -219,11 +214,9 @@ def test_the_stream_needs_a_login(stage: Stage) -> None:
     """And is a GET; what it sends comes at once, and proxies are asked not to hold it back."""
     account = stage.account()
     assert fetch(stage, "/dashboard/live").status_code == 401
-    with httpx.Client(base_url=stage.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
-        login = {"email": account.email, "password": PASSWORD}
-        token = {"Authorization": f"Bearer {client.post('/v1/auth/login', json=login).json()['token']}"}
-        assert client.post("/dashboard/live", headers=token).status_code == 405
-        with client.stream("GET", "/dashboard/live", headers=token) as answer:
+    with stage.session(account) as client:
+        assert client.post("/dashboard/live").status_code == 405
+        with client.stream("GET", "/dashboard/live") as answer:
             assert (answer.status_code, answer.headers["x-accel-buffering"]) == (200, "no")
             lines = answer.iter_raw()
             assert [next(lines), next(lines)] == [b"\n", b"\n"]

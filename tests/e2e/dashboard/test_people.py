@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.keys.totp import code_of
+from appliance.keys.secrets import code_of
 from appliance.model.accounts import AccountRole, Scope
 from appliance.store import Store
 from tests.e2e.contract.service import change
@@ -21,7 +21,6 @@ NEW_PASSWORD = "a password of her own"
 
 
 def check_rules(browser: Browser, where: str) -> None:
-    """No rule is broken, in light and dark, wide and narrow."""
     for size in (DESKTOP, PHONE):
         for theme in ("light", "dark"):
             browser.size(*size)
@@ -32,13 +31,11 @@ def check_rules(browser: Browser, where: str) -> None:
 
 
 def forget(browser: Browser) -> None:
-    """Be a browser without a session."""
     browser.driver.get(f"{browser.url}/healthz")
     browser.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
 
 
 def shown(browser: Browser, css: str) -> list[str]:
-    """The texts of these elements."""
     return list(
         browser.script("return [...document.querySelectorAll(arguments[0])].map(each => each.textContent)", css)
     )
@@ -53,7 +50,6 @@ def scanned(browser: Browser, directory: Path) -> str:
 
 
 def invited(browser: Browser, email: str, role: str) -> str:
-    """Invite a person on the page; the link."""
     browser.click("Invite user")
     browser.fill("Email address", email)
     browser.script("document.querySelector('dialog select').value = arguments[0]", role)
@@ -141,7 +137,6 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
 
 
 def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) -> None:
-    """An owner does both; the last owner is told why not."""
     account = stage.account()
     browser.log_in(account.email)
     browser.open("/dashboard/people")
@@ -163,7 +158,6 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_removed_persons_keys_are_listed_and_revoked_unless_kept(stage: Stage, browser: Browser, kept: bool) -> None:
-    """The dialog names them; without the tick they are revoked."""
     account = stage.account()
     email = f"eve-{account.name}@example.org"
 

@@ -31,7 +31,6 @@ def test_the_way_back_keeps_filters_and_rows(stage: Stage, browser: Browser) -> 
 
 
 def test_escape_empties_the_command_field(stage: Stage, browser: Browser) -> None:
-    """After Escape the field is empty and has lost the focus."""
     browser.log_in(stage.account().email)
     browser.type("/")
     browser.until(lambda: browser.script("return document.activeElement.className") == "command", "the field")
@@ -59,7 +58,6 @@ def test_a_release_stays_on_its_page(stage: Stage, browser: Browser) -> None:
 
 
 def test_a_port_is_copied_alone(stage: Stage, browser: Browser) -> None:
-    """The button beside a port copies its number."""
     browser.log_in(stage.account().email)
     browser.go("Keys & credentials")
     browser.script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")

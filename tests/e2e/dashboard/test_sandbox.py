@@ -17,20 +17,17 @@ from tests.running_appliance import Running, add_account, appliance
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all of it is."""
     return tmp_path_factory.mktemp("sandbox")
 
 
 @pytest.fixture(scope="module")
 def receiver(directory: Path) -> Iterator[Any]:
-    """The customer's server."""
     with webhook_server.hooks(directory) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path, receiver: Any) -> Iterator[Running]:
-    """A program with a configuration file, in the sandbox."""
     settings: Any = {"webhooks": receiver.settings(directory)}
     with appliance(directory, **settings) as started:
         yield started
@@ -80,7 +77,6 @@ def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -
 
 
 def test_a_test_that_is_delivered_says_so(stage: Stage, browser: Browser) -> None:
-    """Where mail leaves the server, the test dialog says that."""
     browser.log_in(stage.account().email)
     assert "Sandbox" not in browser.text()
     browser.click("Send a test")

@@ -27,7 +27,6 @@ def test_messages_are_found_by_words(stage: Stage, browser: Browser) -> None:
 
 
 def test_the_command_field_leads_to_the_search(stage: Stage, browser: Browser) -> None:
-    """What is no page is searched for."""
     account = stage.account()
     stage.send(account, "ada@good.test", subject="Your invoice 4711")
     stage.send(account, "ada@good.test", subject="Welcome")

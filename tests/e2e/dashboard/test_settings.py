@@ -18,13 +18,11 @@ from tests.running_appliance import NO_TLS, PASSWORD, Provisioned
 
 
 def read(stage: Stage, account: Provisioned) -> int:
-    """The status of a request with the account's key."""
     path = f"{stage.url}/emails/msg_{'0' * 32}"
     return httpx.get(path, headers=account.bearer, trust_env=False, timeout=30, verify=NO_TLS).status_code
 
 
 def test_a_key_is_revoked(stage: Stage, browser: Browser) -> None:
-    """After a question, a revoked key is refused at once."""
     account = stage.account()
     assert read(stage, account) == 404
     browser.log_in(account.email)
@@ -66,7 +64,6 @@ def test_a_key_is_made_with_limits_and_rolled(stage: Stage, browser: Browser) ->
 
 
 def edited(browser: Browser) -> object:
-    """The plain text in the editor."""
     return browser.script("return document.querySelector('textarea[name=text]')?.value")
 
 
@@ -113,7 +110,6 @@ def test_a_template_is_written_with_its_preview(stage: Stage, browser: Browser) 
 
 
 def template_account(stage: Stage) -> Provisioned:
-    """An account with the template `welcome`."""
     account = stage.account()
     stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hello {{name}}", "html": "<p>Hi {{name}}</p>"})
     return account
@@ -192,7 +188,6 @@ def test_a_new_template_overwrites_none(stage: Stage, browser: Browser) -> None:
 
 
 def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -> None:
-    """The list can be added to and taken from."""
     account = stage.account()
     browser.log_in(account.email)
     browser.go("Suppressions")

@@ -12,7 +12,6 @@ HEADING = "status,reason,email\n"
 
 
 def shown(browser: Browser) -> list[str]:
-    """The addresses in the table."""
     return [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, "tbody bdi.mono")]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.keys.keyfile import load
 from tests.e2e.contract.service import stored
 from tests.e2e.dashboard.browser import Browser
@@ -11,14 +11,12 @@ from tests.running_appliance import Provisioned
 
 
 def link(stage: Stage, account: Provisioned) -> str:
-    """The path of a link as a message of this account would have it."""
     wanted = Unsubscription(account.account_id, "tag:news", "ada@good.test")
     token = UnsubscribeLinks(load(stage.world.running.data_dir), "").token(wanted)
     return f"/unsubscribe/{token}"
 
 
 def listed(stage: Stage, account: Provisioned) -> list[dict[str, Any]]:
-    """The account's suppressions."""
     found: list[dict[str, Any]] = stage.ask(account, "GET", "/v1/suppressions")["suppressions"]
     return found
 

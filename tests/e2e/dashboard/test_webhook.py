@@ -16,20 +16,17 @@ HOSTILE = b"<script>top.ran=1</script>"
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all of it is."""
     return tmp_path_factory.mktemp("webhook")
 
 
 @pytest.fixture(scope="module")
 def receiver(directory: Path) -> Iterator[Any]:
-    """The customer's server."""
     with webhook_server.hooks(directory) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path, receiver: Any) -> Iterator[Running]:
-    """A program that may post to it."""
     settings: Any = {"webhooks": receiver.settings(directory)}
     with appliance(directory, **settings) as started:
         yield started

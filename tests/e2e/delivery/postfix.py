@@ -88,8 +88,6 @@ postlog   unix-dgram n - n - 1 postlogd
 
 
 class Mailbox:
-    """The mail that Postfix holds."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
@@ -98,7 +96,6 @@ class Mailbox:
         return [file.read_bytes() for file in (self._directory / "mail" / "new").glob("*")]
 
     def log(self) -> str:
-        """What Postfix has to say."""
         file = self._directory / "log"
         return file.read_text() if file.exists() else ""
 
@@ -132,7 +129,6 @@ def _run(directory: Path, command: str) -> None:
 
 
 async def listens(address: str, port: int) -> None:
-    """Wait until a server does."""
     with trio.fail_after(START_TIMEOUT):
         while True:
             try:

@@ -15,8 +15,6 @@ TOGETHER = 50  # recipients of one message
 
 
 class Slowness(StrEnum):
-    """What a slow server does."""
-
     SILENT = "silent"  # it accepts a connection, and says nothing
     DRIPPING = "dripping"  # it greets with one byte a second
     BLACK_HOLE = "black hole"  # it drops SYNs
@@ -30,7 +28,6 @@ class Tarpit:
     open: int = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Count a session while it lasts."""
         self.open += 1
         try:
             async with stream:

@@ -13,7 +13,6 @@ from tests.running_appliance import NO_TLS
 
 
 async def polled(made: World, message: str) -> dict[str, Any]:
-    """The answer to `GET /emails/{id}`."""
     async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
         answer = await client.get(f"/emails/{message}", headers=made.running.account.bearer)
     assert answer.status_code == 200, answer.text
@@ -23,16 +22,13 @@ async def polled(made: World, message: str) -> dict[str, Any]:
 
 async def customer_reads(made: World, message: str) -> str:
     """All that a customer reads of a message: by polling, in the dashboard, and what events tell of it."""
-    login = await trio.to_thread.run_sync(made.running.login)
-    async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
-        shown = await client.get(f"/v1/emails/{message}", headers=login)
+    shown = await made.ask("GET", f"/v1/emails/{message}")
     assert shown.status_code == 200, shown.text
     events = made.rows("SELECT * FROM events WHERE message_id = ?", message)
     return "\n".join((json.dumps(await polled(made, message)), shown.text, str(events)))
 
 
 async def polled_recipient(made: World, message: str) -> dict[str, Any]:
-    """The same, of a message's only recipient."""
     (recipient,) = (await polled(made, message))["recipients"]
     found: dict[str, Any] = recipient
     return found
@@ -47,6 +43,5 @@ async def explained(made: World, message: str, *options: str) -> str:
 
 
 async def explanation(made: World, message: str) -> str:
-    """The one sentence on a message's only recipient."""
     (recipient,) = json.loads(await explained(made, message, "--json"))["recipients"]
     return str(recipient["explanation"])

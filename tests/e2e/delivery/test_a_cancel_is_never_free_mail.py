@@ -16,7 +16,6 @@ MESSAGES = 30
 
 
 async def cancel(made: World, token: dict[str, str], message_id: str) -> int:
-    """The status of one POST to cancel."""
     async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
         return (await client.post(f"/v1/emails/{message_id}/cancel", headers=token)).status_code
 

@@ -30,7 +30,6 @@ async def test_a_dead_mx_is_passed_over(tmp_path: Path) -> None:
 
 
 async def test_a_refusal_is_not_taken_elsewhere(tmp_path: Path) -> None:
-    """What one server has refused, or may have taken, no other server of the domain is asked."""
     async with world(tmp_path, delays("1h")) as made:
         refusals = {
             "refused": FakeMx(answers={"RCPT": b"550 5.7.1 no\r\n"}),
@@ -46,15 +45,3 @@ async def test_a_refusal_is_not_taken_elsewhere(tmp_path: Path) -> None:
         await made.tried(*sent)
         assert [made.recipient(message).status for message in sent] == ["bounced", "deferred", "deferred"]
         assert [second.sessions for second in seconds] == [0, 0, 0]
-
-
-async def test_when_all_are_dead_it_waits(tmp_path: Path) -> None:
-    """With no server alive the recipient is deferred, and the attempt names the last one asked."""
-    async with world(tmp_path, delays("1h")) as made:
-        await made.domain("dead.test", None, None)
-        message = await made.send("ada@dead.test")
-        await made.tried(message)
-        (attempt,) = made.attempts(message)
-        assert made.recipient(message).status == "deferred"
-        assert attempt.host == "mx1.dead.test"
-        assert "refused" in (attempt.response or "")

@@ -16,7 +16,6 @@ LATER = b"451 4.7.1 Greylisted\r\n"
 
 
 def refused(running: Running, token: dict[str, str]) -> bool:
-    """Whether key, credential, token and login are all refused."""
     account = running.account
     with httpx.Client(base_url=running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
         answers = [client.get("/emails/msg_0", headers=each) for each in (account.bearer, account.basic)]

@@ -3,9 +3,7 @@
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import httpx
 import trio
 
 from appliance.model.accounts import Role
@@ -13,7 +11,7 @@ from tests.e2e.delivery.telling import explanation
 from tests.e2e.delivery.test_the_shell_steers_a_running_server import shell
 from tests.e2e.delivery.world import World, world
 from tests.fakes.mx import FakeMx
-from tests.running_appliance import PASSWORD, Provisioned, add_account
+from tests.running_appliance import add_account
 
 WARMUP = ("[warmup]", "enabled = true", "first_hour = 12", "days = 7")
 WAITS = re.compile(
@@ -25,24 +23,17 @@ WAITS_FOR_CUSTOMERS = re.compile(
 )
 
 
-async def ask(made: World, account: Provisioned, path: str) -> Any:
-    """What a user of the dashboard reads."""
-    async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30) as client:
-        login = await client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
-        return (await client.get(path, headers={"Authorization": f"Bearer {login.json()['token']}"})).json()
-
-
 async def told(made: World, waiting: str) -> None:
     """By explain and queue on the server, on the message's page to its owner, and to administrators."""
     assert WAITS.fullmatch(await explanation(made, waiting))
     (warmup,) = (each for each in (await shell(made, "queue"))["warmups"] if each["pool"] == "new.test")
     assert (warmup["address"], warmup["day"], warmup["days"]) == ("127.0.0.1", 1, 7)
     assert (warmup["per_hour"], warmup["used"]) == (12, 1)
-    page = await ask(made, made.running.account, f"/v1/emails/{waiting}")
+    page = (await made.ask("GET", f"/v1/emails/{waiting}")).json()
     assert WAITS_FOR_CUSTOMERS.fullmatch(page["recipients"][0]["explanation"])
     add = partial(add_account, made.running.data_dir, "operator", role=Role.ADMIN)
-    queue = await ask(made, await trio.to_thread.run_sync(add), "/v1/admin/queue")
-    assert warmup in queue["warmups"]
+    queue = await made.ask("GET", "/v1/admin/queue", account=await trio.to_thread.run_sync(add))
+    assert warmup in queue.json()["warmups"]
 
 
 async def test_a_new_address_is_warmed_up(tmp_path: Path) -> None:

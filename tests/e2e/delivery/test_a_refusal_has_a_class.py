@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from tests.e2e.delivery.telling import explained, polled_recipient
-from tests.e2e.delivery.test_the_dashboard_tells_the_story import ask
 from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import FakeMx
 
@@ -29,18 +28,18 @@ async def test_a_refusal_has_a_class(tmp_path: Path) -> None:
         wanted = {name: (status, found) for name, (_, status, found) in REFUSALS.items()}
         wanted["nowhere"] = ("bounced", "invalid_recipient")
         for name, message in sent.items():
-            told = (await ask(made, "GET", f"/v1/emails/{message}")).json()["recipients"][0]
+            told = (await made.ask("GET", f"/v1/emails/{message}")).json()["recipients"][0]
             assert (told["status"], told["bounce_class"], told["late_bounce"]) == (*wanted[name], None), name
             assert "bounce_class" not in await polled_recipient(made, message)
             (recipient,) = json.loads(await explained(made, message, "--json"))["recipients"]
             assert recipient["bounce_class"] == wanted[name][1]
             assert ("class of bounce: " in await explained(made, message)) is (wanted[name][1] is not None)
         again = await made.send("unknown@classes.test")
-        told = (await ask(made, "GET", f"/v1/emails/{again}")).json()["recipients"][0]
+        told = (await made.ask("GET", f"/v1/emails/{again}")).json()["recipients"][0]
         assert (told["last_smtp_code"], told["bounce_class"]) == (None, "other")
         bodies = made.rows("SELECT body FROM events")
         assert not any(b"bounce_class" in bytes(body) for (body,) in bodies)
-        stats = (await ask(made, "GET", "/v1/stats")).json()
+        stats = (await made.ask("GET", "/v1/stats")).json()
         assert stats["totals"]["suppressed"] == 1  # which no server has refused
         assert stats["bounce_classes"] == [
             {"bounce_class": "invalid_recipient", "bounced": 2, "failed": 0},

@@ -31,44 +31,37 @@ def main_relay(port: int) -> str:
 
 
 def domain_relay(domain: str, host: str, port: int, user: str = USER, secret: str = SECRET, tls: str = "") -> str:
-    """The table of a relay for one recipient domain."""
     login = f'username = "{user}"\npassword = "{secret}"\n' if user else ""
     return f'[delivery.relays."{domain}"]\nhost = "{host}"\nport = {port}\n{login}tls = "{tls or "required"}"'
 
 
 @pytest.fixture
 def relay_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worlds of this test are in mode relay."""
     changed = CONFIG.replace('mode = "direct"', 'mode = "relay"')
     assert changed != CONFIG
     monkeypatch.setattr(world_module, "CONFIG", changed)
 
 
 async def listen(made: World, name: str, port: int, server: FakeMx) -> None:
-    """Let a relay listen under its name, on the port of relays."""
     address = await made.host(name, None)
     listeners = await trio.open_tcp_listeners(port, host=address)
     made.nursery.start_soon(trio.serve_listeners, server.serve, listeners)
 
 
 def users(server: FakeMx) -> list[str]:
-    """Who logged in by AUTH PLAIN, in order."""
     secrets = [command.split()[2] for command in server.commands if command.startswith("AUTH PLAIN ")]
     return [base64.b64decode(secret).decode().split("\0")[1] for secret in secrets]
 
 
 def recipients(server: FakeMx) -> list[str]:
-    """For whom a server took mail."""
     return sorted(address for got in server.messages for address in got.recipients)
 
 
 def begins(server: FakeMx, *verbs: str) -> bool:
-    """Whether a server has heard one of these commands."""
     return any(command.startswith(verbs) for command in server.commands)
 
 
 async def login_only(stream: trio.abc.Stream) -> None:
-    """An answer to EHLO: STARTTLS, and under it AUTH LOGIN alone."""
     offered = b"AUTH LOGIN" if isinstance(stream, trio.SSLStream) else b"STARTTLS"
     await stream.send_all(b"250-relay.example\r\n250-8BITMIME\r\n250 " + offered + b"\r\n")
 

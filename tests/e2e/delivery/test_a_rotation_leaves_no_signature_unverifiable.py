@@ -22,14 +22,9 @@ async def domain_command(made: World, verb: str) -> list[dict[str, str]]:
 
 async def verified(made: World) -> list[dict[str, Any]]:
     """The records of the sender's domain after the check of the dashboard."""
-
-    def post() -> list[dict[str, Any]]:
-        with made.running.client(headers=made.running.login()) as client:
-            answer = client.post(f"/v1/domains/{made.running.account.domain}/verify")
-            found: list[dict[str, Any]] = answer.raise_for_status().json()["records"]
-            return found
-
-    return await trio.to_thread.run_sync(post)
+    answer = await made.ask("POST", f"/v1/domains/{made.running.account.domain}/verify")
+    found: list[dict[str, Any]] = answer.raise_for_status().json()["records"]
+    return found
 
 
 async def test_a_rotation_leaves_no_signature_unverifiable(tmp_path: Path) -> None:

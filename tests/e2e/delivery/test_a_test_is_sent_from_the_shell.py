@@ -13,7 +13,7 @@ import trio
 from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import FakeMx
 from tests.fork_client import fork
-from tests.running_appliance import Running, appliance, command
+from tests.running_appliance import Running, appliance, command, ran
 
 pytestmark = pytest.mark.both_engines
 
@@ -21,25 +21,10 @@ LATER = b"451 4.7.1 Greylisted\r\n"
 
 
 def sent(running: Running, to: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON of the real command, which waits."""
     # Less than the minute that the sandbox would sleep.
-    words = (
-        "send-test",
-        "demo",
-        "--to",
-        to,
-        "--wait",
-        "--timeout",
-        "45",
-        "--json",
-        "--config",
-        str(running.config_file),
-    )
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        ran = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=stderr)
-        code = ran.wait(150)
-        stdout.seek(0)
-        return code, json.loads(stdout.read())
+    words = ("send-test", "demo", "--to", to, "--wait", "--timeout", "45", "--json")
+    code, output, _ = ran(running.config_file, *words)
+    return code, json.loads(output)
 
 
 async def test_what_a_mail_server_said_is_told(tmp_path: Path) -> None:
@@ -65,27 +50,18 @@ def test_a_running_sandbox_takes_it(tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_a_line_for_each_step(tmp_path: Path) -> None:
-    """What it waits for is told while it waits, and when the time is over."""
     with appliance(tmp_path) as running:
         command(running.config_file, "pause")
-        words = (
-            "send-test",
-            "--to",
-            "ada@example.net",
-            "--wait",
-            "--timeout",
-            "1",
-            "--config",
-            str(running.config_file),
-        )
+        words = ["send-test", "--to", "ada@example.net", "--wait", "--timeout", "1"]
         ours, theirs = pty.openpty()
         with (
             TemporaryFile() as stdout,
             os.fdopen(theirs, "wb", buffering=0) as terminal,
             os.fdopen(ours, "rb") as shown,
         ):
-            ran = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=terminal)
-            assert ran.wait(150) == 1
+            words += ["--config", str(running.config_file)]
+            process = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=terminal)
+            assert process.wait(150) == 1
             assert b" waiting: all mail is paused" in shown.readline()
             stdout.seek(0)
             assert b"waiting: all mail is paused" in stdout.read()

@@ -16,7 +16,6 @@ HTTPS_PORT = 443  # by the RFC, and so not a setting: who may not listen there c
 
 
 async def publish_policy(made: World, authority: trustme.CA, domain: str) -> None:
-    """Announce a policy for the domain and serve it over HTTPS."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(f"mta-sts.{domain}").configure_cert(tls)
     body = POLICY.format(domain=domain).encode()

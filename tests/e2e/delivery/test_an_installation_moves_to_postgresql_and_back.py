@@ -30,7 +30,6 @@ async def statistics(made: World, at: int, data_dir: Path, url: str = "") -> Any
 
 
 def waiting(url: str) -> int:
-    """How many recipients are not final."""
     with psycopg.connect(url) as connection:
         ((count,),) = connection.execute("SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL").fetchall()
         return int(count)
@@ -96,5 +95,4 @@ async def test_an_installation_moves_to_postgresql_and_back(tmp_path: Path) -> N
 
 
 def recipients(server: FakeMx) -> list[str]:
-    """Who got mail there, once for each."""
     return [address for received in server.messages for address in received.recipients]

@@ -1,7 +1,6 @@
 """The return path of a domain: shown as records, in use once DNS shows them, with a token for every recipient."""
 
 import json
-import smtplib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ NAME, HOST = "bounces.example.com", "mail.example.com"
 
 
 async def records(made: World) -> list[dict[str, str]]:
-    """What is to be published for the sender's domain, by the shell."""
     account, config = made.running.account, made.running.config_file
     answer = await trio.to_thread.run_sync(command, config, "domain", "records", account.name, account.domain)
     found: list[dict[str, str]] = answer["records"]
@@ -29,19 +27,12 @@ async def records(made: World) -> list[dict[str, str]]:
 
 
 async def verified(made: World) -> dict[str, Any]:
-    """The sender's domain after the check of the dashboard."""
-
-    def post() -> dict[str, Any]:
-        with made.running.client(headers=made.running.login()) as client:
-            answer = client.post(f"/v1/domains/{made.running.account.domain}/verify")
-            found: dict[str, Any] = answer.raise_for_status().json()
-            return found
-
-    return await trio.to_thread.run_sync(post)
+    answer = await made.ask("POST", f"/v1/domains/{made.running.account.domain}/verify")
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
 
 
 def sender(received: Received) -> str:
-    """The address in MAIL FROM."""
     return received.mail.partition(">")[0].removeprefix("<")
 
 
@@ -55,19 +46,6 @@ def recipient_of(made: World, address: str) -> str:
     assert isinstance(ids, RecipientIds), ids
     ((found,),) = made.rows("SELECT address FROM recipients WHERE id BETWEEN ? AND ?", ids.first, ids.last)
     return str(found)
-
-
-async def submit(made: World, envelope_from: str, recipient: str) -> None:
-    """Hand a message from shop@example.com to the appliance over SMTP, with this sender in its envelope."""
-
-    def send() -> None:
-        host, _, port = made.running.smtp[0].removeprefix("smtp://").rpartition(":")
-        with smtplib.SMTP(host, int(port)) as client:
-            client.starttls()
-            client.login(made.running.account.username, made.running.account.password)
-            client.sendmail(envelope_from, recipient, b"From: shop@example.com\r\nSubject: s\r\n\r\nHello.\r\n")
-
-    await trio.to_thread.run_sync(send)
 
 
 async def test_mail_leaves_with_its_return_path(tmp_path: Path) -> None:
@@ -131,8 +109,9 @@ async def test_mail_leaves_with_its_return_path(tmp_path: Path) -> None:
         await trio.to_thread.run_sync(command, config, "domain", "add", account, "other.test")
         server.messages.clear()
         await trio.sleep(0.6)  # what a credential may do is remembered for half a second
-        await submit(made, "bounces@other.test", "ada@a.test")
-        await submit(made, "news+1@example.com", "grace@a.test")
+        submitted = b"From: shop@example.com\r\nSubject: s\r\n\r\nHello.\r\n"
+        await made.submit("ada@a.test", submitted, "bounces@other.test")
+        await made.submit("grace@a.test", submitted, "news+1@example.com")
         await made.until(lambda: len(server.messages) == 2)
         found_senders = {each.recipients[0]: sender(each) for each in server.messages}
         assert found_senders["ada@a.test"] == "bounces@other.test"

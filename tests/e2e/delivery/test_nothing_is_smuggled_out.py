@@ -18,7 +18,6 @@ PADDING = {"7bit": "", "quoted-printable": "é", "long": "x" * 2_000, "base64": 
 
 
 def read(data: bytes, kind: str) -> str:
-    """A body of a message, as its reader sees it, with LF line ends."""
     message = email.message_from_bytes(data, _class=EmailMessage, policy=email.policy.default)
     part = message.get_body((kind,))
     assert part is not None

@@ -1,9 +1,7 @@
 """`appliance setup` beside a running server: it waits for the records, and tells what became of its test message."""
 
 import json
-import os
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import trio
@@ -11,18 +9,12 @@ import trio
 from tests.e2e.delivery.world import world
 from tests.fakes.dns import zone_text
 from tests.fakes.mx import FakeMx
-from tests.fork_client import fork
-from tests.running_appliance import Running
+from tests.running_appliance import Running, ran
 
 
 def set_up(running: Running, *more: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON of the real command."""
-    words = ("setup", "--domain", "shop.example", "--json", *more, "--config", str(running.config_file))
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        ran = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=stderr)
-        code = ran.wait(250)
-        stdout.seek(0)
-        return code, json.loads(stdout.read())
+    code, output, _ = ran(running.config_file, "setup", "--domain", "shop.example", "--json", *more)
+    return code, json.loads(output)
 
 
 async def test_it_ends_with_a_message_that_arrives(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 import email
 import email.policy
-import smtplib
 from email.message import EmailMessage
 from pathlib import Path
 
-import trio
-
 from tests.e2e.delivery.test_every_signature_verifies import published
 from tests.e2e.delivery.verifier import signatures, verifies
-from tests.e2e.delivery.world import World, delays, world
+from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import EXTENSIONS, FakeMx
 
 TEXT = "Grüße, und ein € für dich.\r\n"
@@ -20,27 +17,14 @@ MESSAGE = (
 ).encode()
 
 
-async def submit(made: World, recipient: str, data: bytes) -> None:
-    """Hand a message to the appliance as a mail library does."""
-
-    def send() -> None:
-        host, _, port = made.running.smtp[0].removeprefix("smtp://").rpartition(":")
-        with smtplib.SMTP(host, int(port)) as client:
-            client.starttls()
-            client.login(made.running.account.username, made.running.account.password)
-            client.sendmail("shop@example.com", recipient, data, mail_options=["BODY=8BITMIME"])
-
-    await trio.to_thread.run_sync(send)
-
-
 async def test_submitted_8_bit_mail_reaches_old_servers(tmp_path: Path) -> None:
     """The old server gets seven bits that read the same, a modern one the bytes that were submitted; both signed."""
     async with world(tmp_path, delays("1h")) as made:
         old, modern = FakeMx(("PIPELINING", "SIZE 10485760")), FakeMx(EXTENSIONS)
         await made.domain("old.test", old)
         await made.domain("modern.test", modern)
-        await submit(made, "ada@old.test", MESSAGE)
-        await submit(made, "ada@modern.test", MESSAGE)
+        for recipient in ("ada@old.test", "ada@modern.test"):
+            await made.submit(recipient, MESSAGE, mail_options=["BODY=8BITMIME"])
         await made.until(lambda: bool(old.messages and modern.messages))
         (encoded,), (raw,), records = old.messages, modern.messages, published(made)
         assert encoded.data.isascii()

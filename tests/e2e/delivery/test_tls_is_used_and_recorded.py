@@ -14,14 +14,12 @@ from tests.fakes.mx import FakeMx, hang_up
 def context(
     authority: trustme.CA, name: str, *, not_before: datetime | None = None, not_after: datetime | None = None
 ) -> ssl.SSLContext:
-    """What a server with a certificate for that name has."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name, not_before=not_before, not_after=not_after).configure_cert(made)
     return made
 
 
 def trusted(directory: Path) -> tuple[trustme.CA, str]:
-    """An authority, and the setting that makes the program trust it."""
     authority = trustme.CA()
     file = directory / "authority.pem"
     authority.cert_pem.write_to_path(str(file))
@@ -78,27 +76,3 @@ async def test_a_broken_handshake_falls_back_to_plaintext(tmp_path: Path) -> Non
             assert record == "plaintext"
             assert any("handshake" in remark for remark in remarks), f"{name}: {remarks}"
             assert server.sessions == 2
-
-
-async def test_a_server_that_refuses_starttls_gets_it_in_the_clear(tmp_path: Path) -> None:
-    """STARTTLS offered and then answered with 454: the same connection goes on without."""
-    async with world(tmp_path, delays("1h")) as made:
-        tls = context(trustme.CA(), "mx0.refusing.test")
-        server = FakeMx(tls=tls, answers={"STARTTLS": b"454 4.7.0 TLS not available\r\n"})
-        record, _ = await delivered(made, "refusing.test", server)
-        assert (record, server.sessions) == ("plaintext", 1)
-
-
-async def test_replies_injected_before_starttls_are_shut_out(tmp_path: Path) -> None:
-    """More than one reply to STARTTLS: nothing is sent, in the clear or under TLS, and the recipient is deferred."""
-    async with world(tmp_path, delays("1h")) as made:
-        injected = b"220 2.0.0 go\r\n250-mx.example\r\n250 AUTH PLAIN\r\n"
-        server = FakeMx(tls=context(trustme.CA(), "mx0.evil.test"), answers={"STARTTLS": injected})
-        await made.domain("evil.test", server)
-        message = await made.send("ada@evil.test")
-        await made.tried(message)
-        found = made.recipient(message)
-        assert found.status == "deferred"
-        assert "sent more replies than commands" in (found.response or "")
-        assert not any(command.startswith("MAIL") for command in server.commands)
-        assert server.messages == []

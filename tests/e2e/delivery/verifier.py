@@ -28,7 +28,6 @@ if not hasattr(dkim, "nacl"):
 
 
 def signatures(message: bytes) -> int:
-    """How many signatures a message carries."""
     return (b"\r\n" + message.partition(b"\r\n\r\n")[0]).count(b"\r\nDKIM-Signature:")
 
 

@@ -33,7 +33,6 @@ class Taken:
 
     @property
     def message_id(self) -> bytes:
-        """The Message-ID it carries."""
         found = _MESSAGE_ID.findall(self.data.partition(b"\r\n\r\n")[0])
         assert len(found) == 1, self.data
         return bytes(found[0])
@@ -52,11 +51,9 @@ class Witness:
 
     @property
     def taken(self) -> list[Taken]:
-        """The messages that are here."""
         return [each for each in self.transactions if each.data]
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """One session, to its end."""
         self.sessions += 1
         try:
             async with stream:

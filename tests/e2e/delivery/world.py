@@ -6,7 +6,7 @@ Every mail server has an address of its own in 127.0.0.0/8 and all of them one p
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ import httpx
 import trio
 
 from tests import engines
+from tests.e2e.submission.client import smtp
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
 from tests.ports import free_port
-from tests.running_appliance import NO_TLS, PROGRAM, Running, add_account
+from tests.running_appliance import NO_TLS, PROGRAM, Provisioned, Running, add_account
 
 WITHIN = 60.0  # seconds that anything waited for here may take
 CREDITS = 1_000_000
@@ -64,8 +65,6 @@ class Recipient(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One attempt's row."""
-
     code: int | None
     response: str | None
     pool: str | None
@@ -78,8 +77,6 @@ class Attempt(NamedTuple):
 
 @dataclass
 class World:
-    """The program, and all that it talks to."""
-
     running: Running
     dns: DnsServer
     mx_port: int
@@ -90,7 +87,6 @@ class World:
     # ---- who is there
 
     def publish(self, name: str, **records: Records) -> None:
-        """Put DNS records at a name."""
         self.dns.zone[name] = {**self.dns.zone.get(name, {}), **records}
 
     async def host(self, name: str, serve: Handler | None) -> str:
@@ -113,37 +109,48 @@ class World:
     # ---- what is sent
 
     async def send(self, *recipients: str, expect: int = 202, **fields: object) -> str:
-        """Send one message; its id."""
         body = {"from": SENDER, "to": list(recipients), "subject": "On its way", "text": "Hello,\nAda.\n", **fields}
         answer = await self.post(body)
         assert answer.status_code == expect, answer.text
         return str(answer.json().get("id", ""))
 
     async def post(self, body: Mapping[str, object]) -> httpx.Response:
-        """One request to send."""
         headers = {**self.running.account.bearer, "Idempotency-Key": f"key {next(self._keys)}"}
         async with httpx.AsyncClient(base_url=self.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
             return await client.post("/emails", json=body, headers=headers)
 
+    async def submit(
+        self, to: str | Sequence[str], message: bytes, sender: str = "shop@example.com", **options: Sequence[str]
+    ) -> None:
+        """Hand a message to the program over SMTP, as a mail library does; it must be taken for each recipient."""
+
+        def send() -> None:
+            with smtp(self.running) as client:
+                assert client.sendmail(sender, to, message, **options) == {}
+
+        await trio.to_thread.run_sync(send)
+
+    async def ask(self, method: str, path: str, body: Any = None, account: Provisioned | None = None) -> httpx.Response:
+        running = replace(self.running, account=account) if account else self.running
+        token = await trio.to_thread.run_sync(running.login)
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
+            return await client.request(method, path, json=body, headers=token)
+
     # ---- what came of it
 
     def rows(self, query: str, *bindings: object) -> list[tuple[Any, ...]]:
-        """What the database says, read beside the running program."""
         return engines.rows(self.running.data_dir, query, *bindings)
 
     def recipients(self, message_id: str) -> dict[str, Recipient]:
-        """The recipients of a message, by address."""
         query = """SELECT address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
             next_attempt_at FROM recipients WHERE message_id = ?"""
         return {row[0]: Recipient(*row) for row in self.rows(query, message_id)}
 
     def recipient(self, message_id: str) -> Recipient:
-        """The only recipient of a message."""
         (found,) = self.recipients(message_id).values()
         return found
 
     def attempts(self, message_id: str) -> list[Attempt]:
-        """All attempts at the recipients of a message, in order."""
         query = """SELECT smtp_code, smtp_response, pool, mx_host, mx_address, tls, decision, dialogue
             FROM attempts WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id = ?)
             ORDER BY started_at, number"""
@@ -151,21 +158,17 @@ class World:
         return [Attempt._make((*row[:-1], json.loads(row[-1] or "[]"))) for row in found]
 
     def status(self, message_id: str) -> str:
-        """What a message's recipients make of it."""
         ((status,),) = self.rows("SELECT status FROM messages WHERE id = ?", message_id)
         return str(status)
 
     def events(self, message_id: str) -> list[str]:
-        """The events of a message."""
         return [kind for (kind,) in self.rows("SELECT type FROM events WHERE message_id = ? ORDER BY id", message_id)]
 
     def credits(self) -> int:
-        """What the account has left."""
         ((credits,),) = self.rows("SELECT credits FROM accounts")
         return int(credits)
 
     async def until(self, condition: Callable[[], bool], within: float = WITHIN) -> None:
-        """Wait until something holds."""
         deadline = trio.current_time() + within
         while not condition():
             assert trio.current_time() < deadline, "\n".join(
@@ -174,7 +177,6 @@ class World:
             await trio.sleep(0.02)
 
     def unfinished(self) -> list[tuple[Any, ...]]:
-        """Who still waits, and with what answer."""
         return self.rows(
             "SELECT address, status, last_smtp_response FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 20"
         )
@@ -186,7 +188,6 @@ class World:
         )
 
     async def final(self, *messages: str, within: float = WITHIN) -> None:
-        """Wait until every recipient of these messages is final."""
         marks = ",".join("?" * len(messages))
         query = f"SELECT 1 FROM recipients WHERE message_id IN ({marks}) AND next_attempt_at IS NOT NULL LIMIT 1"
         await self.until(lambda: not self.rows(query, *messages), within)
@@ -199,20 +200,16 @@ class World:
     # ---- the program
 
     async def start(self) -> None:
-        """Start it again after an end."""
         await trio.to_thread.run_sync(self.running.start)
 
     async def terminate(self) -> int:
-        """SIGTERM; its exit code."""
         return await trio.to_thread.run_sync(self.running.terminate)
 
     def complaints(self) -> list[dict[str, Any]]:
-        """The lines of its log that are not the plain course of things."""
         return [json.loads(line) for line in self.running.complaints()]
 
 
 def delays(*texts: str) -> str:
-    """The setting of a retry schedule."""
     return f"retry_delays = {json.dumps(texts)}"
 
 
@@ -263,5 +260,4 @@ def lines(attempt: Attempt, speaker: str) -> list[str]:
 
 
 def said(attempts: Sequence[Attempt]) -> list[tuple[int | None, str]]:
-    """Codes and decisions, without their details."""
     return [(attempt.code, attempt.decision.partition(":")[0]) for attempt in attempts]

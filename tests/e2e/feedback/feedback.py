@@ -12,12 +12,10 @@ LISTENS = '[inbound]\nbind = ["127.0.0.1:0"]'  # a section of the settings
 
 
 def return_path(running: Running, recipient_id: str, name: str = NAME) -> str:
-    """The address that a bounce of this recipient is sent to."""
     return ReturnPaths((running.data_dir / KEY_FILE).read_bytes()).address(recipient_id, name)
 
 
 def server(running: Running) -> smtplib.SMTP:
-    """A connection of a server that has something to send back."""
     parts = urlsplit(running.inbound[0])
     return smtplib.SMTP(parts.hostname or "", parts.port or 0, local_hostname="mx.example.net", timeout=20)
 

@@ -16,18 +16,15 @@ from tests.running_appliance import add_account
 
 
 async def back(made: World, mime: bytes, *addresses: str) -> None:
-    """A mail that comes back, once it was read."""
     await trio.to_thread.run_sync(partial(send_back, made.running, mime, *addresses))
     await made.until(lambda: made.rows("SELECT count(*) FROM feedback_mail") == [(0,)])
 
 
 def ids(made: World, message: str) -> dict[str, str]:
-    """The ids of a message's recipients, by address."""
     return dict(made.rows("SELECT address, id FROM recipients WHERE message_id = ?", message))
 
 
 def shown(made: World, path: str) -> Any:
-    """What the API says."""
     with made.running.client() as client:
         answer = client.get(path)
         assert answer.status_code == 200, answer.text

@@ -81,7 +81,6 @@ async def test_sigterm_finishes_the_mail(tmp_path: Path) -> None:
 
 
 def stop_during_data(running: Running, path: bytes) -> None:
-    """SIGTERM in the middle of a mail, whose rest comes after it."""
     mime = bounce("ada@example.net")
     with Raw(running, "inbound") as client:
         for line in (b"EHLO mx.example.net", b"MAIL FROM:<>", b"RCPT TO:<" + path + b">", b"DATA"):

@@ -10,7 +10,8 @@ import trio
 
 from appliance.feedback.mime import open_mail
 from tests.e2e.delivery.world import World, world
-from tests.e2e.feedback.feedback import LISTENS, NAME, send_back
+from tests.e2e.feedback.feedback import LISTENS, NAME
+from tests.e2e.feedback.test_a_late_bounce_and_a_complaint import back
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import add_account, command
 
@@ -21,22 +22,8 @@ VERIFICATION = (
 ABUSE = b"From: Ann <ann@example.org>\r\nSubject: Spam from =?utf-8?q?you=3F?=\r\n\r\nPlease stop.\r\n"
 
 
-async def back(made: World, mime: bytes, *addresses: str) -> None:
-    """Send a mail, and wait until it was read."""
-    await trio.to_thread.run_sync(partial(send_back, made.running, mime, *addresses))
-    await made.until(lambda: made.rows("SELECT count(*) FROM feedback_mail") == [(0,)])
-
-
-def asked(made: World, path: str, account: Any = None) -> tuple[int, Any]:
-    """What the API answers to the owner of an account."""
-    running = made.running
-    before = running.account
-    running.account = account or before
-    try:
-        with running.client(headers=running.login()) as client:
-            answer = client.get(path)
-    finally:
-        running.account = before
+async def asked(made: World, path: str, account: Any = None) -> tuple[int, Any]:
+    answer = await made.ask("GET", path, account=account)
     return answer.status_code, answer.json()
 
 
@@ -65,23 +52,23 @@ async def test_the_operator_reads_what_needs_a_person(tmp_path: Path) -> None:
         assert made.credits() == paid
         assert made.rows("SELECT count(*) FROM events") == [(0,)]
 
-        status, answer = await trio.to_thread.run_sync(asked, made, "/v1/feedback/inbox")
+        status, answer = await asked(made, "/v1/feedback/inbox")
         assert status == 200
         results = [(each["kind"], each["result"], each["subject"]) for each in answer["mails"]]
         assert results == [("abuse", "forwarded", "Spam from you?"), ("fbl", "not_understood", "Confirm your loop")]
         for limit, following in ((2, None), (1, answer["mails"][0]["id"])):
-            _, page = await trio.to_thread.run_sync(asked, made, f"/v1/feedback/inbox?limit={limit}")
+            _, page = await asked(made, f"/v1/feedback/inbox?limit={limit}")
             assert page["next"] == following
         path = f"/v1/feedback/inbox/{answer['mails'][1]['id']}"
-        status, shown = await trio.to_thread.run_sync(asked, made, path)
+        status, shown = await asked(made, path)
         assert (status, shown["text"].strip()) == (200, "Open https://provider.example/verify?code=1234")
         assert (shown["source"].encode(), shown["truncated"]) == (VERIFICATION, False)
 
         stranger = await trio.to_thread.run_sync(
             partial(add_account, made.running.data_dir, "stranger", domain="example.org")
         )
-        assert (await trio.to_thread.run_sync(asked, made, "/v1/feedback/inbox", stranger))[1]["mails"] == []
-        assert (await trio.to_thread.run_sync(asked, made, path, stranger))[0] == 404
+        assert (await asked(made, "/v1/feedback/inbox", stranger))[1]["mails"] == []
+        assert (await asked(made, path, stranger))[0] == 404
 
         run = partial(trio.to_thread.run_sync, command, made.running.config_file, "feedback", "inbox")
         listed = await run()

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start t
 
 @asynccontextmanager
 async def with_return_path(directory: Path) -> AsyncIterator[World]:
-    """A program whose mail leaves with a return path."""
     async with world(directory, LISTENS) as made:
         made.publish(HOST, A=["192.0.2.25"])
         wanted = {(record["name"], record["type"]): record["value"] for record in await records(made)}
@@ -34,7 +33,6 @@ async def with_return_path(directory: Path) -> AsyncIterator[World]:
 
 
 async def bounced(made: World, domain: str, server: AbstractAsyncContextManager[Any]) -> dict[str, Any]:
-    """The late bounce of a message that this server took."""
     paid = made.credits()
     async with server:
         message = await made.send(f"ada@{domain}")
@@ -51,7 +49,6 @@ async def bounced(made: World, domain: str, server: AbstractAsyncContextManager[
 
 
 def back_to(made: World) -> Back:
-    """Where the listener for feedback is."""
     parts = urlsplit(made.running.inbound[0])
     return NAME, parts.hostname or "", parts.port or 0
 
@@ -73,7 +70,6 @@ async def test_postfix_bounces_later(tmp_path: Path) -> None:
 
 @needs("exim")
 async def test_exim_bounces_later(tmp_path: Path) -> None:
-    """Its text and its delivery status say the same."""
     async with with_return_path(tmp_path) as made:
         address = await made.host("mx0.exim.test", None)
         made.publish("exim.test", MX=["10 mx0.exim.test."])

@@ -25,17 +25,10 @@ ONLY_LINK = re.compile(rb"\nList-Unsubscribe: <https://[^>]+>\r\n\S")
 
 
 async def choose_tag(made: World) -> None:
-    """Have messages with the tag `news` get links."""
-
-    def put() -> None:
-        with made.running.client(headers=made.running.login()) as client:
-            client.put("/v1/unsubscribe-tags", json={"tags": ["news"]}).raise_for_status()
-
-    await trio.to_thread.run_sync(put)
+    (await made.ask("PUT", "/v1/unsubscribe-tags", {"tags": ["news"]})).raise_for_status()
 
 
 async def use_return_path(made: World) -> None:
-    """Publish the records of the return path, and have them seen."""
     made.publish(HOST, A=["192.0.2.25"])
     wanted = {(record["name"], record["type"]): record["value"] for record in await records(made)}
     made.publish(NAME, MX=[wanted[NAME, "MX"]], TXT=[zone_text(wanted[NAME, "TXT"])])
@@ -53,7 +46,6 @@ async def arrived(made: World, mx: FakeMx, address: str, *, at_least: re.Pattern
 
 
 def replies(made: World, *addresses: str) -> list[int]:
-    """The codes that RCPT is answered with."""
     with server(made.running) as client:
         client.ehlo()
         client.mail("ada@reader.test")

@@ -3,13 +3,10 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
-
-import trio
 
 from appliance.environment import Environment
 from appliance.times import DAY, SECOND, rfc3339
-from tests.e2e.delivery.world import World, world
+from tests.e2e.delivery.world import world
 from tests.e2e.feedback.feedback import LISTENS, NAME, return_path
 from tests.e2e.feedback.test_a_late_bounce_and_a_complaint import back, ids
 from tests.fakes.mx import FakeMx
@@ -29,14 +26,12 @@ DMARC = """<?xml version="1.0"?>
 
 
 def dmarc(day: int, domain: str = "example.com", report_id: str = "1") -> bytes:
-    """A mail with a DMARC report about a day."""
     begin = day * DAY // SECOND
     document = DMARC.format(domain=domain, id=report_id, begin=begin, end=begin + 86_399)
     return alone(zipped(document.encode()), "application/zip")
 
 
 def tls(day: int) -> bytes:
-    """A mail with a TLS report about a day."""
     start = rfc3339(day * DAY)
     failure = {
         "result-type": "certificate-expired",
@@ -51,14 +46,6 @@ def tls(day: int) -> bytes:
     dates = {"start-datetime": start, "end-datetime": start}
     document = {"organization-name": "p", "report-id": "1", "date-range": dates, "policies": [policy]}
     return as_mail(gzip.compress(json.dumps(document).encode()), "application/tlsrpt+gzip", "report.json.gz")
-
-
-def feedback(made: World) -> Any:
-    """What the account's owner is shown."""
-    with made.running.client() as client:
-        answer = client.get("/v1/feedback?days=7", headers=made.running.login())
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 async def test_what_comes_back_is_counted(tmp_path: Path) -> None:
@@ -77,7 +64,7 @@ async def test_what_comes_back_is_counted(tmp_path: Path) -> None:
         for _ in range(2):
             await back(made, tls(today), f"tlsrpt@{NAME}")
 
-        told = await trio.to_thread.run_sync(feedback, made)
+        told = (await made.ask("GET", "/v1/feedback?days=7")).json()
         assert told["takes_reports"] is True
         (provider,) = told["providers"]
         assert [provider[kind] for kind in ("delivered", "late_bounced", "complained")] == [2, 1, 1]

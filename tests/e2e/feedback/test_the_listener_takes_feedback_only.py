@@ -1,7 +1,6 @@
 """The listener for feedback is no relay, has no mailbox, and withstands what submission does."""
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +12,11 @@ from tests import engines
 from tests.e2e.feedback.feedback import LISTENS, return_path
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, trusting
 from tests.running_appliance import Running, appliance
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all who cannot hurt it."""
     with appliance(tmp_path_factory.mktemp("inbound"), retention=LISTENS) as started:
         yield started
         assert started.complaints() == []
@@ -25,12 +24,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def path(running: Running) -> bytes:
-    """A valid return path, of a recipient that there is not."""
     return return_path(running, Environment().identifier("rcp")).encode()
 
 
 def transact(client: Raw, recipient: bytes, message: bytes = MESSAGE) -> bytes:
-    """A mail with the null sender; the last reply."""
     for line in (b"MAIL FROM:<>", b"RCPT TO:<" + recipient + b">", b"DATA"):
         reply = client.say(line)
         if reply[:1] not in b"23":
@@ -74,7 +71,6 @@ def test_it_is_no_relay(running: Running, recipient: bytes, reply: bytes) -> Non
 
 
 def test_a_client_that_hangs_up_early_does_no_harm(running: Running, path: bytes) -> None:
-    """At any point of a transaction."""
     whole = [b"EHLO c\r\n", b"MAIL FROM:<>\r\n", b"RCPT TO:<" + path + b">\r\n", b"DATA\r\n", MESSAGE]
     for count in range(len(whole)):
         with Raw(running, "inbound") as client:
@@ -99,10 +95,7 @@ def test_large_mail(running: Running, path: bytes) -> None:
 
 def test_all_that_was_taken_is_read(running: Running) -> None:
     """Nothing waits in the end, and nothing came of it: no such recipient was ever sent to."""
-    deadline = time.monotonic() + 30
-    while engines.rows(running.data_dir, "SELECT count(*) FROM feedback_mail") != [(0,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: engines.rows(running.data_dir, "SELECT count(*) FROM feedback_mail") == [(0,)])
     assert engines.rows(running.data_dir, "SELECT count(*) FROM events") == [(0,)]
     assert engines.rows(running.data_dir, "SELECT count(*) FROM suppressions") == [(0,)]
 

@@ -30,12 +30,10 @@ class Cluster(World):
     url: str = ""  # of the database, without whatever is between it and the nodes
 
     def rows(self, query: str, *bindings: object) -> list[tuple[Any, ...]]:
-        """What the database says."""
         with closing(connect(self.url, "test")) as connection:
             return run(connection, query.replace("?", "%s"), bindings)
 
     async def send_to(self, node: str, *recipients: str, key: str | None = None) -> str:
-        """Send one message through a node; its id."""
         body = {"from": SENDER, "to": list(recipients), "subject": "On its way", "text": "Hello,\nAda.\n"}
         headers = {"Idempotency-Key": key or f"key {next(self._keys)}"}
         answer = await self.request(node, "POST", "/emails", json=body, headers=headers)
@@ -51,7 +49,6 @@ class Cluster(World):
             return await client.request(method, path, headers={**running.account.bearer, **(headers or {})}, **options)
 
     def owners(self) -> set[str]:
-        """The names of the nodes for whom something waits."""
         found = self.rows(
             """SELECT DISTINCT n.name FROM recipients r JOIN nodes n ON n.owner = r.owner
             WHERE r.next_attempt_at IS NOT NULL"""
@@ -59,14 +56,12 @@ class Cluster(World):
         return {name for (name,) in found}
 
     def all_complaints(self) -> list[str]:
-        """The lines of all logs that are not the plain course of things."""
         return [line for node in self.nodes.values() for line in node.complaints()]
 
 
 def node_config(
     directory: Path, name: str, url: str, dns_port: int, mx_port: int, settings: Sequence[str], more: str = ""
 ) -> Path:
-    """Write the configuration of a node; where it is."""
     directory.mkdir()
     file = directory / "config.toml"
     file.write_text(

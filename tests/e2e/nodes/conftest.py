@@ -10,7 +10,6 @@ from tests.programs import require
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """An empty database of a cluster of its own."""
     require("postgresql")
     with postgresql() as server:
         yield server.new_database()

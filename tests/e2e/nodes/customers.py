@@ -30,7 +30,6 @@ class Load:
     changed: list[str] = field(default_factory=list)  # keys that were answered with two ids
 
     async def run(self, number: int, pause: float) -> None:
-        """One customer."""
         for count in range(1_000_000):
             while self.paused:  # noqa: ASYNC110 - others change it as they like
                 await trio.sleep(0.05)
@@ -76,11 +75,12 @@ class Balancer:
     _turn: int = 0
 
     async def serve(self, client: trio.SocketStream) -> None:
-        """One connection."""
         async with client:
             for _ in self.nodes:
                 self._turn += 1
                 node = list(self.nodes.values())[self._turn % len(self.nodes)]
+                if not node.url:  # it is being replaced
+                    continue
                 try:
                     server = await trio.open_tcp_stream("127.0.0.1", httpx.URL(node.url).port or 0)
                 except OSError:

@@ -58,7 +58,6 @@ class Observer:
     # ---- faults
 
     def note(self) -> None:
-        """A fault happens now: what is in flight may come once more."""
         since = time.monotonic() - RECENT
         self._noted.update(self.sink.open)
         self._noted.update(each for each in self.sink.transactions[-500:] if (each.answered_at or 0.0) > since)
@@ -73,7 +72,6 @@ class Observer:
             self._lasts = False
 
     async def watch(self) -> None:
-        """Note what is in flight while a fault lasts."""
         while True:
             if self._lasts:
                 self.note()
@@ -94,7 +92,6 @@ class Observer:
         return time.monotonic() - began
 
     def unsettled(self) -> str:
-        """What is still on its way."""
         waiting = [count for (count,) in self.made.rows(_WAITING)]
         owners = self.made.rows("SELECT name, owner, adopted_by, skew FROM nodes ORDER BY started_at DESC LIMIT 6")
         return f"{self.load.busy} customers and {waiting} wait: {self.made.unfinished()[:3]}; nodes {owners}"
@@ -120,7 +117,6 @@ class Observer:
         return found
 
     def all_wrong(self) -> list[str]:
-        """The same for all mail since the beginning, one by one."""
         known = {event_id for (event_id,) in self.made.rows("SELECT event_id FROM webhook_deliveries")}
         found = self._stored_wrong(list(self.load.acknowledged)) + self.wrong()
         return found + ([] if known == self._posted else [f"{len(known ^ self._posted)} events differ"])

@@ -15,7 +15,6 @@ MESSAGE = {"from": "shop@example.com", "to": ["refused@a.test"], "subject": "On 
 
 
 async def test_a_wrong_clock_stops_a_node(tmp_path: Path, url: str) -> None:
-    """Meanwhile the other node delivers."""
     clock, server = tmp_path / "clock", FakeMx()
     set_clock(clock, -60)
     async with cluster(tmp_path, url, ("a", "b"), delays("1s"), clocks={"a": clock}) as made:
@@ -43,7 +42,6 @@ async def test_a_wrong_clock_stops_a_node(tmp_path: Path, url: str) -> None:
 
 
 def submit(running: Running) -> bytes:
-    """The reply to a message over SMTP, up to its text."""
     with smtp(running) as client:
         code, text = client.mail("shop@example.com")
         return f"{code} ".encode() + text[:5]

@@ -23,12 +23,10 @@ ADDRESS = "192.0.1.5"  # public, of no machine of ours
 
 
 async def shell(made: Cluster, node: str, *words: str) -> Any:
-    """What a command on a node's machine says."""
     return await trio.to_thread.run_sync(partial(command, made.nodes[node].config_file, *words))
 
 
 def queued(made: Cluster, message_id: str) -> bool:
-    """Whether a message waits untried."""
     found = made.recipient(message_id)
     return (found.status, found.attempts) == ("queued", 0)
 
@@ -81,7 +79,6 @@ async def _it_is_told(made: Cluster, held: str) -> None:
 
 
 def _it_is_shown(other: Running) -> None:
-    """On the dashboard of the other node, too."""
     with chromium(other.url) as browser:
         browser.log_in(other.account.email)
         browser.go("Admin")
@@ -117,7 +114,6 @@ async def test_a_node_is_no_target_and_is_drained_by_an_administrator(tmp_path: 
 
 
 async def _its_address_is_refused(made: Cluster, token: dict[str, str]) -> None:
-    """In the words for a node's own."""
     for name in ("loop.test", "hooks.loop.test"):
         made.publish(name, A=[ADDRESS])
     loop = await made.send_to("a", "ada@loop.test")

@@ -31,7 +31,6 @@ def grey_addresses(count: int) -> list[str]:
 
 
 async def greylisting(made: Cluster, addresses: list[str]) -> FakeMx:
-    """A server that wants each of these addresses twice."""
     server = FakeMx(answers={f"RCPT {address}": [LATER, OK] for address in addresses})
     for address in addresses:
         await made.domain(address.partition("@")[2], server)
@@ -39,7 +38,6 @@ async def greylisting(made: Cluster, addresses: list[str]) -> FakeMx:
 
 
 def arrivals(*servers: FakeMx) -> Counter[str]:
-    """How often each address got mail."""
     return Counter(address for server in servers for message in server.messages for address in message.recipients)
 
 
@@ -96,7 +94,6 @@ async def _a_message_is_cancelled_from_another_node(made: Cluster, token: dict[s
 
 
 async def _two_nodes_of_one_name(made: Cluster, directory: Path) -> None:
-    """The second is refused in one line."""
     second = _copied(made.nodes["a"], directory)
     assert await trio.to_thread.run_sync(second.wait) == 1
     told = second.log_file.read_text().strip()

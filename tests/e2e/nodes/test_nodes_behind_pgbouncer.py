@@ -21,7 +21,6 @@ pytestmark = [needs("postgresql"), needs("pgbouncer")]
 
 
 async def test_nodes_behind_pgbouncer(tmp_path: Path) -> None:
-    """Every message arrives once."""
     grey = grey_addresses(3)
     with postgresql() as server, pgbouncer(server, "session") as pooler:
         url = server.new_database()

@@ -13,7 +13,6 @@ class Crowd:
     most: int = 0
 
     async def __call__(self, stream: trio.abc.Stream) -> None:
-        """An answer that takes a moment."""
         self.present += 1
         self.most = max(self.most, self.present)
         await trio.sleep(0.1)

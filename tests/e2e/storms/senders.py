@@ -14,11 +14,11 @@ from tests.e2e.raw import Answer, Client, request, sending
 from tests.e2e.submission.client import Raw
 from tests.e2e.test_kill_9_loses_nothing import rows
 from tests.running_appliance import Running
+from tests.waiting import wait_until
 
 SIZE = 40_000  # bytes of a message
 LINE = "x" * 78 + "\r\n"
 RETRIES = 3  # refusals in a row after which a sender knows
-FINAL_WITHIN = 60  # seconds
 
 
 @dataclass
@@ -72,7 +72,6 @@ class Senders:
                     refusals += 1
 
     def accepted_again_within(self, running: Running) -> float:
-        """How many seconds it takes until a message is accepted."""
         began = time.monotonic()
         while self.post(running).status != 202:
             assert time.monotonic() < began + 30
@@ -97,7 +96,7 @@ class Senders:
 
     def check_all_are_delivered(self, running: Running, credit: int) -> None:
         """Every acknowledged message is there, and is delivered; the rest is not; and the accounts add up."""
-        assert_soon(lambda: not waiting(running))
+        wait_until(lambda: not waiting(running))
         engines.check(running.data_dir)
         stored = dict(rows(running, "SELECT id, status FROM messages"))
         assert stored == dict.fromkeys(self.acknowledged, "delivered")
@@ -115,13 +114,4 @@ def _at_once(works: Sequence[Callable[[], None]]) -> None:
 
 
 def waiting(running: Running) -> list[object]:
-    """Who is not final yet."""
     return list(rows(running, "SELECT address FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 5"))
-
-
-def assert_soon(condition: Callable[[], bool], within: float = FINAL_WITHIN) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -17,18 +17,14 @@ AT_ONCE = 64 * 1024  # bytes written at once while filling up
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """A mounted one."""
-
     directory: Path
 
     @property
     def free(self) -> int:
-        """Bytes."""
         facts = os.statvfs(self.directory)
         return facts.f_bavail * facts.f_frsize
 
     def fill(self, name: str = "ballast", *, leave: int = 0) -> None:
-        """Take all the room there is, but for so many bytes."""
         with (self.directory / name).open("ab", buffering=0) as file:
             while (more := self.free - leave) > 0:
                 try:
@@ -37,7 +33,6 @@ class SmallDisk:
                     return
 
     def make_room(self, name: str = "ballast") -> None:
-        """Give back what was taken."""
         (self.directory / name).unlink()
 
 

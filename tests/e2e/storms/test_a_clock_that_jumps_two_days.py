@@ -39,7 +39,6 @@ async def waiting_mail(made: World, name: str, crowd: Crowd) -> list[str]:
 
 
 def jumps(made: World) -> list[int]:
-    """By how many seconds the program has found its clock set."""
     return [line["seconds"] for line in made.complaints() if line["event"] == "the clock was set"]
 
 
@@ -72,25 +71,21 @@ class Grumpy:
     posts: list[Post] = field(default_factory=list)
 
     def __call__(self, post: Post) -> Answer:
-        """One answer."""
         self.posts.append(post)
         return (500, b"") if len(self.posts) == 1 else (200, b"")
 
 
 def send(running: Running, key: str) -> httpx.Response:
-    """One message, which is deferred for two seconds."""
     with running.client() as client:
         return client.post("/emails", json=MESSAGE, headers={"Idempotency-Key": key})
 
 
 def log_in(running: Running, password: str) -> int:
-    """The status of a login."""
     wanted = {"email": running.account.email, "password": password}
     return httpx.post(f"{running.url}/v1/auth/login", json=wanted, trust_env=False, timeout=30).status_code
 
 
 def guess(running: Running) -> None:
-    """Wrong passwords, until the right one has to wait too."""
     threads = [threading.Thread(target=log_in, args=(running, "wrong")) for _ in range(PER_KNOWN_NETWORK[0])]
     for thread in threads:
         thread.start()
@@ -99,13 +94,11 @@ def guess(running: Running) -> None:
 
 
 def status(running: Running, message: str) -> str:
-    """What became of a message."""
     with running.client() as client:
         return str(client.get(f"/emails/{message}").json()["status"])
 
 
 def is_logged_in(running: Running, token: dict[str, str]) -> bool:
-    """Whether a token still opens the dashboard."""
     return httpx.get(f"{running.url}/v1/account", headers=token, trust_env=False).status_code == 200
 
 

@@ -20,7 +20,6 @@ MENDED_BY = "then restore the last good backup: appliance restore FILE --force"
 
 
 def overwrite(file: Path, first: int) -> None:
-    """Rubbish from this page on."""
     size = file.stat().st_size
     with file.open("r+b") as opened:
         opened.seek(first * PAGE)
@@ -28,7 +27,6 @@ def overwrite(file: Path, first: int) -> None:
 
 
 def cut_off(file: Path) -> None:
-    """Only the first half is left."""
     os.truncate(file, file.stat().st_size // 2 // PAGE * PAGE)
 
 
@@ -42,7 +40,6 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def used(tmp_path: Path) -> Running:
-    """An appliance that was used for a while, and has been stopped."""
     with appliance(tmp_path) as running:
         senders = Senders(size=1_000)
         for _ in range(30):
@@ -52,12 +49,10 @@ def used(tmp_path: Path) -> Running:
 
 
 def said(running: Running) -> list[str]:
-    """Its log."""
     return running.log_file.read_text().splitlines()
 
 
 def test_a_start_on_a_damaged_file_is_one_line(used: Running) -> None:
-    """Whatever is damaged, the start ends with the same advice, and the file is left as it is."""
     file = used.data_dir / FILE_NAME
     whole = file.read_bytes()
     with often_started(used) as again:

@@ -23,12 +23,10 @@ FAILURES = ((SYNCS, 1, UNSYNCED), (SYNCS, 3, UNSYNCED), (SYNCS, 20, UNSYNCED), (
 
 
 def log_of(running: Running) -> Path:
-    """The file that a commit writes and syncs."""
     return running.data_dir / f"{FILE_NAME}-wal"
 
 
 def last_line(running: Running) -> dict[str, str]:
-    """What it said at the end."""
     return dict(json.loads(running.log_file.read_text().splitlines()[-1]))
 
 

@@ -32,12 +32,10 @@ RESERVE = "reserve"  # a file that takes most of the disk, until the operator de
 
 
 def warnings(running: Running) -> set[str]:
-    """What it complained of."""
     return {json.loads(line)["event"] for line in running.complaints()}
 
 
 def full_of_mail(running: Running, disk: SmallDisk) -> Senders:
-    """Who has sent until there was no room any more."""
     senders = Senders()
     senders.send_until_refused(running)
     disk.fill()
@@ -64,7 +62,6 @@ def test_senders_fill_it_up(disk: SmallDisk, tmp_path: Path) -> None:
 
 
 def check_what_works_without_room(running: Running, senders: Senders) -> None:
-    """What was accepted can be read, and what comes is refused."""
     with Client(running.url) as client:
         for message in (senders.acknowledged[0], senders.acknowledged[-1]):
             client.send(request("GET", f"/emails/{message}", bearer(running)))
@@ -104,7 +101,6 @@ def old_reader(database: Path) -> Iterator[None]:
 
 
 def pages(log: Path) -> int:
-    """How many pages are in the log."""
     return log.stat().st_size // LOGGED_PAGE
 
 
@@ -126,7 +122,6 @@ async def test_results_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None:
 
 
 def steadily(_: Post) -> Answer:
-    """A receiver that needs a moment."""
     time.sleep(0.5)
     return 200, b""
 
@@ -175,7 +170,6 @@ def test_below_the_watermark_only_new_mail_is_refused(disk: SmallDisk, tmp_path:
 
 
 def refusal_to_start(directory: Path) -> str:
-    """The one line it ends with."""
     settings = directory / "small.toml"
     settings.write_text(f'[server]\ndata_dir = "{directory / "data"}"\n[http]\nbind = ["127.0.0.1:0"]\n')
     result = subprocess.run(
@@ -188,7 +182,6 @@ def refusal_to_start(directory: Path) -> str:
 
 
 def test_a_first_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path) -> None:
-    """It says that there is no room, and where it is missing."""
     disk.fill()
     assert "no space left on device: free space on the disk of" in refusal_to_start(tmp_path)
     disk.make_room()
@@ -199,7 +192,6 @@ def test_a_first_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path)
 
 
 def test_a_later_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path) -> None:
-    """The same for a database that is there."""
     add_account(disk.directory, "demo")
     disk.fill()
     assert f"free space on the disk of {tmp_path / 'data'}" in refusal_to_start(tmp_path)

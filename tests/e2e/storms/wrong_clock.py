@@ -16,7 +16,6 @@ class WrongClock:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """How to start one."""
         settings = {
             "LD_PRELOAD": self.library,
             "FAKETIME_TIMESTAMP_FILE": str(self.file),
@@ -27,7 +26,6 @@ class WrongClock:
         return ("env", *(f"{name}={value}" for name, value in settings.items()), *PROGRAM)
 
     def set_by(self, days: int) -> None:
-        """So many days away from the right time."""
         new = self.file.with_suffix(".new")
         new.write_text(f"{days:+d}d\n")
         new.replace(self.file)  # so that no process reads half of it

@@ -4,7 +4,6 @@ import base64
 import smtplib
 import socket
 import ssl
-import time
 from contextlib import ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -12,8 +11,8 @@ from urllib.parse import urlsplit
 from appliance.tls.certificate import CERTIFICATE
 from tests import engines
 from tests.running_appliance import Running
+from tests.waiting import wait_until
 
-DELIVERED_WITHIN = 60.0  # seconds, by the sandbox
 MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@example.net\r\nSubject: On its way\r\n\r\nHello, Ada.\r\n"
 
 
@@ -27,12 +26,10 @@ def endpoint(running: Running, scheme: str = "smtp") -> tuple[str, int]:
 
 
 def trusting(running: Running) -> ssl.SSLContext:
-    """A client's context that trusts the generated certificate."""
     return ssl.create_default_context(cafile=str(running.data_dir / CERTIFICATE))
 
 
 def smtp(running: Running, *, login: bool = True) -> smtplib.SMTP:
-    """Python's own client, under STARTTLS and logged in."""
     client = smtplib.SMTP(*endpoint(running), local_hostname="client.example.com", timeout=20)
     client.starttls(context=trusting(running))
     if login:
@@ -52,16 +49,16 @@ def submit(running: Running) -> str:
 
 def final_status(running: Running, message_id: str) -> str:
     """What becomes of a message, by `GET /emails/{id}`, within some seconds."""
-    deadline = time.monotonic() + DELIVERED_WITHIN
     with running.client() as client:
-        while (status := str(client.get(f"/emails/{message_id}").json()["status"])) in ("queued", "processing"):
-            assert time.monotonic() < deadline, status
-            time.sleep(0.05)
-    return status
+
+        def status() -> str:
+            return str(client.get(f"/emails/{message_id}").json()["status"])
+
+        wait_until(lambda: status() not in ("queued", "processing"), why=status)
+        return status()
 
 
 def smtps(running: Running) -> smtplib.SMTP_SSL:
-    """The same on the port that is TLS from the first byte."""
     address, port = endpoint(running, "smtps")
     client = smtplib.SMTP_SSL(address, port, local_hostname="client.example.com", timeout=20, context=trusting(running))
     client.login(running.account.username, running.account.password)
@@ -69,7 +66,6 @@ def smtps(running: Running) -> smtplib.SMTP_SSL:
 
 
 def plain(running: Running) -> bytes:
-    """What AUTH PLAIN is given."""
     return base64.b64encode(f"\0{running.account.username}\0{running.account.password}".encode())
 
 
@@ -102,7 +98,6 @@ class Raw:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
         self.socket.sendall(data)
 
     def reply(self) -> bytes:
@@ -124,24 +119,20 @@ class Raw:
                 return reply
 
     def say(self, line: bytes) -> bytes:
-        """Send one line; the reply to it."""
         self.send(line + b"\r\n")
         return self.reply()
 
     def rest(self) -> list[bytes]:
-        """Every reply until the other side closes."""
         found = []
         while reply := self.reply():
             found.append(reply)
         return found
 
     def start_tls(self) -> None:
-        """From plain to TLS."""
         assert self.say(b"STARTTLS").startswith(b"220 ")
         self.socket = trusting(self._running).wrap_socket(self.socket, server_hostname="127.0.0.1")
 
     def log_in(self) -> "Raw":
-        """EHLO and AUTH."""
         assert self.say(b"EHLO client.example.com").startswith(b"250-")
         assert self.say(b"AUTH PLAIN " + plain(self._running)).startswith(b"235 2.7.0")
         return self
@@ -157,13 +148,11 @@ class Raw:
 
 
 def serves(running: Running, source: str = "127.0.0.9") -> None:
-    """Another client is served as before."""
     with Raw(running, "smtps", source=source) as client:
         client.log_in()
         assert client.transact().startswith(b"250 2.0.0 queued as msg_")
 
 
 def messages(running: Running) -> int:
-    """How many submitted messages are in the store."""
     ((number,),) = engines.rows(running.data_dir, "SELECT count(*) FROM messages WHERE source = 'smtp'")
     return int(number)

@@ -25,8 +25,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: engines.Kind) -> I
 
 
 def stored(running: Running, message_id: str) -> bytes:
-    """The bytes of a message in the store."""
-
     async def look() -> bytes:
         async with engines.beside(running.data_dir) as store:
             assert await store.messages.read(running.account.account_id, message_id)
@@ -38,7 +36,6 @@ def stored(running: Running, message_id: str) -> bytes:
 
 
 def queued(reply: tuple[int, bytes]) -> str:
-    """The id in the answer to a message."""
     match = re.fullmatch(rb"2\.0\.0 queued as (msg_[0-9a-f]{32})", reply[1])
     assert match, reply
     assert reply[0] == 250
@@ -46,7 +43,6 @@ def queued(reply: tuple[int, bytes]) -> str:
 
 
 def submit(client: smtplib.SMTP, message: bytes = MESSAGE) -> str:
-    """One transaction; the id."""
     assert client.mail("shop@example.com")[0] == 250
     assert client.rcpt("ada@example.net")[0] == 250
     return queued(client.data(message))
@@ -131,5 +127,4 @@ def test_it_listens_on_ipv6(running: Running) -> None:
 
 
 def test_it_complains_about_nothing(running: Running) -> None:
-    """None of this is worth a warning."""
     assert running.complaints() == []

@@ -34,7 +34,6 @@ Promise.allSettled(Array.from({ length: Number(process.argv[8]) }, () => transpo
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server as it comes."""
     with appliance(tmp_path_factory.mktemp("running")) as started:
         yield started
         assert started.complaints() == []

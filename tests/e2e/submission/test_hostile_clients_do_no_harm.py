@@ -14,7 +14,6 @@ from tests.stopwatch import Stopwatch
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all who cannot hurt it."""
     with appliance(tmp_path_factory.mktemp("hostile")) as started:
         yield started
         assert started.complaints() == []
@@ -87,7 +86,6 @@ def test_a_handshake_of_nonsense_ends_only_itself(running: Running, data: bytes)
 
 
 def test_old_tls_is_not_spoken(running: Running) -> None:
-    """Nothing below TLS 1.2."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):

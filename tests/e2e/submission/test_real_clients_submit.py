@@ -31,8 +31,6 @@ MESSAGE = (
 
 @dataclass(frozen=True)
 class Sending:
-    """What a client needs to know."""
-
     host: str
     port: int
     username: str
@@ -50,7 +48,6 @@ class Sending:
 
 
 def with_smtplib(sending: Sending) -> None:
-    """Python's."""
     context = ssl.create_default_context(cafile=str(sending.certificate))
     client: smtplib.SMTP
     if sending.tls_first:
@@ -75,7 +72,6 @@ def with_swaks(sending: Sending) -> None:
 
 
 def with_msmtp(sending: Sending) -> None:
-    """The one that stands in for sendmail."""
     sending.run(
         *("msmtp", "--file=/dev/null", "--host=localhost", f"--port={sending.port}", f"--from={SENDER}"),
         *("--auth=plain", f"--user={sending.username}", f"--passwordeval=printf %s {sending.password}"),
@@ -98,7 +94,6 @@ transport.sendMail({ envelope, raw: fs.readFileSync(0) }).catch((e) => { console
 
 
 def with_nodemailer(sending: Sending) -> None:
-    """JavaScript's."""
     secure = "yes" if sending.tls_first else "no"
     sending.run(
         *("node", "-e", NODE, sending.host, str(sending.port), secure),
@@ -117,7 +112,6 @@ CLIENTS = [
 
 
 def sending_to(running: Running, directory: Path, *, tls_first: bool) -> Sending:
-    """How to reach a running server."""
     host, port = endpoint(running, "smtps" if tls_first else "smtp")
     account = running.account
     return Sending(host, port, account.username, account.password, running.data_dir / CERTIFICATE, tls_first, directory)

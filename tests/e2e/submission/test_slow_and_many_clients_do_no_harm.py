@@ -21,7 +21,6 @@ SMALL = "max_connections = 5\nallow_plaintext_auth = true\n"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server as it comes."""
     with appliance(tmp_path_factory.mktemp("patient")) as started:
         yield started
         assert started.complaints() == []
@@ -29,7 +28,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One whose timeouts are short."""
     with appliance(tmp_path_factory.mktemp("impatient"), smtp=IMPATIENT) as started:
         yield started
         assert started.complaints() == []
@@ -37,7 +35,6 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One for a few clients, which need no TLS."""
     with appliance(tmp_path_factory.mktemp("small"), smtp=SMALL) as started:
         yield started
         assert started.complaints() == []
@@ -88,7 +85,6 @@ def drip(running: Running) -> Callable[[], tuple[float, float]]:
 @pytest.mark.usefixtures("drip")
 @pytest.mark.parametrize("scheme", ["smtp", "smtps"])
 def test_a_client_that_says_nothing_is_cut(impatient: Running, scheme: str) -> None:
-    """It is told why, and is out."""
     with Raw(impatient, scheme) as client:
         watch = Stopwatch(impatient.pid)
         assert [answer[:9] for answer in client.rest()] == [b"421 4.4.2"]
@@ -112,7 +108,6 @@ def test_a_command_that_drips_is_cut(impatient: Running) -> None:
 
 
 def test_small_talk_does_not_extend_a_session(impatient: Running) -> None:
-    """NOOP after NOOP, the session ends when its time is over."""
     with Raw(impatient) as client:
         watch = Stopwatch(impatient.pid)
         while (answer := client.say(b"NOOP")).startswith(b"250 "):
@@ -123,7 +118,6 @@ def test_small_talk_does_not_extend_a_session(impatient: Running) -> None:
 
 
 def test_a_message_that_takes_too_long_is_cut(impatient: Running) -> None:
-    """Data may come for so long, however steadily."""
     with Raw(impatient, "smtps") as client:
         begin_data(client)
         watch = Stopwatch(impatient.pid)

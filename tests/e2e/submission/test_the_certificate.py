@@ -2,8 +2,6 @@
 
 import socket
 import ssl
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import trustme
@@ -11,6 +9,7 @@ import trustme
 from appliance.tls.certificate import CERTIFICATE, KEY
 from tests.e2e.submission.client import Raw, endpoint, smtp
 from tests.running_appliance import Running, appliance
+from tests.waiting import wait_until
 
 
 def shown(running: Running, authority: trustme.CA | None = None) -> bytes:
@@ -27,14 +26,6 @@ def shown(running: Running, authority: trustme.CA | None = None) -> bytes:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look often, for a few seconds."""
-    deadline = time.monotonic() + 8
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_generated_one_stays(tmp_path: Path) -> None:
     """It is made at the first start, readable by its owner only, trusted by clients that have it, and kept."""
     with appliance(tmp_path) as running:
@@ -49,7 +40,6 @@ def test_a_generated_one_stays(tmp_path: Path) -> None:
 
 
 def write(directory: Path, authority: trustme.CA, name: str) -> tuple[Path, Path]:
-    """A certificate and its key, as an ACME client puts them there."""
     made = authority.issue_cert(name)
     chain, key = directory / "chain.pem", directory / "key.pem"
     made.private_key_pem.write_to_path(key)

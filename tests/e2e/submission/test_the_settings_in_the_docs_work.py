@@ -20,7 +20,6 @@ PHPMAILER = find("phpmailer")
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all."""
     with appliance(tmp_path_factory.mktemp("settings")) as started:
         yield started
 
@@ -49,13 +48,11 @@ def run(running: Running, *command: str, given: str = "") -> None:
 
 @needs("swaks")
 def test_swaks(running: Running) -> None:
-    """The line as it stands."""
     run(running, "sh", "-c", settings(running, "swaks"))
 
 
 @needs("msmtp")
 def test_msmtp(running: Running, tmp_path: Path) -> None:
-    """The file, and a message on the input."""
     file = tmp_path / "msmtprc"
     file.write_text(settings(running, "msmtp") + f"tls_trust_file {running.data_dir / CERTIFICATE}\n")
     file.chmod(0o600)
@@ -65,7 +62,6 @@ def test_msmtp(running: Running, tmp_path: Path) -> None:
 
 @needs("django")
 def test_django(running: Running) -> None:
-    """The settings, and send_mail."""
     script = (
         "import types, sys\nfrom django.conf import settings\nfrom django.core.mail import send_mail\n"
         f"module = types.ModuleType('site_settings')\nexec({settings(running, 'Django')!r}, module.__dict__)\n"
@@ -78,7 +74,6 @@ def test_django(running: Running) -> None:
 @needs("ruby")
 @needs("rails")
 def test_rails(running: Running) -> None:
-    """The settings, given to the part of Rails that sends."""
     script = f"""
 require "logger"
 require "ostruct"
@@ -99,7 +94,6 @@ Hello.hello.deliver_now
 @needs("php")
 @needs("phpmailer")
 def test_wordpress(running: Running, tmp_path: Path) -> None:
-    """The plugin, given the library with which WordPress sends."""
     plugin, script = tmp_path / "plugin.php", tmp_path / "send.php"
     plugin.write_text(settings(running, "WordPress"))
     script.write_text(f"""<?php
@@ -118,7 +112,6 @@ $mailer->send();
 @needs("node")
 @needs("nodemailer")
 def test_nodemailer(running: Running) -> None:
-    """The transport, and a message."""
     script = (
         'const nodemailer = require("nodemailer");\n'
         + settings(running, "nodemailer")

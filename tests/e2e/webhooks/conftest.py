@@ -21,13 +21,11 @@ DELAYS = 'retry_delays = ["100ms", "200ms", "300ms", "300ms", "300ms", "300ms"]'
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all of it is."""
     return tmp_path_factory.mktemp("webhooks")
 
 
 @pytest.fixture(scope="session")
 def receiver(directory: Path) -> Iterator[Hooks]:
-    """The customers' server."""
     with hooks(directory) as started:
         yield started
 
@@ -46,7 +44,6 @@ def running(
 
 @pytest.fixture(scope="session")
 def client(running: Running) -> Iterator[httpx.Client]:
-    """The connections all customers share."""
     with running.client(headers={}) as opened:
         yield opened
 
@@ -66,5 +63,4 @@ def new_customer(running: Running, client: httpx.Client, receiver: Hooks) -> New
 
 @pytest.fixture
 def customer(new_customer: NewCustomer) -> Customer:
-    """One of them."""
     return new_customer()

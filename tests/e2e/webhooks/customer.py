@@ -20,7 +20,6 @@ class Customer:
 
     @property
     def url(self) -> str:
-        """Where the webhook is."""
         return self.receiver.url(self.path)
 
     def request(self, method: str, path: str = "", **options: Any) -> httpx.Response:
@@ -28,7 +27,6 @@ class Customer:
         return self.manager.request(method, f"/v1/webhook{path}", **options)
 
     def save(self, **changes: Any) -> httpx.Response:
-        """One PUT; a field set to `...` is left out."""
         fields = {"url": self.url} | changes
         return self.request("PUT", json={name: value for name, value in fields.items() if value is not ...})
 
@@ -39,13 +37,11 @@ class Customer:
         return str(response.json()["secret"])
 
     def webhook(self) -> Any:
-        """The webhook as GET tells it."""
         response = self.request("GET")
         assert response.status_code == 200, response.text
         return response.json()["webhook"]
 
     def deliveries(self, **query: Any) -> list[Any]:
-        """A page of the history."""
         response = self.request("GET", "/deliveries", params=query)
         assert response.status_code == 200, response.text
         return list(response.json()["deliveries"])
@@ -59,5 +55,4 @@ class Customer:
         return eventually(self.deliveries, enough)
 
     def posts(self, count: int) -> list[Post]:
-        """What the receiver got, once there is so much of it."""
         return eventually(lambda: self.receiver.at(self.path), lambda found: len(found) >= count)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.delivery.test_the_dashboard_tells_the_story import ask
 from tests.e2e.delivery.world import delays, world
 from tests.fakes import webhook_server
 from tests.fakes.mx import FakeMx
@@ -23,7 +22,7 @@ async def test_a_delay_is_told_once(tmp_path: Path) -> None:
             server = FakeMx(answers={"RCPT": LATER})
             await made.domain("full.test", server)
             wanted = {"url": receiver.url("/hook"), "events": ["email.delayed", "email.delivered"]}
-            assert (await ask(made, "PUT", "/v1/webhook", wanted)).status_code == 200
+            assert (await made.ask("PUT", "/v1/webhook", wanted)).status_code == 200
             message = await made.send("ada@full.test")
             await made.tried(message)
             for attempt, hours in ((2, 2), (3, 4), (4, 6)):

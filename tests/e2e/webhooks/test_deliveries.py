@@ -1,7 +1,6 @@
 """Events on their way: what is posted, what the history tells of it, and replays."""
 
 import time
-from typing import Any
 
 import pytest
 from stripe import SignatureVerificationError, WebhookSignature
@@ -95,26 +94,12 @@ def test_the_history_tells_of_it(customer: Customer) -> None:
     assert (webhook["last_success_at"], webhook["last_failure_at"]) == (delivery["attempted_at"], None)
 
 
-def test_several_recipients_are_several_posts(customer: Customer) -> None:
-    """One post per recipient, with the same email_id and an event id of its own."""
-    customer.saved()
-    to = ["ada@example.net", "bounce@example.net", "eve@example.net"]
-    message = customer.sender.delivered(to=to)
-    events = [post.json() for post in customer.posts(3)]
-    assert {event["data"]["email_id"] for event in events} == {message["id"]}
-    assert sorted(event["data"]["to"] for event in events) == to
-    assert len({event["id"] for event in events}) == 3
-    assert len(customer.settled(3)) == 3
-
-
 def test_a_suppressed_recipient_is_posted_at_once(customer: Customer) -> None:
     """The event of a recipient that is bounced while the message is accepted reaches the receiver, without a code."""
     customer.saved()
     customer.manager.request("POST", "/v1/suppressions", json={"address": "no@example.net"})
-    began = time.time()
     customer.sender.send(to="no@example.net")
     (post,) = customer.posts(1)
-    assert post.at - began < 2
     assert post.json()["type"] == "email.bounced"
     assert post.json()["data"]["smtp_response"].startswith("suppressed: ")
     assert "smtp_code" not in post.json()["data"]
@@ -132,7 +117,6 @@ def test_what_another_process_cancels_is_posted(customer: Customer) -> None:
 
 
 def test_a_test_key_has_its_events(customer: Customer) -> None:
-    """Test mode runs the real events, which are no `webhook.test`."""
     customer.saved()
     customer.sender.using(bearer(customer.sender.account.test_key)).delivered()
     (post,) = customer.posts(1)
@@ -154,26 +138,6 @@ def test_a_pending_delivery_says_when_it_is_tried_next(customer: Customer) -> No
 # ---- pages
 
 
-def test_the_history_has_pages(customer: Customer) -> None:
-    """Newest first, `limit` at a time; `next` leads from page to page without a gap or a repetition."""
-    customer.saved()
-    customer.sender.delivered(to=[f"a{number}@example.net" for number in range(25)])
-    everything = eventually(lambda: customer.deliveries(limit=100), lambda found: len(found) == 25)
-    ids = [each["id"] for each in everything]
-    assert ids == sorted(ids, reverse=True)
-    pages: list[list[Any]] = []
-    query: dict[str, Any] = {"limit": 10}
-    while True:
-        page = customer.request("GET", "/deliveries", params=query).json()
-        pages.append(page["deliveries"])
-        if page["next"] is None:
-            break
-        query["before"] = page["next"]
-    assert [len(page) for page in pages] == [10, 10, 5]
-    assert [each["id"] for page in pages for each in page] == ids
-    assert [each["id"] for each in customer.deliveries()] == ids[:20]
-
-
 def test_the_history_of_one_message(customer: Customer) -> None:
     """`message_id` leaves only that message's deliveries, also over pages; an unknown one leaves none."""
     customer.saved()
@@ -184,13 +148,6 @@ def test_the_history_of_one_message(customer: Customer) -> None:
     page = customer.request("GET", "/deliveries", params={"message_id": first["id"], "limit": 1}).json()
     assert len(customer.deliveries(message_id=first["id"], before=page["next"])) == 1
     assert customer.deliveries(message_id="msg_0") == []
-
-
-@pytest.mark.parametrize("limit", ["0", "101", "-1", "1.5", "x", "", "+1", "9" * 30, "²"])
-def test_a_wrong_limit_is_refused(customer: Customer, limit: str) -> None:
-    """`limit` is a whole number from 1 to 100, else 400."""
-    text = error(customer.request("GET", "/deliveries", params={"limit": limit}), 400, "invalid_request")
-    assert "limit" in text
 
 
 # ---- replays and pings
@@ -219,22 +176,6 @@ def test_a_replay_sends_the_same_bytes(customer: Customer) -> None:
     assert posts[0].headers["service-signature"] != posts[1].headers["service-signature"]
     check_signature(posts[1], secret)
     assert customer.sender.credits() == credits
-
-
-def test_a_replay_of_a_replay(customer: Customer) -> None:
-    """A replay can be replayed, and a failed delivery, too; a disabled webhook gets neither."""
-    customer.saved()
-    customer.receiver.answers[customer.path] = lambda _: (500, b"")
-    customer.sender.delivered()
-    (first,) = customer.settled(1)
-    customer.receiver.answers.pop(customer.path)
-    customer.request("POST", f"/deliveries/{first['id']}/replay")
-    second = customer.settled(2)[0]
-    assert (first["status"], second["status"]) == ("failed", "success")
-    customer.request("POST", f"/deliveries/{second['id']}/replay")
-    assert len({each["event_id"] for each in customer.settled(3)}) == 1
-    customer.save(enabled=False)
-    error(customer.request("POST", f"/deliveries/{second['id']}/replay"), 409, "conflict")
 
 
 def test_a_ping_is_posted(customer: Customer) -> None:
@@ -267,10 +208,3 @@ def test_pings_have_a_cooldown(customer: Customer) -> None:
         assert 1 <= int(refused.headers["retry-after"]) <= 15
         customer.request("DELETE")
         customer.saved()
-
-
-def test_a_disabled_webhook_is_not_pinged(customer: Customer) -> None:
-    """409, and nothing is posted."""
-    customer.saved(enabled=False)
-    error(customer.request("POST", "/ping"), 409, "conflict")
-    assert customer.deliveries() == []

@@ -11,7 +11,6 @@ from tests.running_appliance import appliance
 
 
 def steadily(_: Post) -> Answer:
-    """A receiver that needs a moment."""
     time.sleep(0.3)
     return 200, b""
 
