@@ -15,8 +15,8 @@ from appliance.cli.output import counted, file_errors, printable, progress_bar, 
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
+    from appliance.backup.archive import Verified
     from appliance.backup.restore import Restored
-    from appliance.backup.verify import Verified
 
 
 def _file(value: str) -> Path:
@@ -70,7 +70,7 @@ def backup(file: Path, as_json: bool) -> None:
 @common
 def verify(file: Path, as_json: bool) -> None:
     """Check that the backup in FILE is complete and can be restored."""
-    from appliance.backup.verify import verify as verify_backup
+    from appliance.backup.archive import verify as verify_backup
 
     with _file_errors(file), progress_bar("verify") as report:
         verified = verify_backup(file, report)

@@ -11,7 +11,7 @@ from appliance.cli.options import CommandGroup, common, named_config
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
-    from appliance.config.fields import Setting
+    from appliance.config.values import Setting
 
 
 MASKED = "***"  # instead of a secret

@@ -59,7 +59,7 @@ def load_settings() -> "Config":
     from appliance.config.load import EMBEDDED_VARIABLES as VARIABLES
     from appliance.config.load import embedded, load
     from appliance.config.settings import Config
-    from appliance.system.instance_lock import read_note
+    from appliance.system.data_directory import read_note
 
     meta = click.get_current_context().meta
     if not isinstance(meta.get(_SETTINGS), Config):
@@ -218,7 +218,7 @@ async def installation_key(store: "Store", settings: "Config") -> bytes:
 
 async def server_runs(store: "Store", settings: "Config") -> bool:
     """Whether a server, or any node of a cluster, runs on this database."""
-    from appliance.system.instance_lock import is_running
+    from appliance.system.data_directory import is_running
 
     if settings.store.url:
         return bool(await store.engine.hosts())
@@ -348,7 +348,7 @@ def only_account(name: str | None = None) -> str:
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: become its owner if root, check access, complete an interrupted restore."""
     from appliance.backup.unfinished import settle
-    from appliance.system.ownership import become_owner
+    from appliance.system.data_directory import become_owner
 
     data_dir = settings.server.data_dir
     become_owner(data_dir)

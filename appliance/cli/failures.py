@@ -33,7 +33,7 @@ from appliance.store import (
     UnfinishedCopy,
     UpgradeRefused,
 )
-from appliance.system.instance_lock import LOCK_FILE, AlreadyRunning
+from appliance.system.data_directory import LOCK_FILE, AlreadyRunning
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.

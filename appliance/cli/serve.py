@@ -150,7 +150,7 @@ async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
     from appliance import first_start
     from appliance.config.load import HTTP_PORT_VARIABLE, SMTP_PORT_VARIABLE
     from appliance.environment import Environment
-    from appliance.system.instance_lock import write_note
+    from appliance.system.data_directory import write_note
     from appliance.telemetry import log
     from appliance.telemetry.log import write_all
 

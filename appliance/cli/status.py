@@ -92,7 +92,7 @@ def health(as_json: bool) -> None:
     import http.client
     import ssl
 
-    from appliance.system.instance_lock import read_note
+    from appliance.system.data_directory import read_note
 
     settings = database.load_settings()
     first, data_dir = settings.http.bind[0], settings.server.data_dir
@@ -130,7 +130,7 @@ def show_status(as_json: bool) -> None:
     from appliance.doctor.examination import Examination
     from appliance.environment import Environment
     from appliance.report.explain import span
-    from appliance.system.instance_lock import is_running, read_note
+    from appliance.system.data_directory import is_running, read_note
 
     settings, now = database.load_settings(), Environment().now()
     data_dir, hostname = settings.server.data_dir, settings.server.hostname

@@ -84,7 +84,7 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
 @contextmanager
 def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
     from appliance.store import FILE_NAME, copy_source
-    from appliance.system.instance_lock import only_server
+    from appliance.system.data_directory import only_server
 
     data_dir = settings.server.data_dir
     with only_server(data_dir) if data_dir.exists() else nullcontext():
@@ -97,7 +97,7 @@ def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
 @contextmanager
 def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
     from appliance.store import FILE_NAME, copy_target
-    from appliance.system.instance_lock import only_server
+    from appliance.system.data_directory import only_server
 
     if isinstance(where, str):
         with copy_target(where) as target:

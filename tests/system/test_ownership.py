@@ -24,7 +24,7 @@ OWNER = pwd.getpwuid(65534)
 AS_BINARY = """
 import sys, types
 from pathlib import Path
-from appliance.system import ownership
+from appliance.system import data_directory as ownership
 archive = types.SimpleNamespace(_filename=sys.argv[1])
 sys.modules["pyimod02_importers"] = types.SimpleNamespace(pyz_archive=archive)
 ownership.become_owner(Path(sys.argv[2]))

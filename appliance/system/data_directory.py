@@ -1,4 +1,4 @@
-"""Allows only one server on a data directory: two would deliver the same mail twice.
+"""The data directory: only one server runs on it, its owner runs root's commands, and its secret files are private.
 
 The lock is on the directory itself, because a deleted lock file would lock nothing. The lock file is locked as well,
 for earlier versions and for file systems that cannot lock directories.
@@ -8,6 +8,8 @@ import errno
 import fcntl
 import json
 import os
+import pwd
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,6 +20,7 @@ NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, err
 LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not look like a server
 LOCK_PAUSE = 0.05  # seconds between two tries
 NOTE_BYTES = 4096
+ROOT_UID = 0
 
 
 class AlreadyRunning(Exception):
@@ -26,7 +29,7 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def only_server(data_dir: Path) -> Iterator[None]:
-    """Hold the directory's locks; the system releases them when the process ends."""
+    """Hold the directory's locks: two servers would deliver the same mail twice."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as locks:
         for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
@@ -83,3 +86,66 @@ def read_note(data_dir: Path) -> dict[str, int]:
     except (OSError, ValueError):
         return {}
     return {key: value for key, value in note.items() if type(value) is int} if isinstance(note, dict) else {}
+
+
+def become_owner(directory: Path) -> None:
+    """Turn root into the directory's owner: so the server can open new files, and root follows no link of its user.
+
+    Exits with one line if that user may not read this program, whose modules are loaded when they are needed.
+    """
+    if os.geteuid() != ROOT_UID or not directory.is_dir() or (facts := directory.stat()).st_uid == ROOT_UID:
+        return
+    unpacked = Path(getattr(sys, "_MEIPASS", "/"))
+    if not unpacked.stat().st_mode & 0o001:  # the single binary has unpacked its files for root alone
+        for path in (unpacked, *unpacked.rglob("*")):
+            path.chmod(0o755)
+    program = _keep_readable()
+    os.environ.pop("HOME", None)  # root's, where this user may not even look: libpq takes that for a fault
+    try:
+        entry = pwd.getpwuid(facts.st_uid)
+    except KeyError:  # a number without a name
+        os.setgroups([])
+        os.setgid(facts.st_gid)
+    else:
+        os.environ |= {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+        os.initgroups(entry.pw_name, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+    os.setuid(facts.st_uid)
+    if not os.access(program, os.R_OK):
+        place = sys.executable if getattr(sys, "frozen", False) else Path(__file__).parents[1]
+        whose = f"{os.environ.get('USER', facts.st_uid)}, the owner of {directory}"
+        sys.exit(f"Error: {place} cannot be read by {whose}: move it to a directory such as /usr/local/bin")
+
+
+def _keep_readable() -> str:
+    """Return the file that modules are loaded from.
+
+    PyInstaller's reader opens the single binary again for each module. By its descriptor it can be opened even below a
+    directory that only root may enter, such as a home directory.
+    """
+    archive = getattr(sys.modules.get("pyimod02_importers"), "pyz_archive", None)
+    if archive is None:
+        return sys.executable if getattr(sys, "frozen", False) else __file__
+    archive._filename = f"/proc/self/fd/{os.open(archive._filename, os.O_RDONLY)}"
+    return str(archive._filename)
+
+
+def sync(path: Path) -> None:
+    """Sync a file or a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_private_file(file: Path, content: bytes) -> None:
+    """Write a small file that only its owner may read: whole or not at all, and synced to disk."""
+    draft = file.with_name(f".{file.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(content)
+    sync(draft)
+    draft.rename(file)
+    sync(file.parent)  # else a crash could bring the old name back
