@@ -59,7 +59,8 @@ def backup(file: Path, as_json: bool) -> None:
     database.prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")
-    with database.explained(settings), _file_errors(file), progress_bar("backup") as report:
+    denied = "backup runs as the owner of the data directory: name a directory that this user can write to"
+    with database.explained(settings), _file_errors(file, denied), progress_bar("backup") as report:
         try:
             made = make(data_dir, settings.server.hostname, file.absolute(), Environment(), report)
         except NotMade as reason:
@@ -100,8 +101,9 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
 
     \b
     Examples:
-      appliance restore /var/backups/appliance/2026-11-15.tar
-      appliance restore /var/backups/appliance/2026-11-15.tar --force
+      sudo systemctl stop appliance
+      sudo appliance restore /var/backups/appliance/2026-11-15.tar --force
+      sudo systemctl start appliance
     """
     import trio
 
@@ -161,13 +163,15 @@ def _minute(moment: str) -> str:
 
 
 @contextmanager
-def _file_errors(file: Path) -> "Iterator[None]":
-    """Turn a broken backup file or an OSError into one line."""
+def _file_errors(file: Path, denied: str = "run the command with sudo") -> "Iterator[None]":
+    """Turn a broken backup file or an OSError into one line; `denied` is the remedy for missing permissions."""
     from appliance.backup.archive import BrokenBackup
 
     try:
         yield
     except BrokenBackup as reason:
-        raise click.ClickException(printable(f"{file} is not a backup that can be restored: {reason}")) from None
+        text = f"{file} is not a backup that can be restored: {reason}. Use another copy, or an earlier backup."
+        raise click.ClickException(printable(text)) from None
     except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {system_text(error)}") from None
+        remedy = f"; {denied}" if isinstance(error, PermissionError) else ""
+        raise click.ClickException(f"{error.filename or file}: {system_text(error)}{remedy}") from None
