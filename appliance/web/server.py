@@ -14,15 +14,14 @@ from typing import Any
 import h11
 import trio
 
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings
 from appliance.config.settings import Config, HttpSettings
 from appliance.net.connection_server import ConnectionServer, ConnectionTable, KnownNetworks, listen
 from appliance.net.dial import ONE_WRITE_BYTES, FastSocketStream
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls import certificate
-from appliance.tls.certificate import Certificate
-from appliance.tls.certificate_files import http_files
+from appliance.tls.certificate import Certificate, http_files
 from appliance.web import hypercorn_parts as hypercorn
 from appliance.web.http1 import Application, Http1, Peer
 from appliance.web.hypercorn_parts import ASGIWrapper, Lifespan, WorkerContext, hypercorn_config

@@ -11,8 +11,7 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from appliance.tls.certificate import verifying_context
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import generate, verifying_context
 from appliance.webhook.http import Posted
 from appliance.webhook.post import Poster
 from tests.fakes.dns import ZoneResolver
