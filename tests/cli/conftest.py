@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from appliance.keys import passwords
 from tests.cli.shell import Shell
 
 
@@ -12,7 +11,6 @@ from tests.cli.shell import Shell
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
-    monkeypatch.setitem(passwords.ARGON2, "memory_cost", 64)  # hashes that take no time
     return Shell(tmp_path)
 
 
