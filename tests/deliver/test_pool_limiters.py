@@ -29,6 +29,12 @@ MINUTE = 60 * SECOND
 RARELY = Intervals(publish=30.0, close_idle=30.0, save_warmup=30.0)  # hours have many seconds
 
 
+@pytest.fixture(autouse=True)
+def seldom_checked_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days have many seconds."""
+    monkeypatch.setattr("appliance.concurrency.wake.CLOCK_CHECK_INTERVAL", 60.0)
+
+
 def zone() -> dict[str, dict[str, list[str]]]:
     """Google with two customers' domains, and an attacker's domain that names a Google host where no server listens."""
     return {
