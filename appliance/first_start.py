@@ -11,7 +11,7 @@ import shlex
 import trio
 
 from appliance.config.settings import Config
-from appliance.keys.passwords import hash_password
+from appliance.keys.secrets import hash_password
 from appliance.store import Store
 from appliance.store.accounts import FirstAccount
 

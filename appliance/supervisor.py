@@ -30,7 +30,7 @@ from appliance.errors import StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
-from appliance.intake.services import IntakeServices, build_services
+from appliance.intake.accept import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
@@ -40,7 +40,7 @@ from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, has_secrets, open_store
-from appliance.store.faults import OnFault
+from appliance.store.engine import OnFault
 from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server

@@ -48,7 +48,6 @@ LONG = (
     "tests/deliver/test_warmup.py",
     "tests/feedback/test_hostile.py",
     "tests/intake/test_login_throttle.py",
-    "tests/message/test_dkimpy_verifies_two_thousand_messages.py",
     "tests/message/test_compose.py",
     "tests/message/test_dkim.py",
     "tests/message/test_reader.py",

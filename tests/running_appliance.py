@@ -18,7 +18,7 @@ from typing import IO, Any
 import httpx
 import trio
 
-from appliance.keys.passwords import hash_password
+from appliance.keys.secrets import hash_password
 from appliance.model.accounts import Role, Scope
 from appliance.store import Store
 from tests import engines

@@ -1,7 +1,7 @@
 """Mail in a store without a client that sends it: messages as if accepted, and outcomes as if tried."""
 
 from appliance.environment import Environment
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import WebhookSecrets
 from appliance.model.accounts import Role
 from appliance.model.mail import (
     Attempt,

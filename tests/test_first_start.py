@@ -8,7 +8,7 @@ from appliance.config.load import embedded, parse
 from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.first_start import ACCOUNT, DOMAIN, EMAIL, greeting
-from appliance.keys.passwords import password_matches
+from appliance.keys.secrets import password_matches
 from appliance.store import open_store
 
 URL = "http://127.0.0.1:8080"

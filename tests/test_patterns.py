@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Refused
-from appliance.message import addresses, json_faults, request, seven_bit, submitted_header
+from appliance.message import addresses, decoding, request, seven_bit
 from appliance.web import fast_post
 from appliance.webhook import connect, fast_answer
 from appliance.webhook.connect import NotPosted
@@ -120,7 +120,7 @@ ROUNDS = 5
 
 def read_from(value: str) -> None:
     """The patterns of a From, without the limit on its length that stands in front of them."""
-    submitted_header._split(value)
+    decoding._split(value)
 
 
 def read_url(path: str) -> None:
@@ -148,7 +148,7 @@ def write_request_head(value: str) -> None:
 
 def read_header(header: str) -> None:
     """The pattern of a submitted header; lone CR and LF are refused before it."""
-    submitted_header._FIELD.findall(header.encode())
+    decoding._FIELD.findall(header.encode())
 
 
 def read_address(text: str) -> None:
@@ -171,7 +171,7 @@ def read_json(body: str) -> None:
 
 def walk_json(body: str) -> None:
     """Every token of a body."""
-    json_faults.scan(body.encode(), len(body))
+    request.scan(body.encode(), len(body))
 
 
 HOSTILE: list[tuple[Callable[[str], None], str, str, str]] = [

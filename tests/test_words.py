@@ -79,14 +79,8 @@ NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rul
 STILL_TO_REWRITE: frozenset[str] = frozenset(
     {
         "appliance/cli",
-        "appliance/feedback",
-        "appliance/inbound",
-        "appliance/intake",
-        "appliance/message",
-        "appliance/model",
         "appliance/report",
         "appliance/store",
-        "appliance/submission",
         "appliance/tls",
         "appliance/web",
         "appliance/webhook",

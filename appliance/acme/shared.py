@@ -28,7 +28,7 @@ from appliance.config.settings import AcmeSettings
 from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.store import Store
-from appliance.store.shared_certificates import ACME_CHORE
+from appliance.store.installation import ACME_CHORE
 from appliance.system.private_file import write_private_file
 from appliance.telemetry.log import get_logger
 from appliance.tls.certificate_files import ACME_FILE

@@ -20,13 +20,13 @@ from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import AllWaiting
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import NO_SPACE_ERRNOS, RESCUED, DiskFault, DiskFull, failed_writing, open_store, sync
+from appliance.store import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing, open_store, sync
 from appliance.store.pools import EVERY, RESTORED
 from appliance.system.instance_lock import only_server
 from appliance.system.ownership import become_owner
 
 VERIFYING = 0.7  # share of the work
-REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # SQLite recreates -shm
+REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE)  # SQLite recreates -shm
 
 
 class NotRestored(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import RESCUED, sync
+from appliance.store import sync
 from appliance.system.instance_lock import only_server
 
 # Prefixes of directories:
@@ -22,7 +22,7 @@ ASIDE = "before-restore-"  # keeps the replaced files
 BEFORE = "before"  # the name of the latter inside the former
 
 # A stale log would corrupt another database. The database goes first: without it there is no installation.
-REMOVED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", f"{DATABASE}{RESCUED}")
+REMOVED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
 
 
 class RestoreInterrupted(Exception):

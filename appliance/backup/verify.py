@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.backup import archive
-from appliance.keys.dkim_keys import open_sealed as open_signing_key
+from appliance.keys.dkim_keys import open_signing_key
 from appliance.keys.keyfile import UnsealError
-from appliance.keys.totp import open_sealed as open_totp_secret
-from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
+from appliance.keys.secrets import open_totp_secret, open_webhook_secret
 from appliance.store import Contents, Damaged, NewerDatabase, examine_inside
 
 READING = 0.5  # share of the work; the rest is the database's own check

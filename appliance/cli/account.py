@@ -284,7 +284,7 @@ def _read_password(password_stdin: bool) -> bytes:
 
 def _hash(typed: bytes) -> str:
     from appliance.intake import account_rules
-    from appliance.keys import passwords
+    from appliance.keys import secrets
 
     with database.refusals():
-        return passwords.hash_password(account_rules.password(typed))
+        return secrets.hash_password(account_rules.password(typed))

@@ -20,7 +20,6 @@ from appliance.net.local_addresses import bind_error, binds
 from appliance.store import (
     FILE_NAME,
     NO_SPACE_ERRNOS,
-    CopyWaits,
     DamagedDatabase,
     DatabaseFault,
     DatabaseRefused,
@@ -104,7 +103,7 @@ def _line(error: BaseException, config: Config) -> str | None:
         isinstance(error, NewerDatabase | OlderDatabase | UnfinishedCopy) and config.store.url
     ):
         return f"store.url: {error}"
-    if isinstance(error, NewerDatabase | OlderDatabase | UpgradeRefused | CopyWaits | UnfinishedCopy):
+    if isinstance(error, NewerDatabase | OlderDatabase | UpgradeRefused | UnfinishedCopy):
         return f"{file}: {error}"
     if isinstance(error, DamagedDatabase):
         return f"{file}: {damaged(error)}"

@@ -263,7 +263,7 @@ def _run(words: list[str]) -> str:
 def _send(key: str, fields: Json, *, allow_send: bool) -> str:
     from appliance.environment import Environment
     from appliance.errors import Code, Refused
-    from appliance.intake.services import build_services
+    from appliance.intake.accept import build_services
     from appliance.message.request import decode
 
     settings, env, body = database.load_settings(), Environment(), json.dumps(fields).encode()

@@ -274,7 +274,7 @@ async def _create(
     known: "Account | None", name: str, email: str, domain: str, settings: "Config", store: "Store"
 ) -> _Sender:
     from appliance.intake import account_rules
-    from appliance.keys.passwords import hash_password
+    from appliance.keys.secrets import hash_password
     from appliance.model.accounts import Role, Scope
 
     password = key = None

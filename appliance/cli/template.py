@@ -153,7 +153,7 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
       appliance template push templates --dry-run
       appliance template push acme templates
     """
-    from appliance.feedback.unsubscribe import UnsubscribeLinks
+    from appliance.feedback.return_path import UnsubscribeLinks
 
     settings, (folder, templates, unknown) = database.load_settings(), dir
     if not UnsubscribeLinks(b"", settings.http.base_url).usable:

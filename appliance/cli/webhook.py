@@ -72,7 +72,7 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
       appliance webhook set acme https://hooks.acme.example/mail --disable
     """
     from appliance.environment import Environment
-    from appliance.keys.webhook_secrets import WebhookSecrets
+    from appliance.keys.secrets import WebhookSecrets
     from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookOptions
 
     settings = database.load_settings()

@@ -126,7 +126,7 @@ class TurnQueue(Generic[Owner, Item]):
 
 # ---- worker threads
 #
-# - Work whose estimated cost (`appliance.message.cost`) is within `ON_LOOP` runs at once, on the event loop.
+# - Work whose estimated cost (`cost_of_…` in `message/`) is within `ON_LOOP` runs at once, on the event loop.
 # - All other work runs on `THREADS` threads: the waiting owner (account) that has used the least time is next.
 # - After a job its thread rests as long as the job took, up to `LONGEST_REST`: pure-Python work holds the interpreter
 #   lock, and the event loop would otherwise compete for it all the time.

@@ -20,7 +20,7 @@ from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
-from appliance.store.new_mail import NewMail
+from appliance.store.queue import NewMail
 from appliance.tls.certificate import verifying_context
 
 

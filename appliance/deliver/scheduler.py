@@ -29,7 +29,7 @@ from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.store import Store
-from appliance.store.new_mail import NewMail, due_recipients
+from appliance.store.queue import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 

@@ -8,7 +8,7 @@ from appliance.dns.records import RETURN_PATH_KINDS, RecordKind
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.dns.wire import Mx
 from appliance.doctor import Finding, FindingLevel, RecordToPublish, not_looked_up, ok, warning
-from appliance.feedback.dmarc_policy import DmarcState, next_step
+from appliance.feedback.dmarc import DmarcState, next_step
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.reports import DmarcStanding
 

@@ -15,10 +15,10 @@ from appliance.doctor import Finding, database_server, domains, machine, names, 
 from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
-from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
-from appliance.keys.dkim_keys import open_sealed as open_signing_key
+from appliance.feedback.dmarc import PROPOSAL_DAYS
+from appliance.keys.dkim_keys import open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
-from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
+from appliance.keys.secrets import open_webhook_secret
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.model.feedback import ComplaintRate
 from appliance.model.queue import PoolHold

@@ -1,9 +1,8 @@
-"""Complaints of mailbox providers: feedback reports (RFC 5965) as Yahoo, Comcast and Validity send them, and the older
-form of Microsoft's JMRP, which only attaches the message. No I/O, nothing raises.
+"""Reads complaints of mailbox providers: feedback reports (RFC 5965), and the older form of Microsoft's JMRP, which
+only attaches the message. No I/O, nothing raises.
 
-Providers often remove the recipient from a report. What leads to the recipient is what we wrote into the message: the
-token of its return path or of its address to unsubscribe, in whatever field the provider kept it, and its DKIM
-signature with its Message-ID. All are candidates: the caller checks them.
+Providers often remove the recipient from a report. The message itself identifies it: by the token of its return path or
+its unsubscribe address, in any field, or by its DKIM signature and Message-ID. The caller checks these candidates.
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import Final
 
 from appliance.feedback.mime import ReceivedMail, field_groups, first_value, open_mail
 from appliance.message.decoding import one_line
-from appliance.message.dkim_verify import HeaderSignature, header_signatures
+from appliance.message.dkim import HeaderSignature, header_signatures
 
 RETURN_PATHS: Final = 20  # candidates in one report
 _SHOWN: Final = 255  # characters of a field
@@ -38,11 +37,8 @@ class FeedbackType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """One report; a field is empty or None where the report has none that can be read."""
-
     feedback_type: FeedbackType
-    reporter: str = ""  # the User-Agent, or who sent the report
-    recipients: tuple[str, ...] = ()  # where the provider tells
+    reporter: str = ""  # the User-Agent, or the sender of the report
     return_paths: tuple[str, ...] = ()  # addresses that look like ours, in lower case; not checked
     message_id: str = ""  # without its angle brackets
     signatures: tuple[HeaderSignature, ...] = ()  # of the message inside; not verified
@@ -53,10 +49,9 @@ class Complaint:
 
 
 def read_complaint(mime: bytes, *, attached: bool = False) -> Complaint | None:
-    """The report in this message; None when it is none.
+    """Return the complaint in a message, or None.
 
-    With `attached` any message that has another one attached, and is no bounce, is a complaint: for what comes to the
-    address of complaints, where providers without a format of their own send it.
+    `attached`: any mail with an attached message that is not a bounce is a complaint, as some providers send them.
     """
     mail = open_mail(mime)
     part = mail.part("/feedback-report")
@@ -73,30 +68,14 @@ def read_complaint(mime: bytes, *, attached: bool = False) -> Complaint | None:
 
 def _complaint(mail: ReceivedMail, fields: dict[str, str]) -> Complaint:
     inside = mail.embedded
-    told = [fields.get("original-rcpt-to", ""), first_value(inside, "x-hmxmroriginalrecipient")]
     kept = [*fields.values(), *(value for _, value in inside)]
     paths = _RETURN_PATH.findall(" ".join(kept)[:_SEARCHED])
+    name = fields.get("feedback-type", "").lower().strip()
     message_id = _MESSAGE_ID.search(first_value(inside, "message-id"))
     return Complaint(
-        feedback_type=_type(fields.get("feedback-type", "")),
-        reporter=_shown(fields.get("user-agent", "") or mail.header("from")),
-        recipients=tuple(dict.fromkeys(address for value in told if (address := _address(value)))),
+        feedback_type=next((kind for kind in FeedbackType if kind == name), FeedbackType.OTHER),
+        reporter=one_line(fields.get("user-agent", "") or mail.header("from"))[:_SHOWN],
         return_paths=tuple(dict.fromkeys(path.lower().rstrip(".") for path in paths))[:RETURN_PATHS],
         message_id=message_id[1] if message_id else "",
         signatures=tuple(header_signatures(mail.embedded_bytes)),
     )
-
-
-def _type(value: str) -> FeedbackType:
-    name = value.lower().strip()
-    return next((kind for kind in FeedbackType if kind == name), FeedbackType.OTHER)
-
-
-def _shown(value: str) -> str:
-    return one_line(value)[:_SHOWN]
-
-
-def _address(value: str) -> str:
-    """The bare address of a field: `<a@b.c>`, `a@b.c`, `rfc822; a@b.c`."""
-    bare = value.rpartition(";")[2].rpartition("<")[2].partition(">")[0].strip()
-    return _shown(bare) if 0 < bare.find("@") < len(bare) - 1 and " " not in bare else ""

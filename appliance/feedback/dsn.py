@@ -1,21 +1,21 @@
-"""What a message says that was sent back to the return path of one recipient: that the mail bounced, is delayed or
-arrived, or that a person's mailbox answers by itself. No I/O, nothing raises.
+"""Reads mail that a server or person sent to the return path of one recipient: a bounce, a delay, a delivery, or an
+automatic reply. No I/O, nothing raises.
 
-The token of the address names the recipient; the message only says what happened to it. The rules, from the top; the
-first that fits decides:
+The token of the address identifies the recipient; the mail only says what happened. The first rule that matches
+decides:
 
-1. A delivery status (RFC 3464, RFC 6533), as a part or as lines in the text: the group of fields for our address; else,
-   if all groups agree on what happened, the first.
-2. A disposition (RFC 8098): refused by the recipient's own filter, or seen.
-3. A challenge: the sender is asked to confirm. No person will.
-4. An automatic answer (RFC 3834), which may say anything about its writer: no bounce, whatever its words are. Mail
-   servers mark their bounces in the same way, so what a mail server writes is none.
-5. A bounce without a delivery status, as qmail, Exim, Exchange, Domino and others write them: by its phrases, and by
-   the SMTP reply or the status in it.
+1. A delivery status (RFC 3464, RFC 6533), as a part or as lines in the text: the group of fields for our address;
+   otherwise the first group, if all groups agree.
+2. A disposition (RFC 8098): refused by the recipient's own filter, or displayed.
+3. A challenge: the sender must confirm. No person will.
+4. An automatic reply (RFC 3834): not a bounce, whatever its words. Mail servers mark bounces in the same way, so mail
+   that a mail server wrote is not an automatic reply.
+5. A bounce without a delivery status, as qmail, Exim, Exchange, Domino and others write it: by its phrases, and by the
+   SMTP reply or status in it.
 6. Unknown.
 
-A failure blames the address only if the rule for its code, status and words (`reply_rules.toml`) suppresses it; where
-several recipients are reported and none is ours, only if that holds for all of them.
+A failure blames the address only if the rule for its code, status and words (`reply_rules.toml`) suppresses it. If the
+mail reports several recipients and none is ours, that must hold for all of them.
 """
 
 import re
@@ -29,21 +29,19 @@ from appliance.message.decoding import one_line
 from appliance.message.reader import ContentPart
 from appliance.model.mail import BounceClass
 
-WORDS_CHARACTERS: Final = 500  # kept of what the message says
-REMOTE_MTA_CHARACTERS: Final = 255
-_CANDIDATES: Final = 50  # SMTP replies looked at in a text
-_SUBJECT: Final = 500  # characters of a subject that are looked at
+WORDS_CHARACTERS: Final = 500  # of the reason that are kept
+_CANDIDATES: Final = 50  # SMTP replies compared in a text
+_SUBJECT: Final = 500  # characters of a subject that are searched
 _LINES: Final = 200  # of a text that are searched
-_REMOTE_CHARACTERS: Final = 16 * 1024  # of a text that are searched for a server's name: so many lines of 80
-_GROUPS: Final = 100  # recipients of one report that are compared
+_GROUPS: Final = 100  # recipients compared in one report
 
 _Reason = tuple[int | None, str | None, str]  # SMTP code, status, words
 
 
 class NoticeKind(StrEnum):
-    FAILED = "failed"  # given up
-    DELAYED = "delayed"  # still tried
-    DELIVERED = "delivered"  # arrived, was passed on, or was read
+    FAILED = "failed"
+    DELAYED = "delayed"  # the server retries
+    DELIVERED = "delivered"  # arrived, relayed, or read
     AUTO_REPLY = "auto_reply"
     CHALLENGE = "challenge"
     UNKNOWN = "unknown"
@@ -51,19 +49,16 @@ class NoticeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What a message says. `bounce_class` is None unless the delivery failed or is delayed."""
-
     kind: NoticeKind
-    code: int | None = None  # of SMTP
+    code: int | None = None  # SMTP
     status: str | None = None  # enhanced, as in `5.1.1`
     words: str = ""
-    remote_mta: str | None = None
-    bounce_class: BounceClass | None = None
+    bounce_class: BounceClass | None = None  # if the delivery failed or is delayed
     recipient_fault: bool = False
 
 
 def read_notice(mime: bytes, address: str | None = None) -> Notice:
-    """What this message says; `address` is that of the recipient the token names, where it is known."""
+    """Read a mail; `address` is that of the token's recipient, if known."""
     mail = open_mail(mime)
     for read in (_delivery_status, _disposition, _challenge, _auto_reply, _bounce_text):
         if (notice := read(mail, (address or "").lower())) is not None:
@@ -100,7 +95,7 @@ def _delivery_status(mail: ReceivedMail, address: str) -> Notice | None:
         return None
     groups = [group for group in field_groups(block) if group.keys() & {"action", "status", "diagnostic-code"}]
     ours = [group for group in groups if address and address in _addresses(group)]
-    # What the text says is about this recipient only if there is no other.
+    # The reason in the text applies to a recipient only if there is no other.
     reason = _reason(mail.text) if len(groups) == 1 else (None, None, "")
     chosen = (ours or groups)[:_GROUPS]
     notices = [notice for group in chosen if (notice := _reported(group, reason, mail.header("subject"))) is not None]
@@ -108,42 +103,41 @@ def _delivery_status(mail: ReceivedMail, address: str) -> Notice | None:
         return None
     first = notices[0]
     if any(notice.kind is not first.kind for notice in notices):
-        return Notice(kind=NoticeKind.UNKNOWN, words="recipients were told apart, and none is ours")
+        return Notice(kind=NoticeKind.UNKNOWN, words="the report differs by recipient and does not name ours")
     return first if all(notice.recipient_fault for notice in notices) else replace(first, recipient_fault=False)
 
 
 def _addresses(group: dict[str, str]) -> list[str]:
-    """The addresses of a group, without their type (RFC 3464 2.3.1 and 2.3.2)."""
-    found = (group.get(name, "") for name in ("final-recipient", "original-recipient", "x-actual-recipient"))
-    return [value.rpartition(";")[2].strip(" <>").lower() for value in found]
+    values = (group.get(name, "") for name in ("final-recipient", "original-recipient", "x-actual-recipient"))
+    return [value.rpartition(";")[2].strip(" <>").lower() for value in values]
 
 
 def _reported(group: dict[str, str], reason: _Reason, subject: str) -> Notice | None:
-    """What a group says; `reason` is what the text says, for a group without a reply."""
+    """Read a group; `reason`, from the text, is for a group without a reply."""
     action = group.get("action", "").lower().partition(" ")[0].rstrip(";,")
     field = _STATUS.search(group.get("status", ""))
     status = field[1] if field else None
     words = _without_type(group.get("diagnostic-code", ""))
-    code, told = _reply_in(words)
-    kind = _ACTIONS.get(action) or _CLASSES.get((status or told or str(code or ""))[:1])
+    code, in_reply = _reply_in(words)
+    kind = _ACTIONS.get(action) or _CLASSES.get((status or in_reply or str(code or ""))[:1])
     if kind is None:
         return None
     if not words and kind in (NoticeKind.FAILED, NoticeKind.DELAYED):
-        code, told, words = reason
+        code, in_reply, words = reason
     words = words or subject
-    # The reply itself says it best; the field of many servers is 5.0.0, or their own.
-    if told is not None and (status is None or not told.endswith(".0.0")):
-        status = told
-    return _notice(kind, code, status, words, _without_type(group.get("remote-mta", "")))
+    # The status in the reply is the most precise; the field of many servers is 5.0.0.
+    if in_reply is not None and (status is None or not in_reply.endswith(".0.0")):
+        status = in_reply
+    return _notice(kind, code, status, words)
 
 
 def _without_type(value: str) -> str:
-    """The value of a field that has a type in front: `smtp; 550 no`, `dns; mx.example.com`."""
+    """Remove the type of a value such as `smtp; 550 no`."""
     kind, semicolon, rest = value.partition(";")
     return rest.strip() if semicolon and len(kind) <= 30 and " " not in kind.strip() else value.strip()
 
 
-def _notice(kind: NoticeKind, code: int | None, status: str | None, words: str, remote_mta: str = "") -> Notice:
+def _notice(kind: NoticeKind, code: int | None, status: str | None, words: str) -> Notice:
     wrong = kind in (NoticeKind.FAILED, NoticeKind.DELAYED)
     rule = judge_reply(code, status, words)
     bounce_class = rule.bounce_class if wrong else None
@@ -154,16 +148,9 @@ def _notice(kind: NoticeKind, code: int | None, status: str | None, words: str, 
         code=code,
         status=status,
         words=_cut(words),
-        remote_mta=_host(remote_mta),
         bounce_class=bounce_class,
         recipient_fault=kind is NoticeKind.FAILED and rule.suppress,
     )
-
-
-def _host(remote_mta: str) -> str | None:
-    """The name alone: some add the address, or more."""
-    name = one_line(remote_mta).partition(" ")[0].rstrip(".")
-    return name[:REMOTE_MTA_CHARACTERS] or None
 
 
 def _cut(words: str) -> str:
@@ -171,21 +158,21 @@ def _cut(words: str) -> str:
 
 
 def _reply_in(line: str) -> tuple[int | None, str | None]:
-    """The code and the status of the most telling SMTP reply in a line; a status may stand alone."""
+    """Return the code and status of the most specific SMTP reply in a line, or a status alone."""
     best: tuple[int, int | None, str | None] = (-1, None, None)
-    for number, found in enumerate(_REPLY.finditer(line)):
+    for number, match in enumerate(_REPLY.finditer(line)):
         if number == _CANDIDATES:
             break
-        code, status = int(found[1]), found[2]
-        fits = status is not None and status[0] == found[1][0]
+        code, status = int(match[1]), match[2]
+        fits = status is not None and status[0] == match[1][0]
         weight = 2 * fits + (code // 10 in (45, 55, 42)) + (code // 100 == 5)
         if weight > best[0] and (fits or code // 100 in (4, 5)):
             best = (weight, code, status if fits else None)
-    _, code_found, status_found = best
-    if status_found is None and (alone := _STATUS.search(line)) is not None:
-        same = code_found is None or alone[1][0] == str(code_found)[0]
-        status_found = alone[1] if same else None
-    return code_found, status_found
+    _, best_code, best_status = best
+    if best_status is None and (alone := _STATUS.search(line)) is not None:
+        same_class = best_code is None or alone[1][0] == str(best_code)[0]
+        best_status = alone[1] if same_class else None
+    return best_code, best_status
 
 
 # ---- 2. dispositions
@@ -211,7 +198,7 @@ def _disposition(mail: ReceivedMail, _address: str) -> Notice | None:
     return Notice(kind=NoticeKind.DELIVERED if seen else NoticeKind.UNKNOWN, words=_cut(subject))
 
 
-# ---- 3. challenges, 4. automatic answers
+# ---- 3. challenges, 4. automatic replies
 
 _CHALLENGE_HEADERS: Final = frozenset(
     ("x-tmda-fingerprint", "x-boxbe", "x-spamarrest-verify", "x-challenge", "x-mailinblack", "x-bluebottle-request")
@@ -250,7 +237,7 @@ _DAEMON: Final = re.compile(
 
 
 def _by_daemon(mail: ReceivedMail) -> bool:
-    """Whether a mail server wrote it, by the sender or the subject."""
+    """Whether a mail server wrote the mail, by the sender or the subject."""
     named = mail.header("x-failed-recipients") or _DAEMON.search(mail.header("from"))
     return bool(named or _BOUNCED.search(mail.header("subject")[:_SUBJECT]))
 
@@ -268,13 +255,13 @@ def _auto_reply(mail: ReceivedMail, _address: str) -> Notice | None:
     subject = mail.header("subject")
     names = {name.lower() for name, _ in mail.headers}
     submitted = mail.header("auto-submitted").lower().lstrip()
-    answers = bool(
+    automatic = bool(
         submitted.startswith(("auto-replied", "auto-generated", "auto-notified"))
         or names & _AUTO_HEADERS
         or mail.header("precedence").lower().strip() in _AUTO_PRECEDENCE
     )
     vacation = _AUTO_SUBJECT.match(subject) is not None
-    if vacation or (answers and not _by_daemon(mail)):
+    if vacation or (automatic and not _by_daemon(mail)):
         return Notice(kind=NoticeKind.AUTO_REPLY, words=_cut(subject))
     return None
 
@@ -310,7 +297,7 @@ _ARRIVED: Final = re.compile(
     | \bdelivery\ status\ notification\ \((?:success|relay)\) | ^relayed: | ^delivered: | ^read:""",
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
-# From here on a text is the message that came back.
+# The start of the returned message in a text.
 _ORIGINAL: Final = re.compile(
     r"""^[\s>*=_-]*(?:(?:below\ this\ line\ is|this\ is)\ a\ copy\ of\ (?:the|your)\ message
     | (?:the\ )?(?:text|header|headers|contents|body)\ of\ (?:the|your)\ (?:original\ )?message
@@ -334,11 +321,6 @@ _BOILERPLATE: Final = re.compile(
     | \bcould\ not\ be\ (?:delivered|reached)\b | \bsent\ to\ you\ by | \bthe\ original\ message\ was\ received""",
     re.IGNORECASE | re.VERBOSE,
 )
-_REMOTE: Final = re.compile(
-    r"""(?:\b(?:host|server|connected\ to|generating\ server:|mta:|talking\ to|by|from)\s|^\s{0,8})
-    <?([a-z0-9](?:[a-z0-9-]{0,62}\.){1,8}[a-z]{2,24})\.?>?\s?[\[(]""",
-    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
-)
 
 
 def _bounce_text(mail: ReceivedMail, _address: str) -> Notice | None:
@@ -351,12 +333,11 @@ def _bounce_text(mail: ReceivedMail, _address: str) -> Notice | None:
     if not _by_daemon(mail) or not (code or status or _BOUNCED.search(heading)):
         return None
     kind = NoticeKind.DELAYED if _DELAYED.search(heading) else NoticeKind.FAILED
-    remote = _REMOTE.search(text[:_REMOTE_CHARACTERS])
-    return _notice(kind, code, status, words or subject, remote[1] if remote else "")
+    return _notice(kind, code, status, words or subject)
 
 
 def _ours(text: str) -> str:
-    """A text up to the message that came back in it."""
+    """Cut a text before the returned message."""
     kept: list[str] = []
     for line in text.splitlines()[:_LINES]:
         if kept and _ORIGINAL.match(line[:200]):
@@ -366,7 +347,7 @@ def _ours(text: str) -> str:
 
 
 def _reason(text: str) -> _Reason:
-    """The SMTP code, the status and the words of the lines in which a text says why."""
+    """Return the SMTP code, the status and the words of the lines that give the reason."""
     lines = _ours(text).splitlines()
     best = (-1, 0)
     for number, line in enumerate(lines):

@@ -1,10 +1,14 @@
-"""Opens received mail for the readers of this package: its header, its parts, and blocks of fields inside of parts.
+"""Opens received mail for the readers of this package: header, parts, blocks of fields, and an attached report. No I/O.
 
-The parsing is that of `message/reader.py`, which neither recurses nor backtracks. A message inside of the message is a
-part with its bytes; only its header is ever read. No I/O, nothing raises.
+`message/reader.py` parses the mail without recursion or backtracking. Of an attached message only the header is read. A
+compressed report may be written to expand without end, so the limits apply during expansion. An encrypted archive, one
+with several files and any other compression are refused. Only reading a report raises, and only UnreadableReport.
 """
 
 import re
+import struct
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -13,34 +17,30 @@ from appliance.message.decoding import display_text
 from appliance.message.reader import ContentPart, read_header, read_parts
 from appliance.message.text_from_html import text_from_html
 
-CONTENT_BYTES: Final = 2 * 1024 * 1024  # of one part: a compressed report may have as many
-READ_CHARACTERS: Final = 64 * 1024  # of a text or a block of fields; a bounce says what it has to say long before
-GROUPS: Final = 1_000  # of fields in a block, RFC 3464 2.1: one for each recipient
+CONTENT_BYTES: Final = 2 * 1024 * 1024  # of one part, such as a compressed report
+READ_CHARACTERS: Final = 64 * 1024  # of a text or a block of fields; the reason of a bounce is near the start
+GROUPS: Final = 1_000  # of fields in a block, RFC 3464 2.1: one per recipient
 VALUE_CHARACTERS: Final = 4_000  # of one field
 
 _FIELD: Final = re.compile(r"([!-9;-~]{1,100})[ \t]*:(.*)", re.DOTALL)
 _EMBEDDED: Final = frozenset(("message/rfc822", "text/rfc822-headers", "message/global", "message/global-headers"))
-_MESSAGE_START: Final = re.compile(rb"[ \t\r\n]*(?:From [^\n]{0,200}\n)?")  # some put an mbox line in front
+_MESSAGE_START: Final = re.compile(rb"[ \t\r\n]*(?:From [^\n]{0,200}\n)?")  # some servers add an mbox line
 
 
 @dataclass(frozen=True)
 class ReceivedMail:
-    """One message that came back."""
-
     headers: list[tuple[str, str]]
     parts: list[ContentPart]
 
     def header(self, name: str) -> str:
-        """The first field of this name, decoded; empty when there is none."""
         return first_value(self.headers, name)
 
     def part(self, *endings: str) -> ContentPart | None:
-        """The first part whose media type ends with one of these."""
         return next((part for part in self.parts if part.kind.endswith(endings)), None)
 
     @cached_property
     def text(self) -> str:
-        """What a person reads first: the first text that is no file, else the first HTML as text."""
+        """The first plain text, otherwise the first HTML as text."""
         for part in self.parts:
             if part.kind == "text/plain" and part.content.strip():
                 return part.text(READ_CHARACTERS)
@@ -49,7 +49,7 @@ class ReceivedMail:
 
     @cached_property
     def embedded_bytes(self) -> bytes:
-        """The message that is inside, from its header on; empty when there is none."""
+        """The attached message from its header on, or nothing."""
         part = next((part for part in self.parts if part.kind in _EMBEDDED), None)
         if part is None:
             return b""
@@ -58,25 +58,21 @@ class ReceivedMail:
 
     @cached_property
     def embedded(self) -> list[tuple[str, str]]:
-        """The header of the message that is inside; empty when there is none."""
+        """The header of the attached message, or nothing."""
         return read_header(self.embedded_bytes) if self.embedded_bytes else []
 
 
 def open_mail(mime: bytes) -> ReceivedMail:
-    """These bytes as a message, whatever they are."""
     return ReceivedMail(*read_parts(mime, CONTENT_BYTES))
 
 
 def first_value(headers: list[tuple[str, str]], name: str) -> str:
-    """The first field of this name, in lower case, and no more of it than is read; empty when there is none."""
+    """Return the start of the first field with this lower-case name, or an empty string."""
     return next((value[:VALUE_CHARACTERS] for key, value in headers if key.lower() == name), "")
 
 
 def field_groups(block: ContentPart | str) -> list[dict[str, str]]:
-    """The groups of fields in a block, divided by empty lines; the first field of a name counts, names in lower case.
-
-    Lines that are no field and continue none are passed over.
-    """
+    """Return the groups of fields, separated by empty lines; the first field of a lower-case name wins."""
     text = block if isinstance(block, str) else block.text(READ_CHARACTERS)
     groups: list[dict[str, list[str]]] = [{}]
     last: list[str] = []
@@ -89,11 +85,99 @@ def field_groups(block: ContentPart | str) -> list[dict[str, str]]:
             last = []
         elif line[0] in " \t":
             last.append(line)
-        elif (found := _FIELD.fullmatch(line)) is not None:
-            last = [found[2]]
-            groups[-1].setdefault(found[1].lower(), last)
+        elif (match := _FIELD.fullmatch(line)) is not None:
+            last = [match[2]]
+            groups[-1].setdefault(match[1].lower(), last)
     return [{name: _value(lines) for name, lines in group.items()} for group in groups if group]
 
 
 def _value(lines: list[str]) -> str:
     return display_text(" ".join(line.strip() for line in lines)[:VALUE_CHARACTERS])
+
+
+# ---- attached reports
+
+EXPANDED_BYTES: Final = 8 * 1024 * 1024  # 100,000 elements of DMARC, at 80 bytes each
+RATIO: Final = 200  # of expanded to compressed; reports have 10 to 50
+_RATIO_FROM: Final = 1024 * 1024  # bytes expanded; below, a high ratio is harmless
+_STEP: Final = 64 * 1024  # bytes in and out per call
+
+_END: Final = b"PK\x05\x06"  # of the directory; PKWARE's APPNOTE 4.3.16, 4.3.12 and 4.3.7
+_ENTRY: Final = b"PK\x01\x02"
+_FILE: Final = b"PK\x03\x04"
+_STORED, _DEFLATED = 0, 8
+
+
+class UnreadableReport(Exception):
+    """The message has no readable report; the text says why."""
+
+
+def report_file(mime: bytes, is_report: Callable[[ContentPart], bool]) -> bytes:
+    """Return the expanded content of the first part that may be a report."""
+    part = next((part for part in open_mail(mime).parts if is_report(part)), None)
+    if part is None:
+        raise UnreadableReport("no report is attached")
+    if not part.complete:
+        raise UnreadableReport(f"the report is larger than {CONTENT_BYTES} bytes")
+    return expanded(part.content)
+
+
+def expanded(data: bytes) -> bytes:
+    """Expand a file by the format of its first bytes: gzip, zip or none."""
+    if len(data) > CONTENT_BYTES:
+        raise UnreadableReport(f"the report is larger than {CONTENT_BYTES} bytes")
+    if data.startswith(b"\x1f\x8b"):
+        return _inflated(data, zlib.MAX_WBITS | 16)
+    return _unzipped(data) if data.startswith(_FILE) else data
+
+
+def _inflated(data: bytes, window: int) -> bytes:
+    expander = zlib.decompressobj(window)
+    limit = EXPANDED_BYTES
+    if len(data) * RATIO < limit:
+        limit = max(len(data) * RATIO, _RATIO_FROM)
+    pieces, size, at, rest = [], 0, 0, b""
+    try:
+        while not expander.eof:
+            if not rest:
+                rest, at = data[at : at + _STEP], at + _STEP
+            piece = expander.decompress(rest, _STEP)
+            if not piece and not rest:
+                raise UnreadableReport("the compressed report ends too early")
+            rest = expander.unconsumed_tail
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise UnreadableReport(f"the report expands to more than {limit} bytes")
+    except zlib.error as cause:
+        raise UnreadableReport("the compressed report is damaged") from cause
+    return b"".join(pieces)
+
+
+def _unzipped(data: bytes) -> bytes:
+    end = data.rfind(_END, max(0, len(data) - 65_557))  # 22 bytes, and a comment
+    try:
+        if end < 0:
+            raise UnreadableReport("the archive has no directory")
+        entries, at = struct.unpack_from("<H4xI", data, end + 10)
+        if entries != 1:
+            raise UnreadableReport("the archive must have one file")
+        if not data.startswith(_ENTRY, at):
+            raise UnreadableReport("the archive's directory is damaged")
+        flags, method, checksum, size, whole = struct.unpack_from("<HH4xIII", data, at + 8)
+        (start,) = struct.unpack_from("<I", data, at + 42)
+        if not data.startswith(_FILE, start):
+            raise UnreadableReport("the archive's file is missing")
+        name, extra = struct.unpack_from("<HH", data, start + 26)
+    except struct.error as cause:
+        raise UnreadableReport("the archive is cut off") from cause
+    if flags & 1 or method not in (_STORED, _DEFLATED):
+        raise UnreadableReport("the archive is encrypted or compressed in an unknown way")
+    if whole > EXPANDED_BYTES:
+        raise UnreadableReport(f"the report expands to more than {EXPANDED_BYTES} bytes")
+    start += 30 + name + extra
+    packed = data[start : start + size]
+    content = packed if method == _STORED else _inflated(packed, -zlib.MAX_WBITS)
+    if zlib.crc32(content) != checksum:
+        raise UnreadableReport("the archive's file is damaged")
+    return content

@@ -1,8 +1,8 @@
-"""Judges a mail server's reply by the table `reply_rules.toml`: its class, whose fault it is, and what follows. No I/O.
+"""Classifies a mail server's reply by the table `reply_rules.toml`: bounce class, party at fault, consequence. No I/O.
 
-Delivery judges SMTP replies with it, and `dsn.py` late bounces, so both agree. The first rule that matches decides; the
-table ends with a rule for every 4xx and every 5xx, so every reply has one. Only the first `JUDGED_CHARACTERS` of a text
-count, and matching is a search for fixed words: its time grows with the text only.
+Delivery classifies SMTP replies, and `dsn.py` late bounces, so both agree. The first rule that matches decides; the
+last ones match every 4xx and 5xx. Matching searches the first `JUDGED_CHARACTERS` of a text for fixed words, in linear
+time.
 """
 
 import re
@@ -71,11 +71,11 @@ class ParsedReply(NamedTuple):
 
 
 def judge_reply(code: int | None, status: str | None, text: str, provider: str | None = None) -> Rule:
-    """The rule that decides; with `provider`, only rules of that provider and general ones are tried."""
+    """Return the first matching rule; `provider` restricts it to that provider's and general rules."""
     return _judge(code, status, text[:JUDGED_CHARACTERS], provider)
 
 
-@lru_cache(maxsize=_KNOWN_REPLIES)  # a busy connection hears the same few, and each is asked about twice
+@lru_cache(maxsize=_KNOWN_REPLIES)  # a busy connection gets the same few replies
 def _judge(code: int | None, status: str | None, text: str, provider: str | None) -> Rule:
     status = status if status is not None and _STATUS.fullmatch(status) else None
     if code is None:
@@ -113,7 +113,7 @@ def parse_reply(reply: str) -> ParsedReply:
 
 
 def _phrases_in(words: list[str]) -> set[str]:
-    """The phrases of the table that occur. Only those whose first word is there are searched for."""
+    """Return the phrases of the table that occur; searches only those whose first word occurs."""
     text = f" {' '.join(words)} "
     possible: list[tuple[str, tuple[str, ...]]] = []
     for word in set(words):
@@ -140,7 +140,7 @@ def _occurs_with_gaps(text: str, first: str, *rest: str) -> bool:
 
 
 def _follow(text: str, end: int, parts: Iterable[str]) -> bool:
-    """Whether each part begins at most `GAP` characters after the end of the part before it."""
+    """Return whether each part starts at most `GAP` characters after the end of the previous one."""
     for part in parts:
         start = text.find(part, end, end + GAP + len(part))
         if start < 0:
@@ -150,7 +150,7 @@ def _follow(text: str, end: int, parts: Iterable[str]) -> bool:
 
 
 def _words(text: str, status: str | None = None) -> list[str]:
-    """The words of a text in lower case, without addresses and the repeated status."""
+    """Return the words of a text in lower case, without addresses and the repeated status."""
     text = text.lower()
     if status is not None:
         text = text.replace(status, " ")
@@ -160,7 +160,7 @@ def _words(text: str, status: str | None = None) -> list[str]:
 
 
 def _without_addresses(text: str) -> str:
-    """Whose address it is must not decide: `<spam@example.com>` is no spam."""
+    """Drop addresses, which must not decide: `<spam@example.com>` is not spam."""
     first, *rest = text.split("@")
     kept = [first.rstrip(_LOCAL_PART)]
     kept += [part.lstrip(_DOMAIN).rstrip(_LOCAL_PART) for part in rest[:-1]]
@@ -178,13 +178,8 @@ class _IndexedRule(NamedTuple):
     unless: frozenset[str]
 
 
-def _indexed(rule: Rule) -> _IndexedRule:
-    statuses = frozenset(_statuses(rule.status))
-    return _IndexedRule(rule, frozenset(rule.codes), statuses, frozenset(rule.text), frozenset(rule.unless))
-
-
 def _statuses(written: Iterable[str]) -> Iterator[str]:
-    """Each status that a rule names, ranges (`5.7.606-649`) one by one."""
+    """Expand ranges such as `5.7.606-649`."""
     for status in written:
         subject, _, detail = status.rpartition(".")
         first, dash, last = detail.partition("-")
@@ -195,7 +190,7 @@ def _statuses(written: Iterable[str]) -> Iterator[str]:
 
 
 def _parts(phrase: str) -> tuple[str, ...]:
-    """What is searched for: whole words, so with a space at each end; `*` leaves the end open."""
+    """Return the texts to search for: whole words between spaces; `*` leaves the end open."""
     return tuple(f" {part[:-1]}" if part.endswith("*") else f" {part} " for part in phrase.split(" ... "))
 
 
@@ -203,7 +198,7 @@ _Index = dict[str, list[tuple[str, tuple[str, ...]]]]
 
 
 def _by_first_word(phrases: Iterable[str]) -> tuple[_Index, _Index]:
-    """The phrases by their first word; those that are the beginning of a word by its first letters."""
+    """Index phrases by their first word, or by its first letters if it ends with `*`."""
     whole: _Index = {}
     beginnings: _Index = {}
     for phrase in phrases:
@@ -214,12 +209,16 @@ def _by_first_word(phrases: Iterable[str]) -> tuple[_Index, _Index]:
 
 
 RULES: Final = msgspec.toml.decode(TABLE.read_bytes(), type=_Table).rule
-_INDEXED: Final = tuple(map(_indexed, RULES))
+_INDEXED: Final = tuple(
+    _IndexedRule(
+        rule, frozenset(rule.codes), frozenset(_statuses(rule.status)), frozenset(rule.text), frozenset(rule.unless)
+    )
+    for rule in RULES
+)
 _BY_FIRST_WORD, _BY_BEGINNING = _by_first_word({text for rule in RULES for text in (*rule.text, *rule.unless)})
 
 
 @lru_cache(maxsize=_KNOWN_HEADS)
 def _candidates(code: int, family: int, status: str | None) -> tuple[_IndexedRule, ...]:
-    """The rules for a code and a status, in their order."""
     names = {_NO_STATUS} if status is None else {status, status.rpartition(".")[0]}
     return tuple(rule for rule in _INDEXED if rule.codes & {code, family} and (not rule.status or rule.status & names))

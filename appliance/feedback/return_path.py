@@ -1,35 +1,28 @@
-"""Makes and checks the addresses that feedback comes back to: `b+TOKEN@bounces.domain` for what happened to one
-recipient of one message, `u+TOKEN@` for that recipient to unsubscribe, `fbl@`, `dmarc@` and `tlsrpt@` for reports, and
-`postmaster@` and `abuse@`, which every mail domain has (RFC 2142). No I/O.
+"""Makes and checks the signed addresses and links that recipients and their servers send feedback to. No I/O, no state.
 
-A token is 120 bits in 24 characters of base32 (RFC 4648 6), in lower case and read in either, for local parts are
-folded on the way:
+Addresses at a return path: `b+TOKEN@` for bounces of one recipient of one message, `u+TOKEN@` for that recipient to
+unsubscribe, `fbl@`, `dmarc@` and `tlsrpt@` for reports, `postmaster@` and `abuse@` (RFC 2142). Links:
+`/unsubscribe/TOKEN`.
 
-| bits | what |
+A token of an address is 120 bits in 24 characters of base32 (RFC 4648 6), in either case, since servers fold local
+parts:
+
+| bits | content |
 |---|---|
-| 5 | version, so its first character: `b` is 1 |
-| 43 | when the recipient's id was given, microseconds, modulo 2**43 (101 days) |
+| 5 | version, so the first character: `b` is 1 |
+| 43 | time of the recipient's id in microseconds, modulo 2**43 (101 days) |
 | 24 | the first of the 74 random bits of that id |
-| 48 | the MAC: HMAC-SHA256 under a key of its own, over version, whole time, id bits, and the name after the @ |
+| 48 | MAC: HMAC-SHA256 with its own key over version, full time, id bits, and the name after the @ |
 
-A token to unsubscribe has one character before these: the number of the list (of `lists_of` of the message, which has
-fewer than 32). The MAC covers it, so that neither kind of token can be made of the other.
+A token to unsubscribe has one more character in front: the index of the list in `lists_of` of the message, below 32.
+The MAC covers it, so neither kind of token can become the other.
 
-Finding the recipient. Time and id bits are the first 78 bits of its id, hence a range of ids; its message is within
-`SAME_TIME` of it. `message_id BETWEEN … AND … AND id BETWEEN first AND last` reads the primary key of `recipients`, as
-`store/queue_control.py` does for one id: no new index. Two recipients share a range if their ids were given in the same
-microsecond and agree in 24 bits. Were all ids of the largest message (50 recipients) of one microsecond, that would
-happen to one such message in 14,000; the look-up then finds two rows, and must take none.
+Lookup: time and id bits are the first 78 bits of the id, hence a range of ids. Two recipients share a range if their
+ids have the same microsecond and 24 bits; the lookup then returns two rows, and the caller must use neither.
 
-Forgery. The MAC decides before anything is looked up. A guess is right once in 2**48: a million guesses have a chance
-of 4 in 10**9. Such a guess names one recipient only if it also has the microsecond and the 24 bits of a real one; a
-recipient who knows a message's id, and with it nearly the time, can aim at others of that message, and still has to
-guess id bits and MAC: 72 bits. What a right guess, or a token seen in delivered mail, allows is to report one bounce
-for that recipient. A token counts at its own name only, so another account's domain does not take it.
-
-Age. A token is good for `LIFETIME` from when the id was given; retries take two days of it. The MAC covers the
-whole time, so a token cannot come back when its 43 bits are used again. Until then an old one is told as expired;
-older ones cannot be told from forged ones.
+Forgery: the MAC is checked before any lookup; a guess succeeds once in 2**48. A valid token allows to report one bounce
+for one recipient, at its own name only. A token is valid for LIFETIME; the MAC covers the full time, so an old token
+does not become valid when its 43 bits repeat. After 101 days an expired token looks forged.
 """
 
 import base64
@@ -39,23 +32,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import pybase64
+
 from appliance.keys.keyfile import derive
 from appliance.times import DAY, HOUR
 
-RETURN_PATH_PURPOSE: Final = "return path tokens"  # of the key that the MAC is made with
+RETURN_PATH_PURPOSE: Final = "return path tokens"  # purpose of the MAC key
 LIFETIME: Final = 30 * DAY
-_CLOCKS: Final = HOUR  # by which the clock of a node that gave an id may be ahead
+_CLOCKS: Final = HOUR  # that the clock of another node may be ahead
 
 _VERSION: Final = 1
 _TIME_BITS: Final = 43
 _ID_BITS: Final = 24
-_REST: Final = 74 - _ID_BITS  # of the random bits of an id, which its prefix of time and id bits leaves out
+_REST: Final = 74 - _ID_BITS  # random bits of an id that are not in the token
 _MAC_BYTES: Final = 6
 _TIMES: Final = 1 << _TIME_BITS
 
 _TOKEN_CHARACTERS: Final = 24
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
-# Two characters at a time: base64.b32encode, which is written in Python, takes half of the time of a token.
+# Two characters at a time: base64.b32encode is written in Python and takes half the time of a token.
 _PAIRS: Final = tuple(first + second for first in _BASE32 for second in _BASE32)
 _SHIFTS: Final = tuple(range(5 * (_TOKEN_CHARACTERS - 2), -1, -10))
 
@@ -66,8 +61,6 @@ _ADDRESS: Final = re.compile(
 
 
 class ReportAddress(StrEnum):
-    """The local parts without a token."""
-
     COMPLAINTS = "fbl"
     DMARC = "dmarc"
     TLS = "tlsrpt"
@@ -94,7 +87,7 @@ class FeedbackAddress:
 
 @dataclass(frozen=True, slots=True)
 class RecipientIds:
-    """The ids, from `first` to `last`, of which one is the recipient's; and the time that they all have."""
+    """The range of ids that includes the recipient's, and their common time."""
 
     first: str
     last: str
@@ -102,31 +95,28 @@ class RecipientIds:
 
 
 def read_address(address: str) -> FeedbackAddress | None:
-    """What an address of RCPT names: a token, a kind of report, or None for neither. Its domain is in lower case."""
-    if len(address) > 320 or (found := _ADDRESS.fullmatch(address)) is None:
+    """Parse an address of RCPT; None if it has neither a token nor the name of a report."""
+    if len(address) > 320 or (match := _ADDRESS.fullmatch(address)) is None:
         return None
-    domain = found[4].lower()
-    if found[3] is not None:
-        return FeedbackAddress(domain, report=ReportAddress(found[3].lower()))
-    if found[2] is not None:
-        token = found[2].lower()
+    domain = match[4].lower()
+    if match[3] is not None:
+        return FeedbackAddress(domain, report=ReportAddress(match[3].lower()))
+    if match[2] is not None:
+        token = match[2].lower()
         return FeedbackAddress(domain, token=token, list_number=_BASE32.index(token[0]))
-    return FeedbackAddress(domain, token=found[1].lower())
+    return FeedbackAddress(domain, token=match[1].lower())
 
 
 class ReturnPaths:
-    """The tokens of one installation, by its key."""
-
     def __init__(self, installation_key: bytes) -> None:
-        # With the key in it already; each MAC is made of a copy, in less than half the time of hmac.digest.
+        # Each MAC starts from a copy, which takes less than half the time of hmac.digest.
         self._keyed = hmac.new(derive(installation_key, RETURN_PATH_PURPOSE), digestmod="sha256")
 
     def address(self, recipient_id: str, name: str) -> str:
-        """The return path of a recipient at this name, which is ASCII."""
+        """Return the return path of a recipient; `name` is ASCII."""
         return f"b+{self._token(recipient_id, name)}@{name}"
 
     def unsubscribe_address(self, recipient_id: str, name: str, list_number: int) -> str:
-        """Where a recipient writes to, to unsubscribe from the list with this number."""
         return f"u+{self._token(recipient_id, name, _BASE32[list_number])}@{name}"
 
     def _token(self, recipient_id: str, name: str, list_character: str = "") -> str:
@@ -136,7 +126,7 @@ class ReturnPaths:
         return list_character + "".join([_PAIRS[token >> shift & 1023] for shift in _SHIFTS])
 
     def check(self, token: str, name: str, now: int) -> RecipientIds | TokenFault:
-        """The recipient that a token of `read_address` at this name leads to, or why it leads to none."""
+        """Check a token from `read_address` at this name."""
         list_character, token = token[:-_TOKEN_CHARACTERS].lower(), token[-_TOKEN_CHARACTERS:]
         data = base64.b32decode(token, casefold=True)
         head = int.from_bytes(data[:9], "big")
@@ -159,3 +149,58 @@ class ReturnPaths:
         mac = self._keyed.copy()
         mac.update(data)
         return mac.digest()[:_MAC_BYTES]
+
+
+# ---- links
+
+UNSUBSCRIBE_PATH: Final = "/unsubscribe"
+UNSUBSCRIBE_PURPOSE: Final = "unsubscribe links"  # purpose of the MAC key
+
+_LINK_VERSION: Final = b"\x01"
+_LINK_MAC_BYTES: Final = 16
+_LINK_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{30,1000}")  # 500 with the longest address and tag
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscription:
+    """No more messages of this list (a tag or a template) to this address, in its key form."""
+
+    account_id: str
+    mail_list: str
+    address: str
+
+
+class UnsubscribeLinks:
+    """One-click unsubscribe links (RFC 8058).
+
+    A token is base64url of the version, account, list and address with NULs between them, and a MAC of 128 bits. The
+    MAC is checked before any lookup. Links do not expire, because people unsubscribe from old mail; a link that was
+    passed on can only unsubscribe its address. RFC 8058 3.1 requires an https address: without one there are no links.
+    """
+
+    def __init__(self, installation_key: bytes, base_url: str) -> None:
+        self._key = derive(installation_key, UNSUBSCRIBE_PURPOSE)
+        self._base_url = base_url if base_url.startswith("https://") else None
+
+    @property
+    def usable(self) -> bool:
+        return self._base_url is not None
+
+    def url(self, link: Unsubscription) -> str | None:
+        return None if self._base_url is None else f"{self._base_url}{UNSUBSCRIBE_PATH}/{self.token(link)}"
+
+    def token(self, link: Unsubscription) -> str:
+        data = _LINK_VERSION + "\0".join((link.account_id, link.mail_list, link.address)).encode("utf-8")
+        return pybase64.urlsafe_b64encode(data + self._mac(data)).decode("ascii").rstrip("=")
+
+    def read(self, token: str) -> Unsubscription | None:
+        if not _LINK_TOKEN.fullmatch(token) or len(token) % 4 == 1:
+            return None
+        data = pybase64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        data, mac = data[:-_LINK_MAC_BYTES], data[-_LINK_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(data)) or not data.startswith(_LINK_VERSION):
+            return None
+        return Unsubscription(*data[len(_LINK_VERSION) :].decode("utf-8").split("\0"))
+
+    def _mac(self, data: bytes) -> bytes:
+        return hmac.digest(self._key, data, "sha256")[:_LINK_MAC_BYTES]

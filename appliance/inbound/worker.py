@@ -1,21 +1,21 @@
-"""Reads the mail that the listener took: what it says of a recipient or of a domain is recorded, the mail deleted.
+"""Reads the mail that the listener accepted, records what it says about a recipient or a domain, and deletes it.
 
-Every mail comes to an end: it is recorded, understood as nothing, or given up after `TRIES`. A bounce may come before
-our own record of the delivery: it is tried again, some seconds in all, until its recipient has a result. Parsing has a
-thread of its own, so that no client waits for it, and is bounded by the readers of `feedback/`; reports, which anyone
-can send, take a fifth of that thread's time at most. On several nodes one at a time reads.
+Every mail is recorded, found to mean nothing, or given up after `TRIES`. A bounce may arrive before our own record of
+the delivery: the worker retries it for some seconds, until its recipient has a result. Parsing has its own thread, so
+that no client waits for it, and the readers of `feedback/` bound its cost. Reports, which anyone can send, take at most
+a fifth of that thread's time. On several nodes, one at a time reads.
 
-| sent to | read as | leads to |
+| sent to | read as | concerns |
 |---|---|---|
-| a token | complaint, else bounce | the token's recipient |
-| a token to unsubscribe | nothing: what it says does not matter | the token's recipient and its list |
-| `fbl@` | complaint | the recipient of a token in it, else that of the signed message in it |
+| a token | complaint, otherwise bounce | the token's recipient |
+| a token to unsubscribe | nothing: its content does not matter | the token's recipient and its list |
+| `fbl@` | complaint | the recipient of a token in it, otherwise of the signed message in it |
 | `dmarc@`, `tlsrpt@` | report | the domains of that return path |
-| `postmaster@`, `abuse@` | nothing | the feedback inbox, and the operator's address if the settings name one |
+| `postmaster@`, `abuse@` | nothing | the feedback inbox, and the operator's address if configured |
 
-A complaint counts only for a recipient that is proven by a token, or by a copy of the message with our signature, if
-that message has no other recipient; not for an address or a Message-ID, which anyone could name. Other mail to `fbl@`,
-such as the verification mail of a feedback loop, is kept in the inbox for a person to read.
+A complaint needs proof of its recipient: a token, or a copy of a message with our signature and no other recipient. An
+address or a Message-ID proves nothing. Other mail to `fbl@`, such as the verification mail of a feedback loop, is kept
+in the inbox for a person to read.
 """
 
 import re
@@ -29,16 +29,15 @@ import trio
 from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.arf import Complaint, read_complaint
-from appliance.feedback.dmarc_report import dmarc_counts
-from appliance.feedback.dsn import Notice, NoticeKind, read_notice
-from appliance.feedback.mime import first_value
-from appliance.feedback.report_file import UnreadableReport
+from appliance.feedback.dmarc import dmarc_counts
+from appliance.feedback.dsn import NoticeKind, read_notice
+from appliance.feedback.mime import UnreadableReport, first_value
 from appliance.feedback.return_path import FeedbackAddress, RecipientIds, ReportAddress, ReturnPaths, read_address
 from appliance.feedback.tls_report import tls_counts
 from appliance.intake.limits import RequestRate
 from appliance.message.addresses import parse
 from appliance.message.decoding import one_line
-from appliance.message.dkim_verify import HeaderSignature
+from appliance.message.dkim import HeaderSignature
 from appliance.message.reader import read_header
 from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, KeptMail, NewComplaint
 from appliance.model.mail import BounceClass, LateBounce
@@ -50,11 +49,11 @@ from appliance.store.reports import record_dmarc_report, record_tls_report
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 
-TRIES: Final = 5  # at reading one mail; each is one that ended with an error, or with the process
-FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; what one node does at a time is another's when it is not asked for in 30
-FEEDBACK_POLL: Final = 10.0  # seconds; another node may have taken mail
-REPORT_REST: Final = 4.0  # times as long as a report took nothing else is read on that thread
-FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused, or what has no result yet, is tried again
+TRIES: Final = 5  # per mail; each ended with an error or with the process
+FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; after 30 without a renewal another node takes the chore over
+FEEDBACK_POLL: Final = 10.0  # seconds; another node may have accepted mail
+REPORT_REST: Final = 4.0  # times the duration of a report that the thread then rests
+FEEDBACK_PAUSE: Final = 2.0  # seconds before a retry
 
 FORWARDED_BYTES: Final = 256 * 1024  # of a mail to postmaster@ or abuse@; a larger one stays in the inbox
 FORWARDED_PER_HOUR: Final = 30
@@ -73,11 +72,9 @@ log = get_logger("inbound")
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What one address of a mail leads to."""
-
     kind: str  # of the address
     step: FeedbackStep
-    note: dict[str, Any] = field(default_factory=dict)  # for the log of the message it is about
+    note: dict[str, Any] = field(default_factory=dict)  # for the message log
     keeps_mail: bool = False  # the step stores the mail again
 
 
@@ -95,32 +92,28 @@ class FeedbackWorker:
     forwarding_rate: RequestRate
     forward_to: str = ""  # the operator's address for mail to postmaster@ and abuse@; empty: none
     _thread: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
-    _pending: dict[str, float] = field(default_factory=dict)  # mails that wait for a result, and until when
+    _pending: dict[str, float] = field(default_factory=dict)  # time of the next try by mail id
 
     async def run(self) -> None:
-        """Read what comes until cancelled."""
         while True:
             try:
+                until, has_more = trio.current_time() + FEEDBACK_CHORE_EVERY, False
                 if await self.store.engine.has_chore("feedback"):
-                    until = trio.current_time() + FEEDBACK_CHORE_EVERY
-                    while await self.read_next():
-                        if trio.current_time() > until:
-                            break
-                    else:
-                        await self.store.feedback.arrived.wait(FEEDBACK_POLL)
-                else:
+                    while (has_more := await self.read_next()) and trio.current_time() <= until:
+                        pass
+                if not has_more:
                     await self.store.feedback.arrived.wait(FEEDBACK_POLL)
             except StorageUnavailable as refused:
                 log.warning("feedback not read: storage unavailable", reason=refused.text)
                 await trio.sleep(FEEDBACK_PAUSE)
 
     async def read_next(self) -> bool:
-        """Read one mail; False when none waits."""
+        """Read one mail; return False if none is queued."""
         mail = await self.store.feedback.next()
         if mail is None:
             return False
         if (until := self._pending.pop(mail.id, None)) is not None:
-            await trio.sleep_until(until)  # nothing else waits but what has been tried as often
+            await trio.sleep_until(until)  # all other queued mail was tried as often
         try:
             if mail.tries <= TRIES:
                 reports: dict[ReportAddress, DmarcCounts | TlsCounts | None] = {}
@@ -159,7 +152,7 @@ class FeedbackWorker:
     async def _read_or_give_up(
         self, mail: FeedbackMail, address: str, reports: dict[ReportAddress, DmarcCounts | TlsCounts | None]
     ) -> _Reading:
-        """Read a mail for one address. Give up if stored data, such as an old address, is not valid any more."""
+        """Give up if stored data, such as an old address, is no longer valid."""
         try:
             return await self._read(mail, address, reports)
         except Refused as refused:
@@ -169,30 +162,30 @@ class FeedbackWorker:
     async def _read(
         self, mail: FeedbackMail, address: str, reports: dict[ReportAddress, DmarcCounts | TlsCounts | None]
     ) -> _Reading:
-        """What one address leads to; `reports` are those that the mail was read as for others, None if it is none."""
-        found = read_address(address)
-        if found is None:
+        """Read a mail for one address; `reports` caches the parsed reports, None for an unreadable one."""
+        target = read_address(address)
+        if target is None:
             return _Reading(TOKEN, _nothing(FeedbackResult.UNMATCHED))
-        if found.list_number is not None:
-            return await self._read_unsubscription(mail, found, found.list_number)
-        if found.token is not None:
-            return await self._read_at_token(mail, found)
-        if found.report is ReportAddress.COMPLAINTS:
-            return await self._read_complaint(mail, found.domain)
-        if found.report in (ReportAddress.POSTMASTER, ReportAddress.ABUSE):
-            return await self._keep(mail, found.report, found.domain, FeedbackResult.KEPT, forwards=True)
-        assert found.report is not None  # noqa: S101
-        if found.report not in reports:
-            reports[found.report] = await self._report(mail, _READERS[found.report])
-        if (report := reports[found.report]) is None:
-            return _Reading(found.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
-        return _Reading(found.report, partial(_record_report, mail.received_at, found.domain, report))
+        if target.list_number is not None:
+            return await self._read_unsubscription(mail, target, target.list_number)
+        if target.token is not None:
+            return await self._read_at_token(mail, target)
+        if target.report is ReportAddress.COMPLAINTS:
+            return await self._read_complaint(mail, target.domain)
+        if target.report in (ReportAddress.POSTMASTER, ReportAddress.ABUSE):
+            return await self._keep(mail, target.report, target.domain, FeedbackResult.KEPT, forwards=True)
+        assert target.report is not None  # noqa: S101
+        if target.report not in reports:
+            reports[target.report] = await self._report(mail, _READERS[target.report])
+        if (report := reports[target.report]) is None:
+            return _Reading(target.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
+        return _Reading(target.report, partial(_record_report, mail.received_at, target.domain, report))
 
     async def _read_at_token(self, mail: FeedbackMail, address: FeedbackAddress) -> _Reading:
         recipient = await self._recipient(address, mail.received_at)
         if recipient is None:
             return _Reading(TOKEN, _nothing(FeedbackResult.UNMATCHED))
-        said = await self._on_thread(_complaint_or_notice, mail.mime, recipient.address)
+        said = await self._on_thread(lambda: read_complaint(mail.mime) or read_notice(mail.mime, recipient.address))
         if isinstance(said, Complaint):
             return self._complained(TOKEN, said, recipient)
         if said.kind is not NoticeKind.FAILED:
@@ -230,7 +223,7 @@ class FeedbackWorker:
     async def _keep(
         self, mail: FeedbackMail, kind: ReportAddress, name: str, result: FeedbackResult, *, forwards: bool = False
     ) -> _Reading:
-        """Keep a mail in the inbox; with `forwards` also send it to the operator, unless that could loop or flood."""
+        """Keep a mail in the inbox; `forwards`: also send it to the operator, unless that could loop or flood."""
         sender, subject, is_automatic = await self._on_thread(_shown_fields, mail.mime)
         kept = KeptMail(mail.id, kind, f"{kind}@{name}", sender, subject, mail.received_at, mail.mime)
         forward_to = self.forward_to if forwards and not is_automatic and len(mail.mime) <= FORWARDED_BYTES else ""
@@ -258,16 +251,15 @@ class FeedbackWorker:
         finally:
             await trio.sleep(REPORT_REST * (trio.current_time() - began))
 
-    # ---- whose it is
+    # ---- recipients
 
     async def _recipient(self, address: FeedbackAddress, at: int) -> FeedbackRecipient | None:
-        """The recipient of a token that was valid then."""
         ids = self.return_paths.check(address.token, address.domain, at) if address.token else None
         if not isinstance(ids, RecipientIds):
             return None
         recipient = await _retrying(partial(self.store.feedback.recipient, ids.first, ids.last, address.domain))
         if recipient is not None:
-            parse(recipient.address, "recipient")  # here, because in the transaction it would undo the other steps
+            parse(recipient.address, "recipient")  # a refusal in the transaction would undo the other steps
         return recipient
 
     async def _complainant(self, complaint: Complaint, name: str, at: int) -> FeedbackRecipient | None:
@@ -279,13 +271,13 @@ class FeedbackWorker:
         if message_id is None or not complaint.signatures:
             return None
         recipients = await _retrying(partial(self.store.feedback.recipients_of, f"msg_{message_id[1]}", name))
-        if len(recipients) != 1:  # of several, each could name another
+        if len(recipients) != 1:  # with several, any of them could blame another
             return None
         is_signed = any([await self._is_ours(signature, recipients[0]) for signature in complaint.signatures])
         return recipients[0] if is_signed else None
 
     async def _is_ours(self, signature: HeaderSignature, recipient: FeedbackRecipient) -> bool:
-        """Whether a key of the recipient's account made the signature, and the Message-ID is signed."""
+        """Return whether a key of the recipient's account signed the Message-ID."""
         if b"message-id" not in signature.signed_names:
             return False
         keys = await _retrying(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
@@ -303,12 +295,12 @@ _READERS: Final[dict[ReportAddress, Callable[[bytes], DmarcCounts | TlsCounts]]]
 
 
 def forwarding_rate(env: Environment) -> RequestRate:
-    """How much mail the operator gets; what is over it stays in the inbox."""
+    """Limit the mail to the operator; the inbox keeps every mail."""
     return RequestRate(FORWARDED_PER_HOUR / 3_600, env, burst=FORWARDED_PER_HOUR)
 
 
 def _shown_fields(mime: bytes) -> tuple[str, str, bool]:
-    """The sender and the subject of a mail, and whether a program has sent it (RFC 3834 2), which may answer again."""
+    """Return sender and subject, and whether a program sent the mail (RFC 3834 2) and might reply again."""
     headers = read_header(mime)
     sender, subject, submitted, kind = (
         one_line(first_value(headers, name))[:INBOX_FIELD_CHARACTERS]
@@ -316,10 +308,6 @@ def _shown_fields(mime: bytes) -> tuple[str, str, bool]:
     )
     word = submitted.partition(";")[0].strip().lower()
     return sender, subject, word not in ("", "no") or kind.lower().startswith("multipart/report")
-
-
-def _complaint_or_notice(mime: bytes, address: str) -> Complaint | Notice:
-    return read_complaint(mime) or read_notice(mime, address)
 
 
 def _record_report(now: int, name: str, report: DmarcCounts | TlsCounts, tx: Tx) -> tuple[str, set[str]]:
@@ -333,7 +321,7 @@ def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
 
 
 async def _retrying(work: Callable[[], Awaitable[T]]) -> T:
-    """Retry while the storage is unavailable, which is not the mail's fault."""
+    """Retry while the storage is unavailable."""
     while True:
         try:
             return await work()

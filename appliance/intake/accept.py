@@ -17,18 +17,19 @@ import msgspec
 from msgspec.structs import replace
 
 from appliance.concurrency.fair_share import FairQueue, Workers
+from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
-from appliance.feedback.return_path import ReturnPaths
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
-from appliance.intake.limits import FreeSpace, Quota
-from appliance.intake.receipt import Receipt, receipt_of
-from appliance.message import cost
+from appliance.feedback.return_path import ReturnPaths, UnsubscribeLinks, Unsubscription
+from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, Credentials, FreeSpace, Quota, RequestRate
+from appliance.intake.login_throttle import LoginThrottle
 from appliance.message.addresses import Address
-from appliance.message.compose import Draft, compose, draft
-from appliance.message.request import fingerprint
-from appliance.message.schema import SendRequest
-from appliance.message.submitted import SubmittedMessage, read, repeated, write
+from appliance.message.characters import BYTES_PER_MICROSECOND, cost_of_size
+from appliance.message.compose import Draft, compose, draft, receipt_of
+from appliance.message.request import cost_of_request, fingerprint
+from appliance.message.schema import Receipt, SendRequest
+from appliance.message.submitted import SubmittedMessage, cost_of_submission, read, repeated, write
+from appliance.message.template import cost_of_template
 from appliance.model.accounts import Caller
 from appliance.model.dashboard import MessageFacts
 from appliance.model.mail import (
@@ -42,16 +43,13 @@ from appliance.model.mail import (
     StoredTemplate,
     lists_of,
 )
+from appliance.net.connection_server import KnownNetworks
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
 from appliance.times import SECOND
 
 T = TypeVar("T")
-
-# Defaults of a test message.
-TEST_SUBJECT = "A test message"
-TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
 
 SERIAL_MESSAGE_SIZE = 1024 * 1024  # bytes; messages this large are accepted one at a time
 
@@ -71,8 +69,6 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class _NewMessage(NamedTuple):
-    """The ids, source, time and Idempotency-Key of a message that is being accepted."""
-
     caller: Caller
     id: str
     first_recipient_id: str
@@ -87,8 +83,6 @@ class _NewMessage(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class MessageIntake:
-    """Accepts messages into one store. Its limits can change while it runs."""
-
     store: Store
     env: Environment
     free_space: FreeSpace
@@ -117,17 +111,14 @@ class MessageIntake:
 
     def check_disk(self) -> None:
         if self.free_space.low():
-            raise Refused(
-                Code.TEMPORARY_FAILURE,
-                "The server is low on disk space and accepts no mail for now. Retry later with the same key.",
-                retry_after=60,
-            )
+            text = "The server is low on disk space and accepts no mail for now. Retry later with the same key."
+            raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=60)
 
     # ---- over HTTP
 
     async def send(self, caller: Caller, request: SendRequest, key: str, request_id: str, size: int) -> Accepted:
         """Accept one HTTP message. `size` is that of the body, for the cost estimate."""
-        estimate = cost.of_request(request, size)
+        estimate = cost_of_request(request, size)
         digest = await self.workers.run(caller.account_id, estimate, fingerprint, request)
         message = self._begin(caller, Source.API, request_id, key, digest)
         return await self._once(
@@ -137,7 +128,7 @@ class MessageIntake:
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
         """Accept a test message: free of charge, and really delivered. A retry sends another."""
         message = self._begin(caller, Source.TEST, request_id, None, b"")
-        accepted = await self._send_new(request, message, cost.of_request(request, 0))
+        accepted = await self._send_new(request, message, cost_of_request(request, 0))
         return msgspec.json.decode(accepted.receipt, type=Receipt)
 
     async def _send_new(self, request: SendRequest, message: _NewMessage, estimate: int) -> Accepted:
@@ -146,8 +137,8 @@ class MessageIntake:
             template = await self.store.templates.current(account_id, request.template)
             if template is None:
                 raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
-            estimate += cost.of_template(template, request.variables or {})
-        async with self._turn(account_id, estimate * cost.BYTES_PER_MICROSECOND):
+            estimate += cost_of_template(template, request.variables or {})
+        async with self._turn(account_id, estimate * BYTES_PER_MICROSECOND):
             drafted, mime = await self.workers.run(account_id, estimate, self._compose, request, template, message)
             credits_needed = message.credits(drafted.recipients)
             receipt = msgspec.json.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
@@ -182,12 +173,9 @@ class MessageIntake:
         secure: bool = True,
         dsn: Mapping[str, DsnRequest] | None = None,
     ) -> Submitted:
-        """Accept one complete message: `data` is the content of DATA, dots unstuffed.
-
-        `secure`: received over TLS. `dsn`: requested notifications by recipient key.
-        """
+        """Accept the content of DATA, dots unstuffed. `dsn`: requested notifications by recipient key."""
         self.check_open(caller)
-        estimate = cost.of_submission(data, recipients)
+        estimate = cost_of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
         message = self._begin(caller, Source.SMTP, request_id, submission.key, submission.fingerprint)
         first = partial(self._submit_new, submission, message, secure=secure, dsn=dsn)
@@ -196,9 +184,7 @@ class MessageIntake:
     async def _submit_new(
         self, submission: SubmittedMessage, message: _NewMessage, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
     ) -> Submitted:
-        addresses = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
-        for name, address in addresses:
-            _check_domain(message.caller, address, name)
+        _check_domains(message.caller, submission)
         seconds, size = message.created_at // SECOND, len(submission.data)
         finish = partial(
             write,
@@ -209,7 +195,7 @@ class MessageIntake:
             unsubscribe_urls=self._unsubscribe_urls(message, submission, None),
         )
         async with self._turn(message.caller.account_id, size):
-            mime = await self.workers.run(message.caller.account_id, cost.of_size(size), finish, submission)
+            mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission)
             await self._accept(message, submission, submission.envelope_from, mime, dsn=dsn)
         return Submitted(message.id)
 
@@ -226,11 +212,7 @@ class MessageIntake:
         key: str,
         request_id: str,
     ) -> Submitted:
-        """Accept a stored message of this account as a new message to these recipients.
-
-        `named`: the client named the recipients. Otherwise they are those that failed so far, and a retry of the
-        request is recognized even if more have failed since.
-        """
+        """Accept a stored message as a new one. Unless `named`, a retry may come after more recipients failed."""
         self.check_open(caller)
         request = "\0".join(("resend", repeats, *(sorted(recipients) if named else ())))
         message = self._begin(caller, Source.API, request_id, key, sha256(request.encode()).digest())
@@ -240,20 +222,18 @@ class MessageIntake:
     async def _resend_new(
         self, message: _NewMessage, repeats: str, facts: MessageFacts, recipients: Sequence[str]
     ) -> Submitted:
-        account_id = message.caller.account_id
-        template = None
+        account_id, template = message.caller.account_id, None
         if facts.template_alias is not None:
             template = StoredTemplate(facts.template_alias, facts.template_version or 0, None, None, None, 0, 0)
         async with self._turn(account_id, facts.size):
             stored = await self.store.mail_log.mime(account_id, repeats)
             if stored is None:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored. Send a new message.")
-            estimate = cost.of_submission(stored, recipients)
+            estimate = cost_of_submission(stored, recipients)
             resent = await self.workers.run(
                 account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients
             )
-            for name, address in (("MAIL FROM", resent.envelope_from), ("From", resent.sender), *resent.responsible):
-                _check_domain(message.caller, address, name)
+            _check_domains(message.caller, resent)
             await self._accept(message, resent, resent.envelope_from, resent.data, template=template)
         return Submitted(message.id)
 
@@ -273,7 +253,6 @@ class MessageIntake:
     async def _once(
         self, message: _NewMessage, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
     ) -> T:
-        """Run `first` once per Idempotency-Key; for a repeated key `again` returns the earlier result."""
         if message.claim is None:
             return await first()
         claim = (message.claim.scope, message.claim.key)
@@ -281,11 +260,8 @@ class MessageIntake:
             replay = await self._earlier(message, message.claim, again)
             if replay is not None:  # only another retry is running
                 return replay
-            raise Refused(
-                Code.IDEMPOTENCY_IN_PROGRESS,
-                "The first request with this Idempotency-Key is still running. Retry in a second.",
-                retry_after=1,
-            )
+            text = "The first request with this Idempotency-Key is still running. Retry in a second."
+            raise Refused(Code.IDEMPOTENCY_IN_PROGRESS, text, retry_after=1)
         self._running.add(claim)
         try:
             return await first()
@@ -295,9 +271,8 @@ class MessageIntake:
             if (replay := await self._earlier(message, message.claim, again)) is not None:
                 return replay
             if isinstance(refused, KeyTaken):  # the key expired in between
-                raise Refused(
-                    Code.TEMPORARY_FAILURE, "This Idempotency-Key has just expired. Retry with it.", retry_after=1
-                ) from None
+                text = "This Idempotency-Key has just expired. Retry with it."
+                raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=1) from None
             raise
         finally:
             self._running.discard(claim)
@@ -305,13 +280,10 @@ class MessageIntake:
     async def _earlier(
         self, message: _NewMessage, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
     ) -> T | None:
-        """Return the result of an earlier send with this key; refuse if that was another message or source."""
         earlier = await self.store.messages.remembered(message.caller.account_id, claim.scope, claim.key)
         if earlier is not None and earlier.fingerprint != claim.fingerprint:
-            raise Refused(
-                Code.IDEMPOTENCY_CONFLICT,
-                "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
-            ) from None
+            text = "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key."
+            raise Refused(Code.IDEMPOTENCY_CONFLICT, text) from None
         return None if earlier is None else again(earlier)
 
     async def _accept(
@@ -332,7 +304,8 @@ class MessageIntake:
         pairs = zip(ids, content.recipients, strict=True)
         recipients = tuple([NewRecipient(new_id, to.spelling, to.key, to.domain) for new_id, to in pairs])
         if dsn:
-            recipients = tuple([self._with_dsn(recipient, dsn.get(recipient.key)) for recipient in recipients])
+            asked = {key: replace(request, reporter=self.hostname) for key, request in dsn.items()}
+            recipients = tuple([replace(recipient, dsn=asked.get(recipient.key)) for recipient in recipients])
         new = NewMessage(
             id=message.id,
             account_id=message.caller.account_id,
@@ -373,18 +346,10 @@ class MessageIntake:
                 reason = "several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
 
-    def _with_dsn(self, recipient: NewRecipient, request: DsnRequest | None) -> NewRecipient:
-        if request is None:
-            return recipient
-        return replace(recipient, dsn=replace(request, reporter=self.hostname))
-
     def _unsubscribe_urls(
         self, message: _NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None
     ) -> Sequence[str]:
-        """Return the message's unsubscribe link, and a mailto URL if the domain has a return path.
-
-        All recipients share one signed header, so with several recipients each could unsubscribe another: no link.
-        """
+        """Return the link, and a mailto URL. With several recipients, each could unsubscribe another: none."""
         mail_list = _linked_list(message.caller, content, template)
         if mail_list is None or len(content.recipients) > 1:
             return ()
@@ -419,7 +384,6 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
 
 
 def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> str | None:
-    """Return the list that a message's link unsubscribes from: its first tag with links, otherwise its template."""
     alias = template.alias if template is not None and template.unsubscribe else None
     if not (alias or (content.tags and caller.unsubscribe_tags)) or content.own_unsubscribe:
         return None
@@ -427,12 +391,10 @@ def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: St
     return linked[0] if linked else None
 
 
-def test_sender(caller: Caller) -> str:
-    """Return the default sender of a test message."""
-    if not caller.domains:
-        raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
-    only = caller.key.domain if caller.key else None
-    return f"test@{only or min(caller.domains)}"
+def _check_domains(caller: Caller, submission: SubmittedMessage) -> None:
+    fields = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
+    for name, address in fields:
+        _check_domain(caller, address, name)
 
 
 def _check_domain(caller: Caller, sender: Address, field: str) -> None:
@@ -440,7 +402,46 @@ def _check_domain(caller: Caller, sender: Address, field: str) -> None:
         text = f"{field}: this API key may only send from {caller.key.domain}, not from {sender.domain}."
         raise Refused(Code.FORBIDDEN, text)
     if sender.domain not in caller.domains:
-        raise Refused(
-            Code.FORBIDDEN,
-            f"{field}: the domain {sender.domain} is not registered and verified for this account. Add it first.",
-        )
+        text = f"{field}: the domain {sender.domain} is not registered and verified for this account. Add it first."
+        raise Refused(Code.FORBIDDEN, text)
+
+
+# ---- services that HTTP and SMTP share, so that limits apply across both
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeServices:
+    intake: MessageIntake
+    credentials: Credentials
+    guesses: LoginThrottle
+    rate: RequestRate
+    read_rate: RequestRate  # of GET under /v1
+    known: KnownNetworks = field(default_factory=KnownNetworks)
+
+    def adopt(self, limits: LimitSettings) -> None:
+        self.rate.per_second = limits.requests_per_second
+        self.read_rate.per_second = READS_PER_WRITE * limits.requests_per_second
+        self.intake.free_space.min_bytes = limits.min_free_disk
+        self.intake.free_space.min_percent = limits.min_free_disk_percent
+        self.intake.quota.adopt(limits.stored_bytes_per_account)
+
+
+def build_services(config: Config, env: Environment, store: Store, key: bytes) -> IntakeServices:
+    limits = config.limits
+    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, env)
+    guesses = LoginThrottle(env)
+    intake = MessageIntake(
+        store,
+        env,
+        free_space,
+        Quota(limits.stored_bytes_per_account, free_space),
+        sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
+        hostname=config.server.hostname,
+        text_from_html=config.http.text_from_html,
+        links=UnsubscribeLinks(key, config.http.base_url),
+        return_paths=ReturnPaths(key) if config.inbound.bind else None,
+    )
+    rate = RequestRate(limits.requests_per_second, env, nodes=store.engine.live_nodes)
+    reads = READS_PER_WRITE * limits.requests_per_second
+    read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=store.engine.live_nodes)
+    return IntakeServices(intake, Credentials(store, env, guesses), guesses, rate, read_rate)

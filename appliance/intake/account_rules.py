@@ -1,12 +1,17 @@
-"""Rules for account names, login addresses, From domains and passwords, for the CLI and the API. No I/O."""
+"""Rules for account names, login addresses, From domains, passwords and test mail, for the CLI and the API. No I/O."""
 
 import re
 from urllib.parse import urlencode
 
-from appliance.errors import Refused, invalid
-from appliance.keys import passwords
+from appliance.errors import Code, Refused, invalid
+from appliance.keys import secrets
 from appliance.message import addresses
 from appliance.message.limits import RETURN_PATH_LENGTH
+from appliance.model.accounts import Caller
+
+# Defaults of a test message.
+TEST_SUBJECT = "A test message"
+TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
 
 # Safe in a path, a URL, a log line and a shell command; never looks like an option.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -19,7 +24,6 @@ def account_name(text: str) -> str:
 
 
 def login_email(text: str) -> str:
-    """Check a login address; keep the spelling that the user types."""
     address = addresses.parse(text, "email")
     if address.spelling != address.text:
         raise invalid("email", "expected an address without a name")
@@ -32,7 +36,6 @@ def password_link(base_url: str, email: str, token: str) -> str:
 
 
 def domain_name(text: str) -> str:
-    """Normalize a From domain: lower case, A-labels."""
     bare = f"a@{text.removesuffix('.')}"
     try:
         # The address parser decides, so that a sender can use every registered domain.
@@ -80,11 +83,17 @@ def _not_a_domain(text: str) -> Refused:
 
 
 def password(data: bytes) -> str:
-    """Read a new password from a pipe, without the final line end."""
     data = data.removesuffix(b"\n").removesuffix(b"\r")
     if not data:
         raise invalid("password", "must not be empty")
     try:
-        return passwords.check_new(data.decode())
+        return secrets.check_new(data.decode())
     except UnicodeDecodeError as cause:
         raise invalid("password", "must be UTF-8 text") from cause
+
+
+def test_sender(caller: Caller) -> str:
+    if not caller.domains:
+        raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
+    only = caller.key.domain if caller.key else None
+    return f"test@{only or min(caller.domains)}"

@@ -1,18 +1,25 @@
-"""The limits of intake: request rate per credential, stored bytes per account, and free disk space.
+"""Credentials, and the limits of intake: request rate per credential, stored bytes per account, and free disk space.
 
 `Quota` enforces `limits.stored_bytes_per_account`. A percentage applies to the space that mail may fill: free space
 plus the database, down to the watermark below which all mail is refused. So one account cannot reach the watermark.
 """
 
+import hmac
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import trio
+
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import MIB, Share
 from appliance.environment import Environment
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
+from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
+from appliance.model.accounts import Caller
+from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
@@ -44,7 +51,6 @@ class RequestRate:
     _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens, time
 
     def take(self, credential: str) -> None:
-        """Count one request, or refuse it with the time to retry."""
         if self.per_second == 0:
             return
         rate, now = self.per_second / self.nodes(), self.env.now()
@@ -57,16 +63,12 @@ class RequestRate:
             del self._buckets[next(iter(self._buckets))]
         if not allowed:
             raise Refused(
-                Code.RATE_LIMITED,
-                self.refusal.format(rate=self.per_second),
-                retry_after=math.ceil((1 - tokens) / rate),
+                Code.RATE_LIMITED, self.refusal.format(rate=self.per_second), retry_after=math.ceil((1 - tokens) / rate)
             )
 
 
 @dataclass(slots=True)
 class FreeSpace:
-    """Compares the free space of the database's file system with the operator's watermark."""
-
     directory: Path
     min_bytes: int  # 0: the watermark is off
     min_percent: float
@@ -76,16 +78,13 @@ class FreeSpace:
     _low_since: int = 0
 
     def low(self) -> bool:
-        """Return whether to refuse new mail; logs each change."""
         if self.min_bytes == 0 and not self._low:
             return False
         now = self.env.now()
         if 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
             return self._low
         self._checked_at = now
-        facts = os.statvfs(self.directory)
-        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-        needed = max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
+        free, needed = self.free_and_needed()
         before, self._low = self._low, free < needed
         fields = {"directory": str(self.directory), "free_bytes": free, "needed_bytes": needed}
         if self._low and not before:
@@ -96,6 +95,11 @@ class FreeSpace:
             log.info("enough disk space again: new mail is accepted", **fields, seconds=seconds)
         return self._low
 
+    def free_and_needed(self) -> tuple[int, int]:
+        facts = os.statvfs(self.directory)
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        return free, max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
+
 
 @dataclass(slots=True)
 class Quota:
@@ -105,16 +109,13 @@ class Quota:
     _share: int = 0
 
     def bytes(self) -> int | None:
-        """Return the bytes that an account may store now; None: unlimited."""
         if not self.setting.percent:
             return self.setting.bytes or None
         now = self.free_space.env.now()
         if not 0 <= now - self._computed_at < SHARE_KEPT:
-            self._computed_at, space = now, self.free_space
-            facts = os.statvfs(space.directory)
-            free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-            watermark = max(space.min_bytes, int(total * space.min_percent) // 100) if space.min_bytes else 0
-            used = sum(_size(space.directory / name) for name in DATABASE_FILES)
+            self._computed_at = now
+            free, watermark = self.free_space.free_and_needed()
+            used = sum(_size(self.free_space.directory / name) for name in DATABASE_FILES)
             share = share_of(self.setting.percent, free + used - watermark)
             self._share = share - share % SHARE_STEP if share > SHARE_STEP else share
         return self._share
@@ -132,3 +133,71 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+# ---- credentials
+
+CACHED_FOR = 500_000  # microseconds; the server sees a change from the shell within a second
+CACHED = 10_000  # callers
+
+WRONG_CREDENTIAL = "This credential is not valid. Check it, or create a new one."
+
+
+@dataclass(slots=True)
+class Credentials:
+    """Turns an SMTP username and the SHA-256 of its password into a caller."""
+
+    store: Store
+    env: Environment
+    guesses: LoginThrottle
+    _cached: TtlCache[str, tuple[Caller, bytes]] = field(init=False)
+    _used: dict[str, tuple[int, str]] = field(default_factory=dict)  # last time and address by scope, not yet stored
+
+    def __post_init__(self) -> None:
+        self._cached = TtlCache(CACHED, CACHED_FOR, self.env.now)
+
+    async def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
+        stored = await self.store.access.caller_by_credential(username) if "\0" not in username else None
+        if stored is None or not hmac.compare_digest(password_sha256, stored[1]):
+            return None
+        self.note_use(stored[0])
+        return stored[0]
+
+    async def caller(self, username: str, password_sha256: bytes) -> Caller | None:
+        """Look up a caller, and cache it for `known_caller`."""
+        caller = await self.look_up(username, password_sha256)
+        if caller is not None:
+            self._cached.put(username, (caller, password_sha256))
+        return caller
+
+    def known_caller(self, username: str, password_sha256: bytes) -> Caller | None:
+        """Return a cached caller: a session asks for every message."""
+        known = self._cached.get(username)
+        return known[0] if known is not None and hmac.compare_digest(password_sha256, known[1]) else None
+
+    def forget(self) -> None:
+        self._cached.clear()
+
+    # ---- last use: noted when the store is read, stored in batches
+
+    def note_use(self, caller: Caller, address: str = "") -> None:
+        self._used[caller.idempotency_scope] = self.env.now(), address
+
+    async def record_uses(self) -> None:
+        if not self._used:
+            return
+        used, self._used = self._used, {}
+        try:
+            await self.store.access.record_uses(used)
+        except StorageUnavailable:
+            self._used = used | self._used
+            raise
+
+    async def wrong_guess(self, address: str) -> Refused:
+        """Count a failed login and return its refusal after a delay.
+
+        The code is always `unauthorized`: `rate_limited` would make a client with a revoked key retry.
+        """
+        wait = self.guesses.wrong_secret(address)  # count before the first checkpoint
+        await trio.sleep(FAILURE_DELAY)
+        return Refused(Code.UNAUTHORIZED, WRONG_CREDENTIAL, retry_after=wait)

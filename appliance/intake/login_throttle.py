@@ -80,8 +80,6 @@ log = get_logger("login")
 
 @dataclass(slots=True)
 class _Refusals:
-    """Refused logins from one network."""
-
     since: int
     last: int
     count: int = 0
@@ -119,14 +117,11 @@ class RefusedLogins:
 
 @dataclass(slots=True)
 class _Pair:
-    """Failures of one network at one account."""
-
     failures: deque[int] = field(default_factory=lambda: deque(maxlen=PER_ACCOUNT))
     wait: int = 0
     wait_until: int = 0
 
     def until(self, now: int, *, known: bool) -> int:
-        """When the next login may be checked."""
         if known:
             return _until_room(self.failures, now, *PER_KNOWN_NETWORK)
         return self.wait_until if self.wait_until <= now + LONGEST_WAIT else 0  # later: the clock was set back
@@ -142,8 +137,6 @@ class _Pair:
 
 @dataclass(slots=True)
 class _Account:
-    """Failures from all networks, networks with a successful login, and reserved turns."""
-
     known: dict[str, None] = field(default_factory=dict)
     failures: dict[str, deque[int]] = field(default_factory=dict)  # the last few of each network
     turns: dict[str, int] = field(default_factory=dict)  # by site
@@ -155,7 +148,6 @@ class _Account:
         return 0 if over < 0 else min(SECOND << min(over, 10), LONGEST_SPACING)
 
     def turn(self, site: str, now: int) -> int:
-        """When a login from this site may be checked; reserves the turn."""
         spacing = self.spacing(now)
         if not spacing:
             return 0
@@ -201,7 +193,6 @@ class LoginAttempt:
         _newest(record.known, self._network, None, REMEMBERED_OF_ACCOUNT)
 
     def withdrawn(self) -> None:
-        """The password was not checked."""
         failure = LoginFailure(FailureKind.LOGIN, self._account, self._network, self._at)
         self._throttle.unshared.pop(failure, None)
         record = self._throttle.accounts.get(self._account)
@@ -283,14 +274,12 @@ class LoginThrottle:
         return CodeGuess(self, failure)
 
     def take_unshared(self) -> list[LoginFailure]:
-        """Failures that are certain by now, each once."""
         certain = [failure for failure in self.unshared if failure.at < self.env.now() - CERTAIN_AFTER]
         for failure in certain:
             del self.unshared[failure]
         return certain
 
     def count_from_node(self, failure: LoginFailure) -> None:
-        """Count a failure on another node."""
         kind, account, network, at = failure
         if kind in (FailureKind.CODE, FailureKind.KNOWN_CODE):
             self._count_code(failure)
@@ -348,7 +337,6 @@ def _recent(failures: Iterable[int], now: int, window: int) -> list[int]:
 
 
 def _until_room(failures: Iterable[int], now: int, most: int, window: int) -> int:
-    """When the window has room for one more failure."""
     recent = _recent(failures, now, window)
     return recent[-most] + window if len(recent) >= most else 0
 

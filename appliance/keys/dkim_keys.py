@@ -58,7 +58,6 @@ def generate(algorithm: Algorithm) -> PrivateKey:
 
 
 def to_der(key: PrivateKey) -> bytes:
-    """The private key as unencrypted PKCS #8. Seal it before you store it."""
     return key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption())
 
 
@@ -99,8 +98,6 @@ def new_selector(algorithm: Algorithm, now_seconds: int, taken: Collection[str] 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The DKIM keys of all domains. `key` is the installation's key."""
-
     store: Store
     env: Environment
     key: bytes
@@ -111,14 +108,11 @@ class SigningKeys:
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
         """The keys that sign for a domain. Creates keys for a domain without any."""
-        if not (stored := await self._signing(account_id, domain)):
-            await self.rotate(account_id, domain, unless_there=True)
-            stored = await self._signing(account_id, domain)
         signing: list[SigningKey] = []
-        for key in stored:
+        for key in [key for key in await self.known(account_id, domain) if key.signs]:
             context = _context(account_id, domain, key.selector)
             if (opened := self._opened.get(context)) is None:
-                der = open_sealed(self.key, account_id, domain, key.selector, key.private_key)
+                der = open_signing_key(self.key, account_id, domain, key.selector, key.private_key)
                 # On a thread: loading an RSA key validates it, which takes a tenth of a second.
                 private = await trio.to_thread.run_sync(from_der, der, limiter=self._threads)
                 opened = SigningKey(domain, key.selector, Algorithm(key.algorithm), private)
@@ -133,9 +127,6 @@ class SigningKeys:
             await self.rotate(account_id, domain, unless_there=True)
             stored = await self.store.dkim_keys.of(account_id, domain)
         return stored
-
-    async def _signing(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        return [key for key in await self.store.dkim_keys.of(account_id, domain) if key.signs]
 
     async def begin_rotation(self, account_id: str, domain: str, *, at_once: bool = False) -> list[StoredDkimKey]:
         """Start a rotation: create keys that are pending until DNS shows them. A running rotation continues. Return all
@@ -155,7 +146,6 @@ class SigningKeys:
         return await self.store.dkim_keys.of(account_id, domain)
 
     async def switch(self, account_id: str, domain: str, checked: Iterable[CheckedRecord]) -> bool:
-        """Activate a domain's pending keys if DNS shows all their records. Return whether it did."""
         pending = [record for record in checked if record.record.pending]
         if not pending or any(record.status is not RecordStatus.OK for record in pending):
             return False
@@ -167,7 +157,7 @@ class SigningKeys:
 
     def _opens(self, account_id: str, domain: str, key: StoredDkimKey) -> bool:
         try:
-            open_sealed(self.key, account_id, domain, key.selector, key.private_key)
+            open_signing_key(self.key, account_id, domain, key.selector, key.private_key)
         except UnsealError:
             return False
         return True
@@ -191,13 +181,11 @@ class SigningKeys:
         return fresh
 
 
-def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
-    """Unseal a signing key as DER. Raises UnsealError with another installation key."""
+def open_signing_key(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
     return unseal(derive(key, DKIM_PURPOSE), sealed, _context(account_id, domain, selector))
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:
-    """Binds a sealed key to its row, so that it cannot be moved."""
     return f"{account_id}\0{domain}\0{selector}".encode()
 
 
@@ -215,7 +203,6 @@ async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) 
 
 
 async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
-    """Check the DNS of every domain with pending keys once."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
         pending = [record for record in records(domain, Senders(()), stored, keys.env.now()) if record.pending]

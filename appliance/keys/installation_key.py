@@ -11,20 +11,21 @@ from appliance.keys.keyfile import KEY_FILE, KeyFileError, fingerprint, load, lo
 from appliance.store import CheckKey, Store
 from appliance.telemetry.log import get_logger
 
+_MISSING = "missing, but this database has a key"
+_WRONG = "wrong key file for this database"
+
 log = get_logger("keys")
 
 
 def key_check(data_dir: Path) -> CheckKey:
-    """A check of this directory's key file. The check raises KeyFileError."""
-
     def check(stored: str | None) -> None:
         file = data_dir / KEY_FILE
         if file.exists():
             own = fingerprint(load(data_dir))  # raises for a file without a valid key
             if stored not in (None, own):
-                raise _wrong(file)
+                raise _unusable(file, _WRONG)
         elif stored is not None:
-            raise _missing(file)
+            raise _unusable(file, _MISSING)
 
     return check
 
@@ -34,14 +35,14 @@ async def shared_key(data_dir: Path, store: Store) -> bytes:
     file = data_dir / KEY_FILE
     created = not file.exists()
     if created and (await store.installation.key_fingerprint() is not None or await store.installation.has_secrets()):
-        raise _missing(file)
+        raise _unusable(file, _MISSING)
     key = load_or_create(data_dir)
     # Create the file first: a node that dies here starts again with the same key.
     if await store.installation.claim_key(fingerprint(key)) != fingerprint(key):
         if created:  # another node created its key first
             file.unlink()
-            raise _missing(file)
-        raise _wrong(file)
+            raise _unusable(file, _MISSING)
+        raise _unusable(file, _WRONG)
     return key
 
 
@@ -56,11 +57,5 @@ async def record_own_key(data_dir: Path, store: Store, key: bytes, *, created: b
     await store.installation.replace_key(own)
 
 
-def _missing(file: Path) -> KeyFileError:
-    text = "missing, but this database has a key. Copy the key file from another node or from the backup."
-    return KeyFileError(f"{file}: {text}")
-
-
-def _wrong(file: Path) -> KeyFileError:
-    text = "wrong key file for this database. Copy the key file from another node or from the backup."
-    return KeyFileError(f"{file}: {text}")
+def _unusable(file: Path, fault: str) -> KeyFileError:
+    return KeyFileError(f"{file}: {fault}. Copy the key file from another node or from the backup.")

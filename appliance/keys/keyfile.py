@@ -34,7 +34,6 @@ def load_or_create(data_dir: Path) -> bytes:
 
 
 def load(data_dir: Path) -> bytes:
-    """The installation's key, from an existing file."""
     path = data_dir / KEY_FILE
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
@@ -61,7 +60,6 @@ def _create(path: Path) -> None:
 
 
 def derive(key: bytes, purpose: str) -> bytes:
-    """Derive an independent key for one purpose."""
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)
 
 
@@ -81,7 +79,6 @@ def seal(key: bytes, plaintext: bytes, context: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Decrypt a sealed secret. Raises UnsealError."""
     cipher = _cipher(key)
     if sealed[:1] != _VERSION or len(sealed) < len(_VERSION) + _NONCE + _TAG:
         raise UnsealError("not a sealed secret of a known version")

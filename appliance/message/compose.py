@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse
-from appliance.message.attachments import File, read_files
-from appliance.message.header_rules import OWN_UNSUBSCRIBE, read_headers, read_tags
+from appliance.message.characters import check_body, check_subject, fault_in_line
+from appliance.message.header_lines import OWN_UNSUBSCRIBE, read_headers, read_tags
 from appliance.message.limits import LINE_LENGTH, MESSAGE_SIZE
-from appliance.message.schema import SendRequest
-from appliance.message.template import check_body, check_subject, render
+from appliance.message.schema import Attachment, AttachmentReceipt, Receipt, SendRequest
+from appliance.message.template import render
 from appliance.message.text_from_html import text_from_html as made_text
-from appliance.model.mail import StoredTemplate
+from appliance.model.mail import Billing, StoredTemplate
 
 Value = TypeVar("Value")
 
@@ -32,9 +32,14 @@ Value = TypeVar("Value")
 # ---- the draft
 
 
-class Draft(Struct, frozen=True, gc=False):
-    """A valid message without its id and date."""
+class File(Struct, frozen=True, gc=False):
+    filename: str
+    content: bytes
+    content_type: str
+    content_id: str | None
 
+
+class Draft(Struct, frozen=True, gc=False):
     sender: Address
     to: tuple[Address, ...]
     cc: tuple[Address, ...]
@@ -50,7 +55,6 @@ class Draft(Struct, frozen=True, gc=False):
 
     @property
     def own_unsubscribe(self) -> bool:
-        """Whether the caller set unsubscribe headers."""
         return any(name.lower() in OWN_UNSUBSCRIBE for name, _ in self.headers)
 
 
@@ -91,6 +95,30 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
     )
 
 
+def receipt_of(drafted: Draft, message_id: str, request_id: str, credits_needed: int) -> Receipt:
+    return Receipt(
+        id=message_id,
+        status="queued",
+        source="api",
+        request_id=request_id,
+        sender=drafted.sender.text,
+        to=[address.text for address in drafted.to],
+        cc=[address.text for address in drafted.cc] if drafted.cc else [],
+        bcc=[address.text for address in drafted.bcc] if drafted.bcc else [],
+        subject=drafted.subject,
+        billing_status=Billing.RESERVED,
+        recipient_count=len(drafted.recipients),
+        credits_reserved=credits_needed,
+        headers=dict(drafted.headers),
+        tags=list(drafted.tags),
+        attachments=[
+            AttachmentReceipt(file.filename, file.content_type, len(file.content), file.content_id or UNSET)
+            for file in drafted.files
+        ],
+        reply_to=drafted.reply_to.text if drafted.reply_to else UNSET,
+    )
+
+
 def _or_none(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
 
@@ -110,7 +138,6 @@ def _check_combination(request: SendRequest, template: StoredTemplate | None) ->
 
 
 def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
-    """Return the addresses of to, cc and bcc, and the unique addresses of all three."""
     if request.to == []:
         raise invalid("to", "must not be empty")
     known: dict[str, Address] = {}
@@ -144,8 +171,6 @@ _CHUNK: Final = 57 * 1024  # octets per step; 57 octets make a line of 76 charac
 
 
 class MimePart(Struct, frozen=True, gc=False):
-    """A part's header lines, and its body in pieces without the final line break."""
-
     headers: str
     pieces: list[bytes]
 
@@ -158,11 +183,7 @@ def compose(
     text_from_html: bool = False,
     unsubscribe_urls: Sequence[str] = (),
 ) -> bytes:
-    """Compose the message; refuse one that is too large.
-
-    `unsubscribe_urls` adds the fields of one-click unsubscribe. `text_from_html` adds a text part to a message of HTML
-    alone, unless that would make it too large.
-    """
+    """Compose the message with a text part made from lone HTML if that fits; refuse one that is too large."""
     message_id = message_id.removeprefix("<").removesuffix(">")
     if not _MESSAGE_ID.fullmatch(message_id):
         raise ValueError("a Message-ID is printable ASCII around an @")
@@ -265,7 +286,6 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
 
 
 def _encode_text(text: str) -> tuple[str, list[bytes]]:
-    """Encode a body as 7bit if possible, otherwise as quoted-printable or base64, whichever is shorter."""
     chunks = list(_chunks(text))
     return ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
 
@@ -296,7 +316,6 @@ def _chunks(text: str) -> Iterator[bytes]:
 
 
 def base64_lines(data: bytes) -> list[bytes]:
-    """Encode as lines of 76 characters."""
     view = memoryview(data)
     chunks = (view[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))
     pieces = [pybase64.encodebytes(chunk).replace(b"\n", b"\r\n") for chunk in chunks]
@@ -306,7 +325,6 @@ def base64_lines(data: bytes) -> list[bytes]:
 
 
 def _lines_fit(text: str) -> bool:
-    """Return whether every line has at most 998 octets."""
     start, size = 0, len(text)
     while size - start > LINE_LENGTH:
         line_end = text.rfind("\n", start, start + LINE_LENGTH + 1)
@@ -314,3 +332,101 @@ def _lines_fit(text: str) -> bool:
             return False
         start = line_end + 1
     return True
+
+
+# ---- attachments
+
+# Our own table: the standard library reads the machine's files, so two servers would differ.
+UNKNOWN_TYPE: Final = "application/octet-stream"
+
+_CONTENT_ID: Final = re.compile(r"[A-Za-z0-9._%+@-]{1,128}")  # RFC 2392, only characters safe in HTML and headers
+_NAME: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_QUOTED: Final = r'"[ !#-\[\]-~]*"'  # without escapes
+_MEDIA_TYPE: Final = re.compile(rf"({_NAME})/{_NAME}(?:; ?{_NAME}=(?:{_NAME}|{_QUOTED}))*")
+
+_BY_EXTENSION: Final = {
+    "7z": "application/x-7z-compressed", "aac": "audio/aac", "avif": "image/avif", "bmp": "image/bmp",
+    "bz2": "application/x-bzip2", "css": "text/css", "csv": "text/csv", "doc": "application/msword",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "epub": "application/epub+zip", "flac": "audio/flac", "gif": "image/gif", "gz": "application/gzip",
+    "heic": "image/heic", "htm": "text/html", "html": "text/html", "ico": "image/vnd.microsoft.icon",
+    "ics": "text/calendar", "jpeg": "image/jpeg", "jpg": "image/jpeg", "js": "text/javascript",
+    "json": "application/json", "log": "text/plain", "m4a": "audio/mp4", "md": "text/markdown",
+    "mov": "video/quicktime", "mp3": "audio/mpeg", "mp4": "video/mp4",
+    "odp": "application/vnd.oasis.opendocument.presentation",
+    "ods": "application/vnd.oasis.opendocument.spreadsheet", "odt": "application/vnd.oasis.opendocument.text",
+    "ogg": "audio/ogg", "otf": "font/otf", "p7s": "application/pkcs7-signature", "pdf": "application/pdf",
+    "pkpass": "application/vnd.apple.pkpass", "png": "image/png", "ppt": "application/vnd.ms-powerpoint",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "ps": "application/postscript", "rar": "application/vnd.rar", "rtf": "application/rtf",
+    "svg": "image/svg+xml", "tar": "application/x-tar", "tgz": "application/gzip", "tif": "image/tiff",
+    "tiff": "image/tiff", "tsv": "text/tab-separated-values", "ttf": "font/ttf", "txt": "text/plain",
+    "vcf": "text/vcard", "wasm": "application/wasm", "wav": "audio/wav", "webm": "video/webm",
+    "webp": "image/webp", "woff": "font/woff", "woff2": "font/woff2", "xls": "application/vnd.ms-excel",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", "xml": "application/xml",
+    "yaml": "application/yaml", "yml": "application/yaml", "zip": "application/zip", "zst": "application/zstd",
+}  # fmt: skip
+
+
+def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
+    if len(attachments) > limits.ATTACHMENTS:
+        raise invalid("attachments", f"at most {limits.ATTACHMENTS} attachments are allowed")
+    if sum(map(_encoded_size, attachments)) > limits.MESSAGE_SIZE:
+        raise Refused(Code.PAYLOAD_TOO_LARGE, "attachments: together they are larger than a message may be (10 MiB)")
+    files = tuple(_read_file(file, f"attachments[{index}]") for index, file in enumerate(attachments))
+    seen: set[str] = set()
+    for index, file in enumerate(files):
+        if file.content_id in seen:
+            raise invalid(f"attachments[{index}].content_id", "another attachment has the same content_id")
+        if file.content_id is not None:
+            seen.add(file.content_id)
+    return files
+
+
+def _encoded_size(attachment: Attachment) -> int:
+    content = attachment.content
+    return len(content) - content.count("\n") - content.count("\r") if "\n" in content else len(content)
+
+
+def _read_file(attachment: Attachment, field: str) -> File:
+    filename, content_type = attachment.filename, attachment.content_type
+    _check_filename(filename, f"{field}.filename")
+    if content_type is UNSET:
+        _, dot, extension = filename.rpartition(".")
+        content_type = _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
+    else:
+        media_type = _MEDIA_TYPE.fullmatch(content_type)
+        if len(content_type) > limits.CONTENT_TYPE_LENGTH or media_type is None:
+            reason = "expected a media type such as `image/png` or `text/plain; charset=utf-8`"
+            raise invalid(f"{field}.content_type", reason)
+        # RFC 2045 6.4 forbids base64 for these two: a mail reader would parse the bytes as parts.
+        if (kind := media_type[1].lower()) in ("multipart", "message"):
+            raise invalid(f"{field}.content_type", f"{kind} types cannot be attached; use {UNKNOWN_TYPE}")
+    content_id = None if attachment.content_id is UNSET else attachment.content_id
+    if content_id is not None and not _CONTENT_ID.fullmatch(content_id):
+        raise invalid(f"{field}.content_id", "expected 1 to 128 of A-Z, a-z, 0-9 and `._%+@-`")
+    content = _decode_base64(attachment.content, f"{field}.content")
+    attachment.content = ""  # so that a large message is not in memory twice
+    return File(filename, content, content_type, content_id)
+
+
+def _check_filename(filename: str, field: str) -> None:
+    if not filename.strip():
+        raise invalid(field, "must not be empty")
+    if fault := fault_in_line(filename):
+        raise invalid(field, f"must not contain {fault}")
+    if "/" in filename or "\\" in filename or filename in (".", ".."):
+        raise invalid(field, "expected a file name without a path")
+    if len(filename.encode()) > limits.FILENAME_LENGTH:
+        raise invalid(field, f"must have at most {limits.FILENAME_LENGTH} octets")
+
+
+def _decode_base64(content: str, field: str) -> bytes:
+    if "\n" in content or "\r" in content:
+        content = content.replace("\r", "").replace("\n", "")
+    if (missing := -len(content) % 4) and "=" not in content:
+        content += "=" * missing
+    try:
+        return pybase64.b64decode(content, validate=True)
+    except ValueError as cause:  # binascii.Error, or a string that is not ASCII
+        raise invalid(field, "not standard base64") from cause

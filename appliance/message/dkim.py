@@ -2,22 +2,27 @@
 
 HTTP and SMTP refuse a bare CR or LF before anything is signed. In a header it is an error here too, because it could
 hide a field from us and show it to a reader; in the body it is hashed like any other octet.
+
+Verification (RFC 6376 6.1) covers only the header, and only signatures as written here: mailbox providers return
+messages without a complete body, and a verified header proves that its sender has the message.
 """
 
 import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from appliance.message.limits import HEADER_LINE_LENGTH
 
@@ -94,7 +99,6 @@ def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> byt
 
 
 def canonical_field(name: bytes, value: bytes) -> bytes:
-    """Return a header field in relaxed form (RFC 6376 3.4.2)."""
     return b"%b:%b\r\n" % (name.rstrip(b" \t").lower(), _collapsed(_unfolded(value)).strip(b" "))
 
 
@@ -120,8 +124,8 @@ def _signed_fields(head: bytes) -> tuple[bytes, bytes, bytes]:
         raise ValueError("a header with a lone CR or LF cannot be signed")
     present: list[bytes] = []
     fields: list[bytes] = []
-    for field in _collapsed(_unfolded(head)).split(b"\r\n"):  # as canonical_field does, for all fields at once
-        name, colon, value = field.partition(b":")
+    for line in _collapsed(_unfolded(head)).split(b"\r\n"):  # as canonical_field does, for all fields at once
+        name, colon, value = line.partition(b":")
         key = _KEYS.get(name) or _KEYS.get(name.rstrip(b" ").lower())
         if colon and key is not None:
             present.append(key)
@@ -153,7 +157,6 @@ _usual_listing = lru_cache(maxsize=256)(_listing)  # most messages have the same
 
 @lru_cache(maxsize=256)  # many messages of a domain share a second
 def _opening(algorithm: Algorithm, domain: str, selector: str, now_seconds: int) -> tuple[bytes, bytes]:
-    """Return the start of a signature up to `s=`, as written and in relaxed form."""
     tags = ("v=1;", f" a={algorithm}-sha256;", " c=relaxed/relaxed;", f" t={now_seconds};", f" d={domain};",
             f" s={selector};")  # fmt: skip
     written = _folded("DKIM-Signature: ", tags)
@@ -175,7 +178,6 @@ def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes,
 
 
 def _unfolded(data: bytes) -> bytes:
-    """Unfold header fields (RFC 5322 2.2.3)."""
     return data.replace(b"\r\n ", b" ").replace(b"\r\n\t", b"\t")
 
 
@@ -197,7 +199,6 @@ def _collapsed(data: bytes) -> bytes:
 
 
 def _end_of_text(message: bytes, start: int, step: int) -> int:
-    """Return the end of the body without trailing blank lines."""
     end = len(message)
     while end > start:
         tail = message[max(start, end - step) : end]
@@ -208,7 +209,6 @@ def _end_of_text(message: bytes, start: int, step: int) -> int:
 
 
 def _end_of_piece(message: bytes, start: int, end: int, size: int) -> int:
-    """Return the end of the complete lines that fit a piece; a longer line is one piece."""
     if end - start <= size:
         return end
     line_end = message.rfind(b"\r\n", start, start + size)
@@ -218,7 +218,6 @@ def _end_of_piece(message: bytes, start: int, end: int, size: int) -> int:
 
 
 def _folded(line: str, words: Iterable[str]) -> bytes:
-    """Fold words after `line`."""
     lines = []
     for word in words:
         if len(line) + len(word) > HEADER_LINE_LENGTH - 1:  # the space of a continuation line counts
@@ -231,3 +230,85 @@ def _folded(line: str, words: Iterable[str]) -> bytes:
 
 def _base64(data: bytes) -> bytes:
     return binascii.b2a_base64(data, newline=False)
+
+
+# ---- verification
+
+SIGNATURES: Final = 5  # read per header
+HEADER_BYTES: Final = 64 * 1024  # read per header
+
+_FIELD_NAME: Final = b"dkim-signature"
+_SPACE: Final = re.compile(rb"[ \t\r\n]+")
+_FIELD_START: Final = re.compile(rb"\r\n(?![ \t])")
+_SIGNATURE_TAG: Final = re.compile(rb"((?:^|;)[ \t\r\n]*b[ \t\r\n]*=)[^;]*")
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderSignature:
+    domain: str
+    selector: str
+    signed_names: tuple[bytes, ...]  # in lower case and signing order
+    digest: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+    def verifies(self, record: str) -> bool:
+        """Return whether the key of this DNS record made the signature."""
+        tags = _tags(record.encode())
+        try:
+            public = _octets(tags.get(b"p", b""))
+            if tags.get(b"k", b"rsa") == b"ed25519":
+                Ed25519PublicKey.from_public_bytes(public).verify(self.signature, self.digest)
+                return True
+            key = load_der_public_key(public)
+            if not isinstance(key, RSAPublicKey):
+                return False
+            key.verify(self.signature, self.digest, _PADDING, _HASHED)
+        except (InvalidSignature, UnsupportedAlgorithm, ValueError):
+            return False
+        return True
+
+
+def header_signatures(header: bytes) -> list[HeaderSignature]:
+    """Return the valid signature fields of a header with any line ends, with or without a body."""
+    lines = header[:HEADER_BYTES].replace(b"\r\n", b"\n").partition(b"\n\n")[0].replace(b"\n", b"\r\n")
+    parts = [line.partition(b":") for line in _FIELD_START.split(lines)]
+    fields = [(name.rstrip(b" \t").lower(), value) for name, colon, value in parts if colon]
+    values = [value for name, value in fields if name == _FIELD_NAME][:SIGNATURES]
+    signatures = (_read_signature(fields, value) for value in values)
+    return [signature for signature in signatures if signature is not None]
+
+
+def _read_signature(fields: list[tuple[bytes, bytes]], value: bytes) -> HeaderSignature | None:
+    tags = _tags(value)
+    canonicalization = tags.get(b"c", b"").partition(b"/")[0]
+    if canonicalization != b"relaxed" or tags.get(b"a") not in (b"rsa-sha256", b"ed25519-sha256"):
+        return None
+    names = tuple(name.strip().lower() for name in tags.get(b"h", b"").split(b":"))
+    present: dict[bytes, list[bytes]] = {}
+    for name, content in fields:
+        present.setdefault(name, []).append(content)
+    hasher = hashlib.sha256()
+    for name in names:  # RFC 6376 5.4.2: last field of a name first; an absent field adds nothing
+        if contents := present.get(name):
+            hasher.update(canonical_field(name, contents.pop()))
+    unsigned = _SIGNATURE_TAG.sub(rb"\1", value, count=1)
+    hasher.update(canonical_field(_FIELD_NAME, unsigned).removesuffix(b"\r\n"))
+    try:
+        domain, selector = (tags.get(tag, b"").decode("ascii").lower() for tag in (b"d", b"s"))
+        return HeaderSignature(domain, selector, names, hasher.digest(), _octets(tags.get(b"b", b"")))
+    except ValueError:  # not ASCII, or not base64
+        return None
+
+
+def _tags(text: bytes) -> dict[bytes, bytes]:
+    """Parse a tag list (RFC 6376 3.2) without white space; the first of duplicate tags wins."""
+    tags: dict[bytes, bytes] = {}
+    for part in text.split(b";"):
+        name, equals, value = part.partition(b"=")
+        if equals:
+            tags.setdefault(name.strip(), _SPACE.sub(b"", value))
+    return tags
+
+
+def _octets(text: bytes) -> bytes:
+    return binascii.a2b_base64(text, strict_mode=True)

@@ -1,16 +1,26 @@
-"""Writes header lines: folding, encoded words (RFC 2047), file names (RFC 2231). Mail readers decode the same text.
+"""Header fields: which ones a sender may set, and how they are written. No I/O, no state but caches.
 
-Every function returns complete lines that end in CRLF. The input is validated: without control characters nothing can
-end a line early. No I/O, no state but caches.
+Writers fold, and encode words (RFC 2047) and file names (RFC 2231). They return complete lines that end in CRLF. Their
+input is validated: without control characters nothing can end a line early.
+
+One table has the rules for HTTP (`headers`, `tags`) and SMTP. Over HTTP every name in it is refused: the service writes
+the field, or the request has its own member for it. A message over SMTP is complete, so its ordinary fields are kept.
+Trace fields and verdicts of other servers are removed, and a field that names who is responsible must name a mailbox of
+the account's domains.
 """
 
 import binascii
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from functools import lru_cache
+from typing import Final
 
+from appliance.errors import invalid
+from appliance.message import limits
 from appliance.message.addresses import Address
+from appliance.message.characters import fault_in_line
 from appliance.message.limits import ENCODED_LINE_LENGTH, ENCODED_WORD_LENGTH, HEADER_LINE_LENGTH, LINE_LENGTH
 
 _WORD = re.compile(r" *[^ ]+")
@@ -31,7 +41,6 @@ _Q = tuple("_" if octet == 0x20 else chr(octet) if octet in _Q_SAFE else f"={oct
 
 
 def subject(text: str) -> str:
-    """Return the Subject line; text that looks like an encoded word, and outer spaces, are encoded."""
     plain = text.isascii() and "=?" not in text and text == text.strip(" ")
     return _literal("Subject", text) if plain else _encoded("Subject", text)
 
@@ -74,7 +83,6 @@ _cached_mailbox = lru_cache(maxsize=500)(_mailboxes)  # senders repeat
 
 @lru_cache(maxsize=8)  # many messages share a second
 def date(seconds: int) -> str:
-    """Return the Date line of a Unix time, in UTC (RFC 5322 3.3)."""
     year, month, day, hour, minute, second, weekday, *_ = time.gmtime(seconds)
     clock = f"{hour:02d}:{minute:02d}:{second:02d}"
     return f"Date: {_DAYS[weekday]}, {day:02d} {_MONTHS[month - 1]} {year:04d} {clock} +0000\r\n"
@@ -87,7 +95,6 @@ def unsubscribe(urls: Iterable[str]) -> str:
 
 
 def disposition(kind: str, filename: str) -> str:
-    """Return a Content-Disposition line."""
     return with_parameters("Content-Disposition", kind, [("filename", filename)])
 
 
@@ -127,10 +134,7 @@ def folded(name: str, tokens: Sequence[str]) -> str:
 
 
 def _folded(name: str, tokens: Sequence[str], width: int) -> str:
-    """Fold before tokens; each starts with a space.
-
-    The first token stays on the line of the name if possible: some readers lose text after a bare `Name:`.
-    """
+    """Fold before tokens, but not before the first: some readers lose text after a bare `Name:`."""
     line, lines = f"{name}:", []
     for index, token in enumerate(tokens):
         limit = LINE_LENGTH if index == 0 and not token.startswith(" =?") else width
@@ -155,7 +159,6 @@ def _encoded(name: str, value: str) -> str:
 
 
 def _room_after(name: str) -> int:
-    """Return the octets left for the first encoded word on the line of the name; a long name gets its own line."""
     room = ENCODED_LINE_LENGTH - len(name) - 2
     return room if room >= 2 * _FRAME else ENCODED_WORD_LENGTH
 
@@ -176,7 +179,6 @@ def _words(text: str, room: int) -> list[str]:
 
 
 def _octets(data: bytes, first: int, others: int) -> list[bytes]:
-    """Split UTF-8 into pieces of whole characters, of at most `first` and then `others` octets."""
     pieces, start, end = [], 0, first
     while end < len(data):
         while data[end] & 0xC0 == 0x80:  # a continuation octet
@@ -199,3 +201,108 @@ def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
         pieces.append(encoded[start:end])
         start, end = end, end + others
     return [*pieces, encoded[start:]]
+
+
+# ---- rules
+
+
+class OverSmtp(Enum):
+    KEPT = auto()
+    REMOVED = auto()
+    OWN = auto()  # the message is refused unless this names one mailbox of the account's domains
+
+
+_KEPT, _REMOVED, _OWN = OverSmtp.KEPT, OverSmtp.REMOVED, OverSmtp.OWN
+
+RESERVED_HEADERS: Final = {
+    "authentication-results": _REMOVED,  # RFC 8601 5: it may be forged
+    "bcc": _REMOVED,
+    "cc": _KEPT,
+    "date": _KEPT,
+    "delivered-to": _REMOVED,  # receivers would detect a loop
+    "dkim-signature": _KEPT,  # the sender's own; ours is added
+    "domainkey-signature": _KEPT,
+    "errors-to": _REMOVED,  # bounces go to the envelope's sender
+    "from": _KEPT,  # and checked like MAIL FROM
+    "message-id": _KEPT,
+    "mime-version": _KEPT,
+    "reply-to": _KEPT,
+    "return-path": _REMOVED,  # RFC 5321 4.4: the last server writes it
+    "sender": _OWN,
+    "subject": _KEPT,
+    "tls-required": _REMOVED,  # RFC 8689 5: `No` would turn off TLS
+    "to": _KEPT,
+    "x-originating-ip": _REMOVED,  # the client's address is not disclosed
+}
+RESERVED_HEADER_PREFIXES: Final = {
+    "arc-": _REMOVED,  # RFC 8617: seals of other servers
+    "content-": _KEPT,
+    "received": _REMOVED,  # Received-SPF and the like
+    "resent-": _KEPT,
+    "x-service-": _REMOVED,
+}
+# Exceptions to the prefixes, over SMTP.
+_WITHIN: Final = {
+    "received": _KEPT,  # counted, to find loops
+    "resent-bcc": _REMOVED,
+    "resent-from": _OWN,
+    "resent-sender": _OWN,
+    "x-service-tag": _KEPT,  # read as tags
+}
+
+# A sender who sets one of these manages unsubscribing; both are then left unchanged.
+OWN_UNSUBSCRIBE: Final = frozenset({"list-unsubscribe", "list-unsubscribe-post"})
+
+_EXACT: Final = {name.encode(): action for name, action in (RESERVED_HEADERS | _WITHIN).items()} | {
+    b"idempotency-key": _REMOVED  # for us, not for the recipient
+}
+_BY_PREFIX: Final = tuple((prefix.encode(), action) for prefix, action in RESERVED_HEADER_PREFIXES.items())
+
+_NAME: Final = re.compile(r"[A-Za-z0-9-]{1,76}")
+_TAG: Final = re.compile(r"[!-+\--~](?:[ -+\--~]{0,62}[!-+\--~])?")  # printable ASCII, no comma, no space at either end
+
+
+def is_reserved(name: str) -> bool:
+    name = name.lower()
+    return name in RESERVED_HEADERS or name.startswith(tuple(RESERVED_HEADER_PREFIXES))
+
+
+def over_smtp(name: bytes) -> OverSmtp:
+    if (action := _EXACT.get(name)) is not None:
+        return action
+    return next((action for prefix, action in _BY_PREFIX if name.startswith(prefix)), _KEPT)
+
+
+def read_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if len(headers) > limits.HEADERS:
+        raise invalid("headers", f"at most {limits.HEADERS} headers are allowed")
+    accepted: dict[str, tuple[str, str]] = {}
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name):
+            raise invalid("headers", "a header name has 1 to 76 characters of A-Z, a-z, 0-9 and `-`")
+        if is_reserved(name):
+            raise invalid(f"headers.{name}", "this header is reserved")
+        if name.lower() in accepted:
+            raise invalid(f"headers.{name}", "this header occurs twice; upper and lower case do not differ")
+        if fault := fault_in_line(value):
+            raise invalid(f"headers.{name}", f"must not contain {fault}")
+        value = value.strip(" ")
+        if encoded_length(value) > limits.HEADER_VALUE_LENGTH:
+            raise invalid(f"headers.{name}", f"must have at most {limits.HEADER_VALUE_LENGTH} octets after encoding")
+        accepted[name.lower()] = (name, value)
+    return tuple(accepted.values())
+
+
+def read_tags(tags: Sequence[str], field: str, *, numbered: bool = False) -> tuple[str, ...]:
+    """Check tags and drop duplicates. A refusal names the field, with the tag's index if `numbered`."""
+    if len(tags) > limits.TAGS:
+        raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
+    check_tags(tags, field, numbered=numbered)
+    return tuple(dict.fromkeys(tags))
+
+
+def check_tags(tags: Sequence[str], field: str, *, numbered: bool) -> None:
+    for index, tag in enumerate(tags):
+        if not _TAG.fullmatch(tag):
+            reason = "a tag has 1 to 64 printable ASCII characters, no comma, and no space at either end"
+            raise invalid(f"{field}[{index}]" if numbered else field, reason)

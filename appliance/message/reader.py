@@ -25,8 +25,6 @@ _NOT_BASE64: Final = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabc
 
 @dataclass(frozen=True, slots=True)
 class AttachedFile:
-    """A file in a message; `size` is its decoded size in bytes."""
-
     filename: str
     content_type: str
     size: int
@@ -55,7 +53,6 @@ class ContentPart:
     complete: bool
 
     def text(self, most: int) -> str:
-        """Return at most this many characters of the text."""
         return decode_charset(self.content[: 4 * most], self.codec)[:most]
 
 
@@ -74,7 +71,6 @@ class _Part:
 
 
 def read_message(mime: bytes) -> MessageView:
-    """Parse any bytes for the dashboard."""
     reader = MimeReader(mime)
     for part in reader.parts():
         reader.show(part)
@@ -82,7 +78,6 @@ def read_message(mime: bytes) -> MessageView:
 
 
 def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[ContentPart]]:
-    """Parse any bytes into the header and parts, each with up to `most` bytes of content."""
     reader = MimeReader(mime)
     parts = []
     for part in reader.parts():
@@ -103,13 +98,10 @@ def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
 
 
 def read_header(mime: bytes) -> list[tuple[str, str]]:
-    """Parse only the header."""
     return _decoded(MimeReader(mime).header(0, len(mime))[0])
 
 
 class MimeReader:
-    """A parser of one message, with the remaining budget of its limits."""
-
     def __init__(self, mime: bytes) -> None:
         self._mime = mime
         self.view = MessageView()
@@ -117,7 +109,6 @@ class MimeReader:
         self._candidates = CANDIDATES
 
     def parts(self) -> Iterator[_Part]:
-        """Yield the leaf parts in order."""
         pending = [(0, len(self._mime), 0, "text/plain")]  # a stack of extents
         remaining = PARTS
         while pending:
@@ -141,10 +132,7 @@ class MimeReader:
     # ---- headers
 
     def header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
-        """Return the unfolded fields at the start of an extent, and the start of its body.
-
-        Keeps at most one field over the limit: thousands of objects would trigger the garbage collector.
-        """
+        """Return the unfolded fields of an extent, at most one over the limit, and the start of its body."""
         fields: list[tuple[str, list[bytes]]] = []
         value: list[bytes] = []
         at, limit = start, min(end, start + PART_HEADER_BYTES)
@@ -171,7 +159,6 @@ class MimeReader:
     # ---- multiparts
 
     def split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
-        """Return the extents of the parts between delimiters (RFC 2046 5.1.1)."""
         extents: list[tuple[int, int]] = []
         opened = -1
         for line_start, line_end, closes in self._delimiters(start, end, boundary):
@@ -208,7 +195,6 @@ class MimeReader:
             at = rest
 
     def _find_line(self, mark: bytes, start: int, end: int) -> int:
-        """Return the start of the next line that starts with `mark`, or -1."""
         if self._mime.startswith(mark, start, end) and (start == 0 or self._mime[start - 1 : start] == b"\n"):
             return start
         target = b"\n" + mark
@@ -282,7 +268,6 @@ class MimeReader:
 
 
 def _decoded(fields: list[tuple[str, bytes]]) -> list[tuple[str, str]]:
-    """Decode the first fields of a header for display."""
     return [(name, display_text(value.decode("utf-8", "replace"))) for name, value in fields[:FIELDS]]
 
 

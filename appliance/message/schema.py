@@ -1,10 +1,10 @@
-"""The fields of a send request, for the decoder and the published JSON Schema. Pure: no I/O, no state.
+"""The fields of a send request and its 202, for the decoder and the published JSON Schema. Pure: no I/O, no state.
 
 The types bound sizes during decoding. `compose.py` checks all other rules, with its own error texts; here they are
 patterns for the schema only. Null for an optional field means the same as omitting it.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -13,6 +13,7 @@ from msgspec.structs import fields
 from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.template import Variable
+from appliance.model.mail import Billing
 
 _CONTROLS = r"\u0000-\u001f\u007f-\u009f\u2028\u2029"
 _ADDRESS = rf"^[^{_CONTROLS}]*[^{_CONTROLS}\s@<>,;]+@[^{_CONTROLS}\s@<>,;]+>? *$"
@@ -134,13 +135,37 @@ NullableSendRequest = _nullable(
 )
 
 
-def leave_out_nulls(request: SendRequest) -> None:
-    if type(request) is SendRequest:
-        return
-    for struct in (request, *(request.attachments or ())):
-        for name in struct.__struct_fields__:
-            if getattr(struct, name) is None:
-                setattr(struct, name, UNSET)
+# ---- the response
+
+
+class AttachmentReceipt(Struct, omit_defaults=True):
+    """An attachment of an accepted message."""
+
+    filename: Annotated[str, Meta(description="File name without a path.")]
+    content_type: Annotated[str, Meta(description="Media type.")]
+    size: Annotated[int, Meta(description="Decoded size in bytes.")]
+    content_id: Annotated[str | UnsetType, Meta(description="Content id of an inline image.")] = UNSET
+
+
+class Receipt(Struct, rename={"sender": "from"}):
+    """An accepted message, in the spelling of the request."""
+
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    status: Annotated[Literal["queued"], Meta(description="Always `queued`.")]
+    source: Annotated[Literal["api"], Meta(description="Always `api`.")]
+    request_id: Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
+    sender: Annotated[str, Meta(description="Sender, as submitted.")]
+    to: Annotated[list[str], Meta(description="Recipients as submitted, without duplicates.")]
+    cc: Annotated[list[str], Meta(description="Cc recipients as submitted, without duplicates.")]
+    bcc: Annotated[list[str], Meta(description="Bcc recipients as submitted, without duplicates.")]
+    subject: Annotated[str, Meta(description="Subject, with the template's placeholders filled in.")]
+    billing_status: Annotated[Billing, Meta(description="Always `reserved`.")]
+    recipient_count: Annotated[int, Meta(description="Number of unique recipients.")]
+    credits_reserved: Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]
+    headers: Annotated[dict[str, str], Meta(description="Custom headers.")]
+    tags: Annotated[list[str], Meta(description="Tags.")]
+    attachments: Annotated[list[AttachmentReceipt], Meta(description="Attached files.")]
+    reply_to: Annotated[str | UnsetType, Meta(description="Reply-To as submitted; omitted without one.")] = UNSET
 
 
 # ---- the schema

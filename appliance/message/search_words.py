@@ -1,9 +1,7 @@
 """The words of search queries and of texts. No I/O.
 
 A query word matches where it starts a word of the text: `exam` and `example.net` match `ada@example.net`, `ample` does
-not. Case and compatibility forms (NFKC) do not matter.
-
-Invariant: `holds(text, word)` is true exactly when one of `terms(text)` starts with `word`.
+not. Case and NFKC forms do not matter. `holds(text, word)` is true exactly when a term of `terms(text)` starts with it.
 """
 
 import re
@@ -26,7 +24,6 @@ _ESCAPED = re.compile(r"[\"\\]")
 
 
 def folded(text: str) -> str:
-    """Normalize a text for comparison."""
     return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
 
 
@@ -50,7 +47,6 @@ def plain_words(text: str) -> tuple[str, ...]:
 
 
 def _stripped(token: str) -> str:
-    """Strip other characters before the first and after the last letter or digit."""
     start = _START.search(token)
     return "" if start is None else _trimmed(token[start.start() :])[:TERM_LENGTH]
 
@@ -63,7 +59,6 @@ def _trimmed(word: str) -> str:
 
 
 def terms(text: str) -> Iterator[str]:
-    """Yield every word start in a folded text."""
     for token in _BETWEEN.split(text):
         if token.isascii() and token.isalnum():
             yield token[:TERM_LENGTH]
@@ -73,7 +68,6 @@ def terms(text: str) -> Iterator[str]:
 
 
 def holds(text: str, word: str) -> bool:
-    """Return whether a folded text contains this word."""
     at = text.find(word)
     while at >= 0:
         if _START.match(text, at):

@@ -16,10 +16,9 @@ from appliance.message import header_lines
 from appliance.message.addresses import parse
 from appliance.message.characters import joined, number_of_long_line
 from appliance.message.compose import base64_lines, encode_lines
-from appliance.message.decoding import decode_words, one_line, read_parameters
+from appliance.message.decoding import Field, decode_words, fields_of, name_to_show, one_line, read_parameters
 from appliance.message.limits import DEPTH, FIELD_BYTES, HEADER_SIZE, PARAMETERS
 from appliance.message.reader import MimeReader
-from appliance.message.submitted_header import Field, fields_of, name_to_show
 
 # Fields of addresses: names and comments in them may be encoded words, addresses may not (RFC 2047 5).
 _ADDRESSES: Final = frozenset(
@@ -66,14 +65,11 @@ def seven_bit(message: bytes) -> bytes:
 
 
 class _Writer:
-    """One message and its encoded pieces."""
-
     def __init__(self, mime: bytes) -> None:
         self._mime, self._reader = mime, MimeReader(mime)
         self.pieces: list[bytes] = []
 
     def entity(self, start: int, end: int, depth: int, default_type: bytes, *, is_message: bool) -> None:
-        """Write a message or a part."""
         mime = self._mime
         if mime[start:end].isascii():
             self.pieces.append(mime[start:end])
@@ -106,7 +102,6 @@ class _Writer:
             self._leaf(fields, (head_end, body, end), kind, described=content_type is not None, is_message=is_message)
 
     def _end_of_header(self, start: int, end: int) -> int:
-        """Return the start of the empty line."""
         if self._mime.startswith(b"\r\n", start, end):
             return start
         empty_line = self._mime.find(b"\r\n\r\n", start, min(end, start + HEADER_SIZE + 4))
@@ -137,7 +132,6 @@ class _Writer:
     def _leaf(
         self, fields: list[Field], extent: tuple[int, int, int], kind: str, *, described: bool, is_message: bool
     ) -> None:
-        """Write a leaf part: text in the shorter encoding, anything else in base64."""
         head_end, body, end = extent
         data = self._mime[body:end]
         if kind.startswith("text/") or "/" not in kind:  # RFC 2045 5.2
@@ -162,7 +156,6 @@ def _fields(header: bytes) -> list[Field]:
 
 
 def _only(fields: list[Field], name: bytes) -> bytes | None:
-    """Return the value of a field that may occur once, or None."""
     values = [value for key, value in fields if key.lower() == name]
     if len(values) > 1:
         raise CannotEncode(MALFORMED)
@@ -190,7 +183,6 @@ def _charset(data: bytes) -> bytes:
 
 
 def _encoded(name: bytes, value: bytes) -> str:
-    """Encode a non-ASCII field as complete lines."""
     key, shown = name.lower(), name.decode("ascii")
     text = value.replace(b"\r\n", b"").replace(b"\t", b" ").decode("utf-8").strip(" ")
     if key in _ADDRESSES:
@@ -238,7 +230,6 @@ def _name(field: str, phrase: str, written: str) -> list[str]:
 
 
 def _address(field: str, text: str) -> str:
-    """Return an ASCII address unchanged, otherwise with its domain in A-labels."""
     if text.isascii():
         return text
     try:

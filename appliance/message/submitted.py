@@ -1,13 +1,11 @@
 """Checks messages submitted over SMTP, extracts what the store records, and completes the header. No I/O, no state.
 
-A submitted message is relayed byte for byte, with these exceptions: a Received field is prepended; missing Date,
-Message-ID and MIME-Version fields and the fields of one-click unsubscribe are added; the fields that `header_rules.py`
-lists are removed. Nothing is re-encoded, because the sender may have signed it; `seven_bit.py` encodes unsigned
-messages for servers that need that.
+A submitted message is relayed byte for byte, because the sender may have signed it, with these exceptions: a Received
+field, missing Date, Message-ID and MIME-Version fields and the fields of one-click unsubscribe are added; the fields
+that `header_lines.py` lists are removed.
 
-The fingerprint recognizes a retry under one Idempotency-Key. A retrying client may send the same bytes or write the
-message again, with another Date, Message-ID, signature and multipart boundaries, and a relay adds Received fields.
-These do not count; the envelope, every other field and the body do.
+The fingerprint recognizes a retry under one Idempotency-Key, even if the client wrote the message again: Date,
+Message-ID, signatures, Received fields and multipart boundaries do not count.
 """
 
 import hashlib
@@ -20,11 +18,19 @@ from msgspec import Struct
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
-from appliance.message.addresses import Address, parse, unique
-from appliance.message.characters import fault_in_line, has_lone_line_end, joined, number_of_long_line
-from appliance.message.decoding import decode_words, header_text, unlisted_charset
-from appliance.message.header_rules import OWN_UNSUBSCRIBE, OverSmtp, over_smtp, read_tags
-from appliance.message.submitted_header import Field, end_of_header, fields_of, name_to_show, read_from
+from appliance.message.addresses import Address, cost_of_address, parse, unique
+from appliance.message.characters import cost_of_size, fault_in_line, has_lone_line_end, joined, number_of_long_line
+from appliance.message.decoding import (
+    Field,
+    decode_words,
+    end_of_header,
+    fields_of,
+    header_text,
+    name_to_show,
+    read_from,
+    unlisted_charset,
+)
+from appliance.message.header_lines import OWN_UNSUBSCRIBE, OverSmtp, over_smtp, read_tags
 
 # RFC 5322 3.6, and the three of RFC 2045 that define the body: readers interpret duplicates differently. Bcc is removed
 # anyway.
@@ -51,6 +57,7 @@ _VARIES: Final = frozenset(
 )
 _BOUNDARY: Final = re.compile(rb'boundary="?([^"\s;]{1,70})')  # as every library writes it, RFC 2046 5.1.1
 _BOUNDARIES: Final = 8  # a message of three levels has three
+_COUNTED: Final = 64 * 1024  # bytes whose lines count for the cost; a longer message is expensive by its size
 _SLICE: Final = 16 * 1024  # bytes per search, which holds the interpreter lock
 
 
@@ -74,6 +81,14 @@ class SubmittedMessage(Struct, frozen=True, gc=False):
     def __repr__(self) -> str:
         """Omit the content: customers' text stays out of logs and tracebacks."""
         return f"SubmittedMessage(size={len(self.data)})"
+
+
+def cost_of_submission(data: bytes, recipients: Iterable[str]) -> int:
+    """Estimate a microsecond per line, three more for a line of the header, and the bytes and recipients."""
+    end = data.find(b"\r\n\r\n", 0, _COUNTED)
+    header_lines = data.count(b"\n", 0, _COUNTED if end < 0 else end)
+    lines = data.count(b"\n", 0, _COUNTED) + 3 * header_lines
+    return cost_of_size(len(data)) + lines + sum(map(cost_of_address, recipients))
 
 
 def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> SubmittedMessage:
@@ -157,8 +172,7 @@ def repeated(mime: bytes, repeats: str, message_id: str, sender_domain: str, now
 def _read_envelope(envelope_from: str, recipients: Sequence[str]) -> tuple[Address, tuple[Address, ...]]:
     if not envelope_from.strip(" ").strip("<>"):
         raise Refused(
-            Code.FORBIDDEN,
-            "MAIL FROM: the empty sender <> is for bounces. Use an address of the account's domains.",
+            Code.FORBIDDEN, "MAIL FROM: the empty sender <> is for bounces. Use an address of the account's domains."
         )
     sender = _bare(envelope_from, "MAIL FROM")
     if not recipients:
@@ -194,9 +208,7 @@ def _check_octets(data: bytes) -> None:
 
 
 def _classify(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], list[Field], bool]:
-    """Return the fields that may occur once, by lower-case name; the tag fields; those that must name the account's own
-    domains; and whether any must be removed.
-    """
+    """Return the fields that may occur once, the tags, those that must name own domains, and whether any is removed."""
     once: dict[bytes, bytes] = {}
     tags: list[bytes] = []
     own: list[Field] = []
@@ -256,7 +268,6 @@ def _prevents_unsubscribe(field: Field) -> bool:
 
 
 def _missing(once: dict[bytes, bytes]) -> frozenset[bytes]:
-    """Return the fields to add. Refuse a malformed Message-ID, which some receivers would refuse."""
     missing = set()
     if (date := once.get(b"date")) is None:
         missing.add(b"date")
@@ -282,7 +293,6 @@ def _read_key(value: bytes | None) -> str | None:
 
 
 def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:
-    """Return the tags of all X-Service-Tag fields."""
     tags: list[str] = []
     for value in values:
         if len(value) > _TAGS_LENGTH:
@@ -320,13 +330,11 @@ def _fingerprint(
 
 
 def _boundaries(texts: Iterable[bytes]) -> set[bytes]:
-    """Return the first few boundaries that these texts declare."""
     declared = (match[1] for text in texts for match in _BOUNDARY.finditer(text))
     return set(islice(declared, _BOUNDARIES))
 
 
 def _slices(data: bytes, start: int) -> Iterator[bytes]:
-    """Split the data from `start` at line ends, which no boundary spans."""
     while start < len(data):
         end = data.rfind(b"\n", start, start + _SLICE) + 1 if start + _SLICE < len(data) else len(data)
         end = end or data.find(b"\n", start) + 1 or len(data)
@@ -335,7 +343,6 @@ def _slices(data: bytes, start: int) -> Iterator[bytes]:
 
 
 def _without(text: bytes, boundaries: set[bytes]) -> bytes:
-    """Remove these boundaries, both declarations and delimiters."""
     for boundary in sorted(boundaries, key=lambda text: (-len(text), text)):  # one may be a prefix of another
         for mark in (b"--", b'="', b"="):
             text = text.replace(mark + boundary, mark)

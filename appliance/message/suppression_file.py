@@ -33,49 +33,30 @@ class SkippedLine(NamedTuple):
 
 
 def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedLine]:
-    """Parse the lines in order, without empty lines and the heading."""
+    """Parse each line by itself, so that an unclosed quotation mark affects one line only."""
     columns: tuple[int, int] | None = None
-    for number, row, error in _rows(lines):
-        if error:
-            yield SkippedLine(number, error)
+    for number, line in enumerate(lines, 1):
+        if len(line) > ROW_LENGTH:
+            yield SkippedLine(number, f"is longer than {ROW_LENGTH} characters")
+            continue
+        try:
+            row = next(csv.reader([line.lstrip("\ufeff").rstrip("\r\n")]), [])
+        except csv.Error:
+            yield SkippedLine(number, "is not CSV")
             continue
         cells = [unguard_cell(cell.strip()) for cell in row]
         if not any(cells):
             continue
         if columns is None:
-            columns = _columns(cells)
-            if _is_heading(cells):
+            names = [cell.lower().translate({ord(mark): None for mark in " -_"}) for cell in cells]
+            is_heading = any(name in _ADDRESS or name in _REASON for name in names)
+            columns = _columns(names) if is_heading else (0, 1)
+            if is_heading:
                 continue
         yield _read(number, cells, *columns)
 
 
-def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
-    """Parse each line by itself, so that an unclosed quotation mark affects one line only."""
-    for number, line in enumerate(lines, 1):
-        if len(line) > ROW_LENGTH:
-            yield number, [], f"is longer than {ROW_LENGTH} characters"
-            continue
-        try:
-            row = next(csv.reader([line.lstrip("\ufeff").rstrip("\r\n")]), [])
-        except csv.Error:
-            yield number, [], "is not CSV"
-            continue
-        yield number, row, ""
-
-
-def _names(cells: Sequence[str]) -> list[str]:
-    return [cell.lower().translate({ord(mark): None for mark in " -_"}) for cell in cells]
-
-
-def _is_heading(cells: Sequence[str]) -> bool:
-    return any(name in _ADDRESS or name in _REASON for name in _names(cells))
-
-
-def _columns(cells: Sequence[str]) -> tuple[int, int]:
-    """Return the columns of address and reason."""
-    names = _names(cells)
-    if not _is_heading(cells):
-        return 0, 1
+def _columns(names: Sequence[str]) -> tuple[int, int]:
     address = next((names.index(name) for name in _ADDRESS if name in names), 0)
     reason = next((names.index(name) for name in _REASON if name in names), None)
     if reason is None or reason == address:

@@ -1,9 +1,8 @@
 """Writes the mail that the server itself sends: delivery status notifications (RFC 3464), and forwarded feedback.
 
-A notification has a text for people, fields for programs, and the header or all of the message. It comes
-from `postmaster` at the sender's domain, whose keys sign it. Texts of clients and other servers are written as
-printable ASCII within one field, so they cannot add another. `Auto-Submitted: auto-forwarded` (RFC 3834 5) marks
-forwarded mail, which is never forwarded again: two servers that forward to each other do not loop. No I/O, no state.
+A notification comes from `postmaster` at the sender's domain, whose keys sign it. Texts of clients and other servers
+are written as printable ASCII within one field, so they cannot add another. `Auto-Submitted` (RFC 3834 5) marks
+forwarded mail, so two servers that forward to each other do not loop. No I/O, no state.
 """
 
 import re
@@ -38,13 +37,12 @@ _OPENINGS: Final = {
     DsnCondition.DELAY: "Your message has not been delivered yet, and delivery is still being retried, to:",
 }
 _indented = partial(textwrap.wrap, width=76, initial_indent="    ", subsequent_indent="    ")
+_EIGHT_BIT: Final = "Content-Transfer-Encoding: 8bit\r\n"
 _CLASSES: Final = {DsnCondition.SUCCESS: "2", DsnCondition.FAILURE: "5", DsnCondition.DELAY: "4"}
 _STATUS: Final = re.compile(r"(?:[245][0-9]{2}[ -])?([245])\.([0-9]{1,3}\.[0-9]{1,3})(?![0-9.])")
 
 
 class ReportedRecipient(NamedTuple):
-    """The result for one recipient, and the sender's request."""
-
     address: str
     request: DsnRequest
     code: int | None  # of the last reply
@@ -55,14 +53,11 @@ class ReportedRecipient(NamedTuple):
 
 
 class OriginalMessage(NamedTuple):
-    """The start of the message, and whether it is complete."""
-
     beginning: bytes
     whole: bool
 
 
 def reporter(sender: Address) -> Address:
-    """The From of a report to this address."""
     return parse(f"{REPORTER_NAME} <postmaster@{sender.domain}>", "from")
 
 
@@ -81,22 +76,25 @@ def delivery_report(
     parts = [_for_people(condition, recipients), _for_programs(condition, recipients, accepted_at)]
     if original.beginning:
         parts.append(_returned(original, full=condition is DsnCondition.FAILURE and recipients[0].request.full))
-    eight_bit = "" if all(part.isascii() for part in parts) else "Content-Transfer-Encoding: 8bit\r\n"
-    head = "".join(
+    eight_bit = "" if all(part.isascii() for part in parts) else _EIGHT_BIT
+    head = _head(message_id, reporter(sender), sender, SUBJECTS[condition], now, "auto-replied")
+    head += f'Content-Type: multipart/report; report-type=delivery-status;\r\n boundary="{boundary}"\r\n{eight_bit}'
+    bodies = b"".join(b"--%b\r\n%b\r\n" % (boundary.encode("ascii"), part) for part in parts)
+    return b"%b\r\n%b--%b--\r\n" % (head.encode(), bodies, boundary.encode("ascii"))
+
+
+def _head(message_id: str, sender: Address, recipient: Address, subject: str, now: int, submitted: str) -> str:
+    """Return the header without Content-Type; RFC 3834 5 defines Auto-Submitted."""
+    return "".join(
         (
-            header_lines.mailboxes("From", (reporter(sender),)),
-            header_lines.mailboxes("To", (sender,)),
-            header_lines.subject(SUBJECTS[condition]),
+            header_lines.mailboxes("From", (sender,)),
+            header_lines.mailboxes("To", (recipient,)),
+            header_lines.subject(subject),
             header_lines.date(now // SECOND),
             f"Message-ID: <{message_id.removeprefix('msg_')}@{sender.domain}>\r\n",
-            "Auto-Submitted: auto-replied\r\n",
-            "MIME-Version: 1.0\r\n",
-            f'Content-Type: multipart/report; report-type=delivery-status;\r\n boundary="{boundary}"\r\n',
-            eight_bit,
+            f"Auto-Submitted: {submitted}\r\nMIME-Version: 1.0\r\n",
         )
-    ).encode()
-    bodies = b"".join(b"--%b\r\n%b\r\n" % (boundary.encode("ascii"), part) for part in parts)
-    return b"%b\r\n%b--%b--\r\n" % (head, bodies, boundary.encode("ascii"))
+    )
 
 
 def _for_people(condition: DsnCondition, recipients: Sequence[ReportedRecipient]) -> bytes:
@@ -117,7 +115,6 @@ def _for_people(condition: DsnCondition, recipients: Sequence[ReportedRecipient]
 
 
 def _words(recipient: ReportedRecipient) -> list[str]:
-    """Return the reply with its code, as words of printable ASCII."""
     text, code = recipient.response, recipient.code
     if code is not None and not text.startswith(str(code)):
         text = f"{code} {text}"
@@ -125,7 +122,6 @@ def _words(recipient: ReportedRecipient) -> list[str]:
 
 
 def _for_programs(condition: DsnCondition, recipients: Sequence[ReportedRecipient], accepted_at: int) -> bytes:
-    """Return the fields of the message and of each recipient (RFC 3464 2.2 and 2.3)."""
     first = recipients[0].request
     groups = [f"Reporting-MTA: dns; {first.reporter}\r\n"]
     if first.envelope_id:
@@ -152,14 +148,12 @@ def _group(condition: DsnCondition, recipient: ReportedRecipient) -> str:
 
 
 def _typed(address: str) -> str:
-    """Return an address with its type; non-ASCII characters are escaped (RFC 6533 3)."""
     if address.isascii():
         return f"rfc822; {_ascii(address)}"
     return "utf-8; " + "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
 
 
 def _status(condition: DsnCondition, recipient: ReportedRecipient) -> str:
-    """Return the status (RFC 3463): that of the reply if its class matches."""
     if recipient.expired:
         return "4.4.7"
     expected, match = _CLASSES[condition], _STATUS.match(recipient.response)
@@ -167,7 +161,6 @@ def _status(condition: DsnCondition, recipient: ReportedRecipient) -> str:
 
 
 def _returned(original: OriginalMessage, *, full: bool) -> bytes:
-    """Return the message, or only its header."""
     if full and original.whole:
         kind, content = b"message/rfc822", original.beginning
     else:
@@ -191,7 +184,6 @@ SUBJECT_CHARACTERS: Final = 150  # of the forwarded mail
 
 
 def forwarded_subject(address: str, subject: str) -> str:
-    """Prefix the subject with the address; `subject` has no control characters."""
     return f"[{address}] {subject[:SUBJECT_CHARACTERS]}".strip()
 
 
@@ -200,19 +192,9 @@ def forwarded_mail(
 ) -> bytes:
     """Attach `mime`, which has CRLF line ends, to a new mail; `message_id` does not occur in it."""
     boundary = f"=_f{message_id}"
-    eight_bit = b"" if mime.isascii() else b"Content-Transfer-Encoding: 8bit\r\n"
-    head = "".join(
-        (
-            header_lines.mailboxes("From", (sender,)),
-            header_lines.mailboxes("To", (recipient,)),
-            header_lines.subject(forwarded_subject(address, subject)),
-            header_lines.date(now // SECOND),
-            f"Message-ID: <{message_id.removeprefix('msg_')}@{sender.domain}>\r\n",
-            "Auto-Submitted: auto-forwarded\r\n",
-            "MIME-Version: 1.0\r\n",
-            f'Content-Type: multipart/mixed; boundary="{boundary}"\r\n',
-        )
-    ).encode()
+    eight_bit = b"" if mime.isascii() else _EIGHT_BIT.encode("ascii")
+    fields = _head(message_id, sender, recipient, forwarded_subject(address, subject), now, "auto-forwarded")
+    head = f'{fields}Content-Type: multipart/mixed; boundary="{boundary}"\r\n'.encode()
     text = (
         f"This mail server received the attached mail for {address}.\r\n"
         "It forwards mail to that address to you because of the setting inbound.forward_to.\r\n"

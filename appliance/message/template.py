@@ -13,9 +13,11 @@ from msgspec import Meta
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.characters import BODY_PATTERN, fault_in_body, fault_in_line
+from appliance.message.characters import BODY_PATTERN, check_body, check_subject, cost_of_size, fault_in_line
+from appliance.message.text_from_html import cost_of_html
 from appliance.model.mail import StoredTemplate
 
+_ESCAPED: Final = 6  # characters of `&quot;`, the longest escape
 ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would allow a final newline
 _PLACEHOLDER: Final = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
 _LINE_BREAKS: Final = str.maketrans({"\r": None, "\n": None, "\u2028": None, "\u2029": None, "\t": " "})
@@ -43,20 +45,6 @@ def check_template(alias: str, subject: str | None, text: str | None, html: str 
                 raise Refused(Code.PAYLOAD_TOO_LARGE, f"{field}: larger than a message may be (10 MiB)")
 
 
-def check_subject(subject: str) -> None:
-    """Refuse a subject that is too long or has more than one line."""
-    if len(subject) > limits.SUBJECT_LENGTH:
-        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
-    if fault := fault_in_line(subject):
-        raise invalid("subject", f"must not contain {fault}")
-
-
-def check_body(field: str, body: str) -> None:
-    """Refuse a body with a forbidden character."""
-    if fault := fault_in_body(body):
-        raise invalid(field, f"must not contain {fault}")
-
-
 def check_numbers(variables: Mapping[str, Variable]) -> None:
     """Refuse integers beyond the range of a double: formatting takes quadratic time.
 
@@ -68,7 +56,6 @@ def check_numbers(variables: Mapping[str, Variable]) -> None:
 
 
 def check_variables(variables: Mapping[str, Variable]) -> None:
-    """Refuse invalid names and values."""
     if len(variables) > limits.VARIABLES:
         raise invalid("variables", f"at most {limits.VARIABLES} keys are allowed")
     for name, value in variables.items():
@@ -116,7 +103,6 @@ def render(
 
 
 def _pieces(source: str | None, values: Mapping[str, str], write: Callable[[str], str]) -> list[str]:
-    """Render a source into pieces without copying values."""
     pieces = _PLACEHOLDER.split(source or "")  # literal, name, literal, name, …, literal
     ready: dict[str, str] = {}
     for name in set(pieces[1::2]):
@@ -125,3 +111,20 @@ def _pieces(source: str | None, values: Mapping[str, str], write: Callable[[str]
         ready[name] = write(values[name])
     pieces[1::2] = [ready[name] for name in pieces[1::2]]
     return pieces
+
+
+def cost_of_template(template: StoredTemplate, variables: Mapping[str, Variable]) -> int:
+    """Estimate rendering and composing a template, as if every placeholder had the longest value."""
+    longest = max((len(written(value)) for value in variables.values()), default=0)
+    cost = 0
+    for source, growth in ((template.text, 1), (template.html, _ESCAPED)):
+        if source is not None:
+            count = source.count("{{")
+            cost += count + cost_of_size(len(source) + count * longest * growth)
+    if template.html is not None and template.text is None:
+        cost += cost_of_html(template.html, template.html.count("{{") * longest)
+    return cost
+
+
+def cost_of_placeholders(*sources: str | None) -> int:
+    return sum(source.count("{{") + cost_of_size(len(source)) for source in sources if source)

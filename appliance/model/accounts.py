@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -41,8 +40,6 @@ class Scope(StrEnum):
 
 
 class CredentialKind(StrEnum):
-    """How a caller authenticated."""
-
     SMTP = "smtp"
     KEY = "key"
     TOKEN = "token"  # noqa: S105 - the word, not a secret
@@ -51,25 +48,7 @@ class CredentialKind(StrEnum):
 # ---- principals
 
 
-class Principal(Protocol):
-    """The caller of /v1: a logged-in person, or a program with an API key."""
-
-    @property
-    def id(self) -> str:
-        """The id of the user or the key."""
-
-    @property
-    def account_id(self) -> str:
-        """The account whose data it may access."""
-
-    @property
-    def permissions(self) -> frozenset[Permission]:
-        """What it may do with the data."""
-
-
 _DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
-
-
 _PERMISSIONS = {
     AccountRole.OWNER: _DEVELOPER | {Permission.OWN},
     AccountRole.DEVELOPER: _DEVELOPER,
@@ -79,8 +58,6 @@ _PERMISSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person, as a principal."""
-
     id: str
     account_id: str
     account_name: str
@@ -125,6 +102,9 @@ class KeyPrincipal(Struct, frozen=True, gc=False):
         return self.domain is None or domain == self.domain
 
 
+Principal = User | KeyPrincipal  # the caller of /v1
+
+
 class Caller(Struct, frozen=True, gc=False):
     """An authenticated sender; its data may be half a second old."""
 
@@ -146,12 +126,10 @@ class Caller(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account; `credits` is None if unlimited."""
-
     id: str
     name: str
     email: str
-    credits: int | None
+    credits: int | None  # None: unlimited
     daily_cap: int | None
     suspended: bool
     created_at: int
@@ -159,15 +137,12 @@ class Account:
 
 
 class LedgerKind(StrEnum):
-    """Why a balance changed."""
-
     GRANT = "grant"
     RESERVE = "reserve"
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
+class LedgerEntry(Struct, frozen=True):
     id: str
     kind: LedgerKind
     amount: int
@@ -177,8 +152,7 @@ class LedgerEntry:
     created_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(Struct, frozen=True):
     """A user as the owners of the account see it."""
 
     id: str
@@ -190,8 +164,7 @@ class Person:
     last_seen_at: int | None  # last renewal of an open session
 
 
-@dataclass(frozen=True, slots=True)
-class PasswordLink:
+class PasswordLink(Struct, frozen=True):
     """An invitation, or a password reset of an existing user (`user_id`). Only its holder knows the token."""
 
     id: str
@@ -205,8 +178,6 @@ class PasswordLink:
 
 @dataclass(frozen=True, slots=True)
 class SecondFactor:
-    """A TOTP secret; active after its first code."""
-
     secret: bytes = field(repr=False)  # sealed
     confirmed_at: int | None
     last_step: int
@@ -220,18 +191,12 @@ class OwnedAccess:
     smtp_credentials: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedPerson:
-    """A removed user, and the credentials revoked with it."""
-
+class RemovedPerson(Struct, frozen=True):
     email: str
     revoked: OwnedAccess
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpCredential:
-    """An SMTP login; of its password only a hash is stored."""
-
+class SmtpCredential(Struct, frozen=True):
     username: str
     created_at: int
     revoked_at: int | None
@@ -240,13 +205,10 @@ class SmtpCredential:
     created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """An API key by its id; `hint` is its last four characters."""
-
+class ApiKey(Struct, frozen=True):
     id: str
     account_name: str
-    hint: str
+    hint: str  # its last four characters
     scope: Scope
     test: bool
     created_at: int
@@ -298,12 +260,10 @@ class DomainDns:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A registered From domain; `verified_at` is None until DNS proves it."""
-
     name: str
     usable: bool
     created_at: int
-    verified_at: int | None = None
+    verified_at: int | None = None  # None: DNS does not prove it yet
     return_path: str = ""  # the host name that receives its bounces
     return_path_at: int | None = None  # when DNS first showed its records; None: not in use
     dns: DomainDns | None = None  # None: not checked yet
@@ -311,11 +271,9 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class StoredDkimKey:
-    """A signing key of a domain; the private half is sealed."""
-
     selector: str
     algorithm: str
-    private_key: bytes = field(repr=False)
+    private_key: bytes = field(repr=False)  # sealed
     record: str  # the TXT record to publish
     created_at: int = 0
     retired_at: int | None = None

@@ -18,8 +18,7 @@ from appliance.model.mail import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LoginSession:
+class LoginSession(Struct, frozen=True):
     """A user's session; only the cookie of this `generation` renews it."""
 
     id: str
@@ -47,8 +46,7 @@ class MailFilter:
     until: int | None = None  # accepted before
 
 
-@dataclass(frozen=True, slots=True)
-class SuppressionFilter:
+class SuppressionFilter(Struct, frozen=True):
     """A filter for suppressions; empty and None match any."""
 
     text: str = ""  # part of the address or the reason, in lower case
@@ -78,16 +76,12 @@ class ListedMessage(Struct, frozen=True):
     recipients: tuple[ListedRecipient, ...]  # the first ones
 
 
-@dataclass(frozen=True, slots=True)
-class MailPage:
-    """A page of messages, newest first; `next` is the cursor of the next page, or None."""
-
+class MailPage(Struct, frozen=True):
     messages: tuple[ListedMessage, ...]
-    next: str | None
+    next: str | None  # the cursor of the next page
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMail:
+class FoundMail(Struct, frozen=True):
     """The newest messages of several accounts, with account ids.
 
     `searched_to`: an unfinished search covers only messages accepted after this time.
@@ -113,10 +107,7 @@ class MailProblem(NamedTuple):
     next_attempt_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFacts:
-    """Additional facts for the page of a message."""
-
+class MessageFacts(Struct, frozen=True):
     envelope_from: str
     tags: tuple[str, ...]
     template_alias: str | None
@@ -127,8 +118,7 @@ class MessageFacts:
     simulated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingInPool:
+class WaitingInPool(Struct, frozen=True):
     """An account's queue in one pool; None: the domain is not looked up yet."""
 
     pool: str | None
@@ -138,10 +128,7 @@ class WaitingInPool:
 
 @dataclass(frozen=True, slots=True)
 class AccountStatistics:
-    """Recipients by hour (since 1970) and result, deliveries by duration, bounces by class, and the queue.
-
-    An hour may represent its day. `previous` has the results of the preceding period; None: no longer stored.
-    """
+    """Recipients by hour (since 1970) and result. An hour may stand for its day; `previous` is None if not stored."""
 
     by_hour: Mapping[tuple[int, str], int]
     by_bucket: Mapping[int, int]
@@ -152,8 +139,6 @@ class AccountStatistics:
 
 
 class Dimension(StrEnum):
-    """The dimension of a statistic."""
-
     DOMAIN = "domain"  # of the sender
     TAG = "tag"
     TEMPLATE = "template"
@@ -171,8 +156,6 @@ class CountsByValue(NamedTuple):
 
 
 class FeedbackKind(NamedTuple):
-    """A kind of result on one day (days since 1970, UTC)."""
-
     day: int
     kind: str  # delivered, bounced, failed, late_bounced, complained
     bounce_class: str  # empty: no class
@@ -190,8 +173,6 @@ class Actor(NamedTuple):
 
 
 class AuditEntry(NamedTuple):
-    """One line of the audit log."""
-
     id: str
     created_at: int
     actor_kind: str

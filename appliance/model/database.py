@@ -1,12 +1,13 @@
 """The database as operators see it: its server's settings, pending upgrades, and the nodes that share it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class TableRows:
+
+class TableRows(Struct, frozen=True):
     name: str
     live: int
     dead: int  # rows not yet vacuumed
@@ -14,8 +15,6 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Times are in seconds."""
-
     place: str  # without user and password
     version: str
     schema: int  # 0: empty database
@@ -30,11 +29,10 @@ class ServerFacts:
     skew: float  # of the database's clock ahead of this machine's
     oldest_transaction: float
     connections: int
-    tables: tuple[TableRows, ...] = field(default=())
+    tables: tuple[TableRows, ...] = ()
 
     @property
     def is_too_new(self) -> bool:
-        """Whether this version is too old for the database."""
         return self.compatible_since > self.newest_schema
 
     @property
@@ -43,18 +41,12 @@ class ServerFacts:
         return bool(self.schema) and not self.due_schema and not self.is_too_new
 
 
-@dataclass(frozen=True, slots=True)
-class LastStart:
-    """The last server that started on the database."""
-
+class LastStart(Struct, frozen=True):
     version: str
     settings: tuple[str, ...]  # the setting names it knew
 
 
-@dataclass(frozen=True, slots=True)
-class PendingUpgrade:
-    """The changes that this version would make to a database."""
-
+class PendingUpgrade(Struct, frozen=True):
     schema: int  # 0: empty database
     newest: int  # known to this version
     steps: tuple[str, ...]  # names of the migrations at the next start
@@ -69,8 +61,7 @@ class PendingUpgrade:
 # ---- nodes that share the database
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     name: str
     address: str
     version: str
@@ -92,8 +83,7 @@ class NodeState:
         return "running" if self.lease > 0 else "away"
 
 
-@dataclass(frozen=True, slots=True)
-class OtherNodes:
+class OtherNodes(Struct, frozen=True):
     """Hosts and addresses of the other live nodes: no mail and no event is sent there."""
 
     names: frozenset[str] = frozenset()  # host names

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 
 class FeedbackResult(StrEnum):
-    """The result for one address of a mail."""
-
     LATE_BOUNCED = "late_bounced"
     COMPLAINED = "complained"
     UNSUBSCRIBED = "unsubscribed"
@@ -28,7 +28,7 @@ COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: below, a single complaint would ex
 
 
 class ShareScope(StrEnum):
-    """What queued feedback is counted by; the limits are in store/feedback_shares.py."""
+    """What queued feedback is counted by; the limits are in store/feedback.py."""
 
     ALL = "all"
     WITHOUT_TOKEN = "without_token"  # noqa: S105 - a scope
@@ -46,8 +46,6 @@ class QueueShare(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackMail:
-    """A queued mail."""
-
     id: str
     addresses: tuple[str, ...]  # recipients
     mime: bytes = field(repr=False)
@@ -71,10 +69,7 @@ class KeptMail:
     mime: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class InboxMail:
-    """A mail in the feedback inbox, without its content."""
-
+class InboxMail(Struct, frozen=True):
     id: str
     account_id: str  # NO_SINGLE_OWNER: only administrators see it
     kind: str
@@ -86,8 +81,7 @@ class InboxMail:
     size: int  # of the whole mail in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FeedbackRecipient:
+class FeedbackRecipient(Struct, frozen=True):
     """The recipient that a mail is about; `sent_from` is the domain of the return path."""
 
     id: str
@@ -101,14 +95,12 @@ class FeedbackRecipient:
     lists: tuple[str, ...]  # of its message, for unsubscribing
 
 
-@dataclass(frozen=True, slots=True)
-class NewComplaint:
+class NewComplaint(Struct, frozen=True):
     kind: str  # `abuse` and others, RFC 5965 7.3
     reporter: str
 
 
-@dataclass(frozen=True, slots=True)
-class ComplaintRate:
+class ComplaintRate(Struct, frozen=True):
     """Complaints from users of one provider, and its deliveries in the same time; "": all others."""
 
     provider: str

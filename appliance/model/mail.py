@@ -45,8 +45,6 @@ class RecipientOutcome(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a recipient bounced or failed although no server decided it."""
-
     SUPPRESSED = "suppressed"  # bounced without an attempt
     CANCELLED = "cancelled"  # failed by request
 
@@ -91,8 +89,7 @@ class SuppressionOrigin(StrEnum):
     IMPORT = "import"
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(Struct, frozen=True):
     """An address an account no longer sends to, at all or messages of one list."""
 
     address: str
@@ -120,8 +117,7 @@ def lists_of(tags: Sequence[str], template_alias: str | None) -> list[str]:
     return lists if template_alias is None else [*lists, f"template:{template_alias}"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTemplate:
+class StoredTemplate(Struct, frozen=True):
     """The current version of a template."""
 
     alias: str
@@ -134,10 +130,7 @@ class StoredTemplate:
     unsubscribe: bool = False  # its messages get an unsubscribe link
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateVersion:
-    """An earlier or the current content of a template."""
-
+class TemplateVersion(Struct, frozen=True):
     version: int
     subject: str | None
     text: str | None
@@ -186,8 +179,7 @@ class IdempotencyClaim(Struct, frozen=True, gc=False):
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedSend:
+class RememberedSend(Struct, frozen=True):
     """The earlier acceptance (202 or 250) under the same idempotency key."""
 
     fingerprint: bytes
@@ -235,8 +227,7 @@ class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}
     bounce_class: BounceClass
 
 
-@dataclass(frozen=True, slots=True)
-class Recipient:
+class Recipient(Struct, frozen=True):
     id: str
     email: str
     status: RecipientStatus
@@ -255,8 +246,7 @@ class Recipient:
         return RecipientOutcome(self.failure or self.status)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     id: str
     status: MessageStatus
     source: Source

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from appliance.model.warmup import WarmupStatus
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingMail:
-    """Queued recipients of a pool, or of one domain in it."""
-
+class WaitingMail(Struct, frozen=True):
     pool: str | None  # None: not looked up yet
     domain: str | None  # None: all of the pool
     due: int  # ready for delivery
@@ -17,10 +16,7 @@ class WaitingMail:
     next_attempt_at: int | None  # of deferred recipients
 
 
-@dataclass(frozen=True, slots=True)
-class AllWaiting:
-    """All queued recipients, including simulated mail."""
-
+class AllWaiting(Struct, frozen=True):
     due: int
     deferred: int
     oldest_at: int | None  # acceptance time of the oldest message
@@ -42,7 +38,6 @@ class PoolHold:
 
     @property
     def by_node(self) -> str:
-        """The node of the hold, to follow "held"."""
         return f" by node {self.node}" if self.node else ""
 
 
@@ -72,15 +67,11 @@ class PoolState:
     slowed_accounts: tuple[SlowedAccount, ...] = ()
 
     def is_slowed(self, now: int) -> bool:
-        """Return whether servers throttle the pool or single accounts."""
         slowed = any(not account.waits_for_session for account in self.slowed_accounts)
         return slowed or (self.slowed_until or 0) > now
 
 
-@dataclass(frozen=True, slots=True)
-class ResumedPool:
-    """The holds and the throttling that an operator lifted from a pool."""
-
+class ResumedPool(Struct, frozen=True):
     holds: tuple[PoolHold, ...] = ()
     slowed: PoolState | None = None
 
@@ -103,5 +94,4 @@ class PoolView:
     node_holds: tuple[PoolHold, ...] = ()  # of single nodes
 
     def hold_on(self, node: str) -> PoolHold | None:
-        """Return the hold that applies to this node."""
         return self.hold or next((hold for hold in self.node_holds if hold.node == node), None)

@@ -1,16 +1,15 @@
 """DMARC and TLS reports about a domain, as recorded and as shown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 REPORTS_KEPT_DAYS = 90  # after the day that a report covers
 OTHER_SOURCES = ""  # instead of an address: all sources over the limit
 
 
 class ReportResult(StrEnum):
-    """The result of processing a report."""
-
     RECORDED = "recorded"
     REPEATED = "repeated"  # duplicate id of this organisation
     UNKNOWN_DOMAIN = "unknown_domain"  # not registered at the recipient address
@@ -18,8 +17,7 @@ class ReportResult(StrEnum):
     TOO_MANY = "too_many"  # for one domain and day
 
 
-@dataclass(frozen=True, slots=True)
-class DmarcSource:
+class DmarcSource(Struct, frozen=True):
     """Messages of a domain from one address; `dkim` and `spf`: passed and aligned; `passed`: either."""
 
     address: str
@@ -35,8 +33,7 @@ class DmarcSource:
         return self.messages - self.passed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DmarcCounts:
+class DmarcCounts(Struct, frozen=True, kw_only=True):
     """One DMARC aggregate report; sources over the limit are summed under OTHER_SOURCES."""
 
     org: str
@@ -48,8 +45,7 @@ class DmarcCounts:
     sources: tuple[DmarcSource, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TlsDomainCounts:
+class TlsDomainCounts(Struct, frozen=True):
     """Sessions with the servers of one domain; failures by (host name, type)."""
 
     domain: str
@@ -58,10 +54,7 @@ class TlsDomainCounts:
     by_mx: Mapping[tuple[str, str], int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsCounts:
-    """One TLS report."""
-
+class TlsCounts(Struct, frozen=True, kw_only=True):
     org: str
     report_id: str
     begins_at: int
@@ -71,8 +64,7 @@ class TlsCounts:
 # ---- for display
 
 
-@dataclass(frozen=True, slots=True)
-class DmarcDay:
+class DmarcDay(Struct, frozen=True):
     """Messages of a domain on one day (days since 1970, UTC), and the last policy that receivers saw."""
 
     day: int
@@ -82,17 +74,13 @@ class DmarcDay:
     percentage: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeenSource:
-    """One source over several days."""
-
+class SeenSource(Struct, frozen=True):
     counts: DmarcSource
     days: int  # seen
     last_day: int
 
 
-@dataclass(frozen=True, slots=True)
-class DmarcStanding:
+class DmarcStanding(Struct, frozen=True):
     """The reports of one domain, by day and by source, most failures first."""
 
     reports: int = 0
@@ -102,33 +90,25 @@ class DmarcStanding:
     own_passed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TlsDay:
+class TlsDay(Struct, frozen=True):
     day: int
     successes: int
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFailures:
-    """Failed sessions of one type at one server."""
-
+class TlsFailures(Struct, frozen=True):
     mx: str
     type: str
     sessions: int
 
 
-@dataclass(frozen=True, slots=True)
-class TlsStanding:
+class TlsStanding(Struct, frozen=True):
     reports: int = 0
     days: tuple[TlsDay, ...] = ()
     failures: tuple[TlsFailures, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DomainReports:
-    """One domain, the address of its reports, and their results."""
-
+class DomainReports(Struct, frozen=True):
     domain: str
     return_path: str
     dmarc: DmarcStanding

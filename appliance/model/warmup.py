@@ -111,8 +111,6 @@ class WarmupPace:
 
 @dataclass(frozen=True, slots=True)
 class WarmupStatus:
-    """A warm-up for display; days are counted from 1."""
-
     pool: str
     source: str
     day: int

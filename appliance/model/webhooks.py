@@ -68,10 +68,7 @@ class Webhook:
     last_failure_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookOptions:
-    """The fields of a webhook that its account sets."""
-
+class WebhookOptions(Struct, frozen=True):
     url: str
     events: tuple[EventType, ...]
     enabled: bool
@@ -83,10 +80,7 @@ class SealedSecret:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookDelivery:
-    """One post of one event, as the history of deliveries shows it."""
-
+class WebhookDelivery(Struct, frozen=True):
     id: str
     event_id: str
     type: str

@@ -25,9 +25,9 @@ from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
 from appliance.store.breakdown import Breakdown
 from appliance.store.domains import DkimKeys, Domains
-from appliance.store.engine import Engine
-from appliance.store.faults import (
+from appliance.store.engine import (
     DatabaseRefused,
+    Engine,
     NewerDatabase,
     NoDatabase,
     OlderDatabase,
@@ -37,22 +37,18 @@ from appliance.store.faults import (
 )
 from appliance.store.feedback import FeedbackStore
 from appliance.store.feedback_inbox import FeedbackInbox
-from appliance.store.installation import InstallationRecords
-from appliance.store.ledger_folding import LedgerFolding
+from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
 from appliance.store.messages import KeyTaken, Messages
-from appliance.store.new_mail import NewMail, UnderDelivery
 from appliance.store.people import People
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Lanes, Queue
-from appliance.store.queue_control import QueueControl
+from appliance.store.queue import Lanes, NewMail, Queue
+from appliance.store.queue_control import QueueControl, UnderDelivery
 from appliance.store.reports import Reports
-from appliance.store.retention import Deletion
+from appliance.store.retention import Deletion, LedgerFolding
 from appliance.store.search_index import SearchIndex
-from appliance.store.second_factors import SecondFactors
-from appliance.store.sessions import Sessions
-from appliance.store.shared_certificates import SharedCertificates
+from appliance.store.sessions import SecondFactors, Sessions
 from appliance.store.sqlite import copy_endpoint
 from appliance.store.sqlite.copy_endpoint import tables as copied_tables
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
@@ -66,16 +62,7 @@ from appliance.store.sqlite.faults import (
     failed_writing,
     translated,
 )
-from appliance.store.sqlite.file_care import (
-    RESCUED,
-    CopyProgress,
-    CopyWaits,
-    FilesMoved,
-    checkpoint_file,
-    copy_inside,
-    refuse_waiting_copy,
-    sync,
-)
+from appliance.store.sqlite.file_care import CopyProgress, FilesMoved, Space, checkpoint_file, copy_inside, sync
 from appliance.store.sqlite.integrity import (
     Contents,
     QuickCheck,
@@ -85,23 +72,21 @@ from appliance.store.sqlite.integrity import (
     schema_inside,
 )
 from appliance.store.sqlite.migrate import newest_known
-from appliance.store.sqlite.space import Space
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
-from appliance.store.suppressions import Suppressions
+from appliance.store.suppressions import Suppressions, Unsubscriptions
 from appliance.store.templates import Templates
-from appliance.store.unsubscriptions import Unsubscriptions
 from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
 if TYPE_CHECKING:  # its driver may not be installed
     from appliance.store.copying import CopyEndpoint
     from appliance.store.postgresql.engine import PostgresEngine
 
-__all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
+__all__ = ["DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
 __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 # For backups, which copy and check the file of the embedded database.
-__all__ += ["RESCUED", "Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
+__all__ += ["Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
 __all__ += ["examine_inside", "failed_writing", "schema_inside", "sync", "translated"]
 
 FILE_NAME = "appliance.db"
@@ -157,10 +142,7 @@ class Store:
         self.space = space  # of the embedded database's file
 
     async def check_writable(self) -> None:
-        """Raise unless something can be written right now; that takes at most WRITABLE_WITHIN.
-
-        Concurrent callers share one check. It continues after they stop waiting, because a write cannot be abandoned.
-        """
+        """Raise unless a write succeeds within WRITABLE_WITHIN. Concurrent callers share one check."""
         if self._check is None:
             self._check = _WriteCheck()
             trio.lowlevel.spawn_system_task(self._run_check, self._check)
@@ -201,15 +183,11 @@ async def open_store(
     may_upgrade: bool = True,
     on_failure: OnFault | None = None,
 ) -> AsyncIterator[Store]:
-    """Open the database, migrated to this version; close it when everything inside has ended.
+    """Open the file in `data_dir`, or the PostgreSQL of a URL, migrated to this version; close it at the end.
 
-    Without `may_upgrade` one that is of an earlier version is left as it is: raises OlderDatabase, or NoDatabase.
-
-    With a URL it is that PostgreSQL, which `check_key` may refuse before anything is written to it; there a server is
-    the node of a name, reached at an address, and a command none. Else it is the file in `data_dir`. `inline` is for
-    single commands, and for tests on a
-    virtual clock: a file is then written on the caller's thread. Otherwise a fault of the disk is reported to
-    `on_failure`, which must end the process.
+    Without `may_upgrade` raise OlderDatabase or NoDatabase instead of changing the schema. `check_key` may refuse a
+    PostgreSQL before anything is written; a server has a node name there, a command has none. `inline` writes a file on
+    the caller's thread, for commands and tests. Otherwise a disk fault goes to `on_failure`, which ends the process.
     """
     if url:
         engine = await _open_server(data_dir, env, url, node, address, check_key, may_upgrade=may_upgrade)
@@ -218,7 +196,6 @@ async def open_store(
         store = Store(engine, env)
     else:
         path = data_dir / FILE_NAME
-        refuse_waiting_copy(path)
         bring_up_to_date(path, env.now(), is_server=not inline, may_upgrade=may_upgrade)
         file = SqliteEngine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
         store = Store(file, env, Space(file, path))
@@ -276,7 +253,6 @@ async def examine_server(url: str, env: Environment) -> ServerFacts:
 
 @contextmanager
 def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
-    """The installation's database, opened for `copying.copy`; no server may run on it."""
     if url:
         with driver_needed():
             from appliance.store.postgresql import copy_endpoint as server_endpoint
@@ -284,7 +260,6 @@ def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
         with server_endpoint.source(url, copied_tables()) as source:
             yield source
         return
-    refuse_waiting_copy(data_dir / FILE_NAME)
     with copy_endpoint.source(data_dir / FILE_NAME) as file:
         yield file
 
@@ -314,7 +289,7 @@ def driver_needed() -> Iterator[None]:
 
 
 def _home(data_dir: Path) -> str:
-    """A name that only the node on this data directory knows."""
+    """Return a name that only the node on this data directory knows."""
     path = data_dir / HOME_FILE
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():

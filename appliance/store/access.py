@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import pybase64
@@ -27,7 +28,7 @@ from appliance.model.accounts import (
     Scope,
     SmtpCredential,
 )
-from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run, transaction
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -94,8 +95,6 @@ _FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS N
 
 @dataclass(frozen=True, slots=True)
 class CredentialLimits:
-    """How many of either kind an owner may have."""
-
     working: int = 100  # at once
     revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
@@ -124,20 +123,14 @@ _ROLE_OF = "SELECT account_role FROM users WHERE id = :created_by AND account_id
 
 
 def sha256(secret: str) -> bytes:
-    """How our own 256-bit secrets are stored."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 # ---- steps of a transaction
-
-
 def add_domain(
     tx: Tx, env: Environment, account_id: str, name: str, *, usable: bool, return_path: str | None = None
 ) -> None:
-    """Register a From domain; adding it again may make it usable, never the reverse.
-
-    Another return path than it has is not in use before DNS shows its records; with None it stays.
-    """
+    """Register a From domain, or make it usable. A new return path (None: keep it) needs DNS records before its use."""
     run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": env.now()})
     if return_path is not None:
         run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
@@ -146,18 +139,9 @@ def add_domain(
 _dns = msgspec.json.Decoder(DomainDns)
 
 
-def domain_of(
-    name: str,
-    usable: int,
-    created_at: int,
-    verified_at: int | None,
-    return_path: str,
-    return_path_at: int | None,
-    dns: str | None,
-) -> Domain:
-    """The domain of a row of SELECTED_DOMAIN."""
-    shown = None if dns is None else _dns.decode(dns)
-    return Domain(name, bool(usable), created_at, verified_at, return_path, return_path_at, shown)
+def domain_of(name: str, usable: int, *columns: Any) -> Domain:
+    *times_and_path, dns = columns
+    return Domain(*(name, bool(usable), *times_and_path, None if dns is None else _dns.decode(dns)))
 
 
 def add_credential(
@@ -212,10 +196,7 @@ def disown_access(tx: Tx, account_id: str, user_id: str) -> None:
 
 
 def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> None:
-    """Take from a user's API keys and SMTP credentials what a viewer may not do. Those that only send are revoked.
-
-    So is every SMTP credential: it sends, and has no scope.
-    """
+    """Reduce a user's API keys to reading; revoke those that only send, and all SMTP credentials."""
     user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": Scope.SEND.value}
     run(tx, _REVOKE_KEYS, user)
     run(tx, _REVOKE_CREDENTIALS, user)
@@ -252,7 +233,6 @@ class Access(StorePart):
     # ---- domains
 
     async def add_domain(self, account_id: str, name: str, *, usable: bool, return_path: str | None = None) -> None:
-        """Register a From domain; adding it again may make it usable, never the reverse."""
         add = partial(add_domain, usable=usable, return_path=return_path)
         await self.engine.write(lambda tx: add(tx, self.env, account_id, name))
 
@@ -261,23 +241,19 @@ class Access(StorePart):
 
     # ---- SMTP credentials
 
-    async def create_credential(
-        self, account_id: str, name: str = "", *, by_owner: bool = False, created_by: str | None = None
+    @transaction
+    def create_credential(
+        self, tx: Tx, account_id: str, name: str = "", *, by_owner: bool = False, created_by: str | None = None
     ) -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
-
-        def work(tx: Tx) -> tuple[str, str]:
-            if by_owner:
-                _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
-            return add_credential(tx, self.env, account_id, name, created_by)
-
-        return await self.engine.write(work)
+        if by_owner:
+            _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
+        return add_credential(tx, self.env, account_id, name, created_by)
 
     async def credentials(self, account_id: str) -> list[SmtpCredential]:
         return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
 
     async def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
-        """Up to `most` of them, the newest first, from the one before `before` on."""
         bindings = {"account_id": account_id, "before": before or NEWEST, "most": most}
         return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", bindings)
 
@@ -296,8 +272,10 @@ class Access(StorePart):
 
     # ---- API keys
 
-    async def create_key(
+    @transaction
+    def create_key(
         self,
+        tx: Tx,
         account_id: str,
         *,
         scope: Scope,
@@ -310,26 +288,18 @@ class Access(StorePart):
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
         add = partial(add_key, test=test, name=name, domain=domain, expires_at=expires_at, created_by=created_by)
-
-        def work(tx: Tx) -> tuple[str, str]:
-            if by_owner:
-                _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
-            return add(tx, self.env, account_id, scope)
-
-        return await self.engine.write(work)
+        if by_owner:
+            _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
+        return add(tx, self.env, account_id, scope)
 
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
     ) -> str:
-        """Give a key that works a new secret, which is known only now; the former one is good for `overlap` more.
-
-        The key then belongs to the user who rolled it and knows the secret, so that it is revoked with that user.
-        """
+        """Give a key a new secret; the former works for `overlap` more. The key now belongs to who rolled it."""
         secret, now = _new_key(self.env, test=key.test), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
-        if not await self.engine.change(
-            _ROLL_KEY, row | {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
-        ):
+        row |= {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
+        if not await self.engine.change(_ROLL_KEY, row):
             raise Refused(Code.CONFLICT, "This API key was revoked or has expired. Create a new one.")
         return secret
 
@@ -340,10 +310,7 @@ class Access(StorePart):
     async def newest_keys(
         self, account_id: str, before: str | None, most: int, domain: str | None = None
     ) -> list[ApiKey]:
-        """Up to `most` API keys of an account, the newest first, from the one before `before` on.
-
-        With a domain only those that are limited to it.
-        """
+        """Return up to `most` API keys, newest first, before `before`; with a domain, only keys limited to it."""
         page = {"account_id": account_id, "before": before or NEWEST, "most": most, "domain": domain}
         limited = "" if domain is None else "AND k.domain = :domain"
         return await self._keys(
@@ -371,7 +338,6 @@ class Access(StorePart):
         return str(revoked[0][0])
 
     async def of_people(self, account_id: str) -> dict[str, OwnedAccess]:
-        """The API keys and SMTP credentials that work, by the user who created them."""
         account = {"account_id": account_id, "now": self.env.now()}
         by_user: dict[str, OwnedAccess] = {}
         for user_id, key_id, name, hint in await self.engine.rows(_PEOPLES_KEYS, account):
@@ -382,16 +348,13 @@ class Access(StorePart):
 
     # ---- callers
 
-    async def record_uses(self, uses: Mapping[str, tuple[int, str]]) -> None:
+    @transaction
+    def record_uses(self, tx: Tx, uses: Mapping[str, tuple[int, str]]) -> None:
         """Write down when and from which address callers, by their idempotency scope, came last."""
-
-        def work(tx: Tx) -> None:
-            for scope, (at, address) in uses.items():
-                kind, _, name = scope.partition(":")
-                if (update := _USED.get(kind)) is not None:
-                    run(tx, update, {"name": name, "at": at, "address": address})
-
-        await self.engine.write(work)
+        for scope, (at, address) in uses.items():
+            kind, _, name = scope.partition(":")
+            if (update := _USED.get(kind)) is not None:
+                run(tx, update, {"name": name, "at": at, "address": address})
 
     async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
         """Who an SMTP username stands for, with the SHA-256 its password must have."""
@@ -400,10 +363,7 @@ class Access(StorePart):
         return None
 
     async def caller_by_key(self, key: str) -> Caller | None:
-        """Who an API key stands for, also one that has expired: `key` tells when.
-
-        Looking it up by its hash is the constant-time comparison.
-        """
+        """Return the caller of an API key, expired or not. The look-up by hash is the constant-time comparison."""
         for *sender, key_id, scope, test, name, domain, expires_at, previous_at, created_by in await self.engine.rows(
             _CALLER_BY_KEY, {"sha256": sha256(key)}
         ):

@@ -12,7 +12,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, first, one, rows, run
+from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, rows, run, transaction
 from appliance.store.people import OF_USER, REPLACE_RESET, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
@@ -77,10 +77,7 @@ LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
 def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
-    """Write lines in the order of what they did to the balance, as a step of the transaction that changes it.
-
-    Ids sort in that order, also with a clock that was set back: else the balances shown would not add up.
-    """
+    """Write lines in the order of their effect on the balance. Their ids sort so even after the clock was set back."""
     last: dict[str, str | None] = {}
     numbered, now = [], env.now()
     for account_id, kind, *rest in lines:
@@ -103,7 +100,6 @@ def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]
 def create_account(
     tx: Tx, env: Environment, name: str, email: str, password_hash: str, role: Role, credit: int | None
 ) -> Account:
-    """An account with its first user, as a step of a transaction."""
     now, account_id = env.now(), env.identifier("acc")
     if credit is not None:
         _check_credits(credit)
@@ -120,13 +116,11 @@ def create_account(
 
 
 class Accounts(StorePart):
-    async def create(
-        self, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
+    @transaction
+    def create(
+        self, tx: Tx, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
     ) -> Account:
-        """Create an account with its first user; `credit` None means unlimited."""
-        return await self.engine.write(
-            lambda tx: create_account(tx, self.env, name, email, password_hash, role, credit)
-        )
+        return create_account(tx, self.env, name, email, password_hash, role, credit)
 
     async def all(self) -> list[Account]:
         return await self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})
@@ -154,86 +148,62 @@ class Accounts(StorePart):
             raise Refused(Code.NOT_FOUND, otherwise)
         return account
 
-    async def change_credits(self, account_id: str, amount: int) -> int:
+    @transaction
+    def change_credits(self, tx: Tx, account_id: str, amount: int) -> int:
         """Add to (or take from) a balance; the new balance. Never below 0, never on an unlimited account."""
         change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
-
-        def work(tx: Tx) -> int:
-            balance = one(tx, int, _CHANGE_CREDITS, change)
-            if balance is not None:
-                _grant(tx, self.env, account_id, amount, balance)
-                return balance
-            if (balance := _balance(tx, account_id)) is None:
-                raise Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
-            why = f"with a balance of {balance}: a balance lies between 0 and {MAX_CREDITS}"
-            raise Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible {why}")
-
-        return await self.engine.write(work)
+        balance = one(tx, int, _CHANGE_CREDITS, change)
+        if balance is not None:
+            _grant(tx, self.env, account_id, amount, balance)
+            return balance
+        if (balance := _balance(tx, account_id)) is None:
+            raise Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
+        why = f"with a balance of {balance}: a balance lies between 0 and {MAX_CREDITS}"
+        raise Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible {why}")
 
     async def set_credits(self, account_id: str, balance: int) -> None:
-        """Start counting (again) at this balance, also on an account that was unlimited."""
+        """Start counting at this balance, also on an unlimited account."""
         _check_credits(balance)
         await self._set_balance(account_id, balance)
 
     async def set_unlimited(self, account_id: str) -> None:
-        """Stop counting credits for this account. A ledger line removes the balance, so that the lines still add up."""
+        """Stop counting credits. A ledger line removes the balance, so that the lines still add up."""
         await self._set_balance(account_id, None)
 
-    async def _set_balance(self, account_id: str, balance: int | None) -> None:
-        def work(tx: Tx) -> None:
-            before = _balance(tx, account_id) or 0
-            run(tx, _SET_CREDITS, {"account_id": account_id, "credits": balance})
-            if before or balance is not None:
-                _grant(tx, self.env, account_id, (balance or 0) - before, balance or 0)
-
-        await self.engine.write(work)
+    @transaction
+    def _set_balance(self, tx: Tx, account_id: str, balance: int | None) -> None:
+        before = _balance(tx, account_id) or 0
+        run(tx, _SET_CREDITS, {"account_id": account_id, "credits": balance})
+        if before or balance is not None:
+            _grant(tx, self.env, account_id, (balance or 0) - before, balance or 0)
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
 
-    async def delete(self, account_id: str) -> None:
-        """Delete an account: it can no longer log in, send or receive posts. Queued mail is still delivered.
-
-        The only administrator of the installation cannot be deleted.
-        """
+    @transaction
+    def delete(self, tx: Tx, account_id: str) -> None:
+        """Delete an account: no login, sending or posts. Queued mail still goes. The only administrator stays."""
         row = {"account_id": account_id, "now": self.env.now()}
+        has_admin = one(tx, int, _ACCOUNT_ADMINS, {"account_id": account_id})
+        for step in _DELETE_STEPS:
+            run(tx, step, row)
+        if has_admin:
+            check_admin(tx)
 
-        def work(tx: Tx) -> None:
-            has_admin = one(tx, int, _ACCOUNT_ADMINS, {"account_id": account_id})
-            for step in _DELETE_STEPS:
-                run(tx, step, row)
-            if has_admin:
-                check_admin(tx)
+    @transaction
+    def set_role(self, tx: Tx, account_id: str, role: Role) -> None:
+        """Make the account's first owner an administrator, or all its users customers. The last administrator stays."""
+        if rows(tx, _SET_ROLE, {"account_id": account_id, "role": role.value}) and role is Role.CUSTOMER:
+            check_admin(tx)
 
-        await self.engine.write(work)
-
-    async def set_role(self, account_id: str, role: Role) -> None:
-        """Make the account's first owner an administrator, or all of its users customers.
-
-        So none is left who was the first owner once. Tokens that were given with the former role end. The last
-        administrator of the installation stays one.
-        """
-
-        def work(tx: Tx) -> list[Row]:
-            changed = rows(tx, _SET_ROLE, {"account_id": account_id, "role": role.value})
-            if changed and role is Role.CUSTOMER:
-                check_admin(tx)
-            return changed
-
-        await self.engine.write(work)
-
-    async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
+    @transaction
+    def set_daily_cap(self, tx: Tx, account_id: str, recipients: int | None) -> None:
         day = self.env.now() // DAY
-
-        def work(tx: Tx) -> None:
-            run(tx, _SET_DAILY_CAP, {"account_id": account_id, "daily_cap": recipients})
-            first_id = identifier_from("msg", day * DAY)
-            run(tx, _COUNT_TODAY, {"account_id": account_id, "day": day, "first_id": first_id})
-
-        await self.engine.write(work)
+        run(tx, _SET_DAILY_CAP, {"account_id": account_id, "daily_cap": recipients})
+        first_id = identifier_from("msg", day * DAY)
+        run(tx, _COUNT_TODAY, {"account_id": account_id, "day": day, "first_id": first_id})
 
     async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
-        """The newest changes of a balance, or those before one of them."""
         bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
         return [
             LedgerEntry(line, LedgerKind(kind), *rest)
@@ -260,21 +230,15 @@ class Accounts(StorePart):
         known = (user_id, account_id, name, email, Role(role), password_hash, epoch)
         return User(*known, AccountRole(account_role), bool(has_totp))
 
-    async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
-        """Change a password, and with it end every session, token and password-reset link of that user.
-
-        With an epoch, only if the password is still the one of then; whether it was changed.
-        """
+    @transaction
+    def set_password(self, tx: Tx, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
+        """Change a password and end the user's sessions, tokens and links; with `epoch`, only if unchanged since."""
         change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
-
-        def work(tx: Tx) -> bool:
-            changed = first(tx, _CHANGE_LOGIN, change) is not None
-            if changed:
-                run(tx, _END_SESSIONS, {"user_id": user_id})
-                run(tx, REPLACE_RESET, {"user_id": user_id})
-            return changed
-
-        return await self.engine.write(work)
+        changed = first(tx, _CHANGE_LOGIN, change) is not None
+        if changed:
+            run(tx, _END_SESSIONS, {"user_id": user_id})
+            run(tx, REPLACE_RESET, {"user_id": user_id})
+        return changed
 
 
 def _balance(tx: Tx, account_id: str) -> int | None:
@@ -317,20 +281,16 @@ class FirstAccount:
 
 class FirstStart(StorePart):
     async def any_account(self) -> str | None:
-        """The name of the oldest account, or None before the first."""
         return await self.engine.one(str, _ANY_ACCOUNT, {})
 
-    async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
+    @transaction
+    def create(self, tx: Tx, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
         """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
         env = self.env
-
-        def work(tx: Tx) -> FirstAccount | None:
-            if first(tx, _ANY_ACCOUNT, {}) is not None:
-                return None
-            account = create_account(tx, env, name, email, password_hash, Role.ADMIN, None)
-            add_domain(tx, env, account.id, domain, usable=True)
-            username, password = add_credential(tx, env, account.id)
-            key_id, key = add_key(tx, env, account.id, Scope.FULL, test=False)
-            return FirstAccount(account, domain, username, password, key_id, key)
-
-        return await self.engine.write(work)
+        if first(tx, _ANY_ACCOUNT, {}) is not None:
+            return None
+        account = create_account(tx, env, name, email, password_hash, Role.ADMIN, None)
+        add_domain(tx, env, account.id, domain, usable=True)
+        username, password = add_credential(tx, env, account.id)
+        key_id, key = add_key(tx, env, account.id, Scope.FULL, test=False)
+        return FirstAccount(account, domain, username, password, key_id, key)

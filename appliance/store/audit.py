@@ -1,12 +1,9 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
 An account keeps at most AUDIT_LINES, and all lines of the last week up to AUDIT_MOST; retention deletes older lines. A
-page reads at most AUDIT_SCANNED lines, whatever the filter, and says where to continue.
-
-The transaction that makes a change writes its line. `Audit.noting` opens a note for the current task, and the first
-write inside that changes something writes the note's lines; a write that changed nothing returns False or []. Without
-such a write the lines are written at the end, once within EQUAL_WITHIN: repeating a request does not push older lines
-out. A note has no secrets.
+page reads at most AUDIT_SCANNED lines and says where to continue. The transaction that makes a change writes its line:
+`Audit.noting` opens a note for the current task, and the first write inside that changes a row writes its lines.
+Without one the lines are written at the end, once within EQUAL_WITHIN.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment, identifier_from
 from appliance.model.dashboard import Actor, AuditEntry
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, T, Tx, Work, one, rows
@@ -103,8 +101,9 @@ async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -
         return await write(work)
 
     def noted(tx: Tx) -> T:
+        before = tx.total_changes()
         result = work(tx)
-        note.is_taken = result is not False and result != []
+        note.is_taken = tx.total_changes() != before
         if note.is_taken:
             note.write(tx, result)
         return result
@@ -180,7 +179,11 @@ class Audit(StorePart):
         finally:
             _NOTE.reset(token)
 
-    async def page(
+    async def page(self, account_id: str | None, **filters: Any) -> list[AuditEntry]:
+        """Return the newest lines that match, however many have to be read."""
+        return (await self.search(account_id, scanned=EVERY_LINE, **filters))[0]
+
+    async def search(
         self,
         account_id: str | None,
         *,
@@ -189,28 +192,20 @@ class Audit(StorePart):
         since: int = 0,
         until: int = 2**53,
         most: int = 100,
-    ) -> list[AuditEntry]:
-        """The newest lines of an account, or of all and the installation; `action` may be the word before its dot."""
-        bindings = _wanted(account_id, before, action, since, until) | {"most": most, "scanned": EVERY_LINE}
-        whose = "" if account_id is None else "account_id = :account_id AND"
-        query = _PAGE.format(columns=_COLUMNS, whose=whose, order="at DESC, id" if account_id is None else "id")
-        return await self.engine.scan(lambda tx: [_entry(row) for row in rows(tx, query, bindings)], account_id or "")
-
-    async def search(
-        self,
-        account_id: str,
-        *,
-        before: str | None = None,
-        action: str = "",
-        since: int = 0,
-        until: int = 2**53,
-        most: int = 100,
         scanned: int = AUDIT_SCANNED,
     ) -> tuple[list[AuditEntry], str | None]:
-        """Lines of an account among the next `scanned` ones, newest first, and the id to continue before, if any."""
-        bindings = _wanted(account_id, before, action, since, until)
-        bindings |= {"most": most + 1, "scanned": scanned, "skipped": scanned - 1}
-        query = _PAGE.format(columns=_COLUMNS, whose="account_id = :account_id AND", order="id")
+        """Return lines of an account among the next `scanned`, newest first, and the id to continue before, if any.
+
+        Without an account: lines of all accounts and the installation. `action` may be the word before its dot.
+        """
+        ids = {
+            "first": identifier_from("aud", max(0, since - ID_SLACK)),
+            "last": identifier_from("aud", until + ID_SLACK),
+        }
+        bindings = {"account_id": account_id, "before": before or NEWEST, "action": action, "since": since, **ids}
+        bindings |= {"until": until, "most": most + 1, "scanned": scanned, "skipped": scanned - 1}
+        whose, order = ("", "at DESC, id") if account_id is None else ("account_id = :account_id AND", "id")
+        query = _PAGE.format(columns=_COLUMNS, whose=whose, order=order)
 
         def read(tx: Tx) -> tuple[list[AuditEntry], str | None]:
             results = [_entry(row) for row in rows(tx, query, bindings)]
@@ -218,14 +213,9 @@ class Audit(StorePart):
                 return results[:most], results[most - 1].id
             return results, one(tx, str, _SCANNED_TO, bindings)
 
-        return await self.engine.scan(read, account_id)
-
-
-def _wanted(account_id: str | None, before: str | None, action: str, since: int, until: int) -> dict[str, object]:
-    ids = identifier_from("aud", max(0, since - ID_SLACK)), identifier_from("aud", until + ID_SLACK)
-    bindings: dict[str, object] = {"account_id": account_id, "before": before or NEWEST, "action": action}
-    return bindings | {"since": since, "until": until, "first": ids[0], "last": ids[1]}
+        return await self.engine.scan(read, account_id or SERVER_WORK)
 
 
 def _entry(row: Row) -> AuditEntry:
-    return AuditEntry(*row[:7], _details.decode(row[7]), *row[8:])  # type: ignore[call-arg]
+    *what, details, address, account_id = row
+    return AuditEntry(*(*what, _details.decode(details), address, account_id))

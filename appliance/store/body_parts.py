@@ -1,17 +1,14 @@
-"""Writes the rows of new messages; stores the bytes of large ones in parts, each in a small commit of its own, before
-the message is accepted; and counts the bytes that each account keeps, for the quota `limits.stored_bytes_per_account`.
+"""Writes the rows of new messages, and large ones in parts; counts the bytes of each account for its quota.
 
-One commit of 10 MiB keeps every other writer waiting for tens of milliseconds; commits of a part let others go between.
-`message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the rest.
+Parts are committed before their message is accepted, one by one: a commit of 10 MiB delays other writers by tens of
+milliseconds. `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the others.
 
 Invariants, at every commit:
-- Every part belongs to a message whose `message_bodies.parts_size` is not 0, or that is listed in `loose_parts`.
-- `parts_size` is the number of bytes in the parts of that message. The accepting transaction looks, and refuses to
-  refer to parts that are not all there.
-- `accounts.stored_bytes` is what migration 0007 would count, with the parts of large messages but the loose ones. So
-  whatever adds or deletes messages, their bytes, template versions or suppressions changes it in the same transaction.
-So a crash between the parts and the message leaves loose parts only. So does retention, which only unlists what a
-message refers to. Loose parts are deleted a few at a time.
+- Every part belongs to a message whose `message_bodies.parts_size` is not 0, or is listed in `loose_parts`, which are
+  deleted a few at a time: after a crash between the parts and the message, and after retention.
+- `parts_size` is the number of bytes in the parts of that message; the accepting transaction checks it.
+- `accounts.stored_bytes` is what migration 0007 would count. Whatever adds or deletes messages, their bytes, template
+  versions or suppressions changes it in the same transaction.
 """
 
 from collections import Counter
@@ -23,9 +20,10 @@ from functools import partial
 import msgspec
 import trio
 
-from appliance.environment import identifier_from
+from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, PublicError, Refused
-from appliance.model.mail import NewMessage
+from appliance.message.addresses import Address
+from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.store.engine import NEWEST, Bulk, Row, Slice, StorePart, Tx, changed, rows, run, timed
 from appliance.times import HOUR
 
@@ -48,7 +46,6 @@ _BODIES = Bulk("""SELECT (SELECT r.account_id FROM recipients r WHERE r.message_
 
 
 def of_record(recipients: int) -> int:
-    """What the record of a message with so many recipients counts."""
     return MESSAGE + RECIPIENT * recipients
 
 
@@ -68,7 +65,6 @@ def check_room(tx: Tx, account_id: str, count: int, limit: int | None) -> None:
 
 
 def add(tx: Tx, account_id: str, count: int) -> None:
-    """An account keeps so many bytes more, or less, as a step of a transaction."""
     run(tx, _ADD, {"account_id": account_id, "count": count})
 
 
@@ -95,7 +91,6 @@ def over_quota(kept: int, limit: int) -> Refused:
 
 
 def readable(count: int) -> str:
-    """A number of bytes as people read it; a small one to the byte."""
     return f"{count:,} bytes" if count < EXACT else f"{count / 2**20:,.1f} MiB"
 
 
@@ -131,8 +126,6 @@ class PartsMissing(Exception):
 
 
 # ---- steps of a transaction, or of a reading
-
-
 def head_of(new: NewMessage) -> tuple[bytes, int]:
     """What of a message is stored with its record, and how many bytes are in parts."""
     size = len(new.mime)
@@ -149,18 +142,15 @@ def are_there(tx: Tx, new: NewMessage) -> bool:
 
 
 def refer(tx: Tx, new: NewMessage) -> None:
-    """The message's record is written: its parts are loose no longer."""
     if head_of(new)[1]:
         run(tx, _UNLIST, {"id": new.id})
 
 
 def loosen(tx: Tx, messages: Sequence[Row]) -> None:
-    """The records of these messages will refer to their parts no longer."""
     _LOOSEN.run(tx, messages)
 
 
 def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
-    """Return a message's bytes, as its record describes them."""
     if not parts_size:
         return head
     parts = [content for (content,) in rows(tx, _CONTENTS, {"id": message_id})]
@@ -208,6 +198,43 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
         refer(tx, new)
 
 
+def write_system_message(
+    tx: Tx,
+    env: Environment,
+    account_id: str,
+    message_id: str,
+    *,
+    sender: str,
+    recipient: Address,
+    subject: str,
+    mime: bytes,
+    now: int,
+    simulated: bool = False,
+) -> int:
+    """Queue free mail of an account, whose empty envelope sender keeps it out of statistics; return its bytes."""
+    new = NewMessage(
+        id=message_id,
+        account_id=account_id,
+        request_id=env.identifier("req"),
+        source=Source.SMTP,
+        simulated=simulated,
+        sender=sender,
+        envelope_from="",
+        subject=subject,
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=mime,
+        receipt=None,
+        recipients=(NewRecipient(env.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
+        credits=0,
+        created_at=now,
+        idempotency=None,
+    )
+    insert(tx, [(new, 0)])
+    return of_message(new)
+
+
 def _message_row(new: NewMessage) -> Row:
     tags = _encoder.encode(new.tags).decode()
     sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
@@ -216,8 +243,6 @@ def _message_row(new: NewMessage) -> Row:
 
 
 # ---- transactions
-
-
 @dataclass(frozen=True, slots=True)
 class BodyParts(StorePart):
     _in_hand: set[str] = field(default_factory=set)  # messages that are being accepted

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Dimension
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
-from appliance.store.search_texts import OUTCOME, readable_tags
+from appliance.store.message_records import OUTCOME, readable_tags
 from appliance.store.statistics import (
     EVENT_LAG,
     FINAL_EVENT,
@@ -87,8 +87,6 @@ _READ = """WITH sums AS (SELECT value, kind, sum(recipients) AS recipients FROM 
 
 
 class _Place(NamedTuple):
-    """What has a bounded number of values."""
-
     account_id: str
     dimension: str
     day: int
@@ -120,8 +118,6 @@ _BROKEN_DOWN = (
 
 
 class _Slice(NamedTuple):
-    """What is to be added, and between which positions it was found."""
-
     kind: str
     after: str
     until: str
@@ -144,10 +140,7 @@ class Breakdown(StorePart):
         return more
 
     async def of(self, account_id: str, dimension: Dimension, since: int) -> CountsByValue:
-        """Count the recipients sent to, and their outcomes, from the day of that time on.
-
-        The largest values; that of all others together is empty.
-        """
+        """Count recipients and their outcomes since that day, by the largest values; the others' value is empty."""
         work = partial(_read, account_id, dimension, since // DAY, self.rows_summed)
         return await self.engine.scan(work, account_id)
 
@@ -169,7 +162,6 @@ def _read_slice(breakdown: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice |
 
 
 def _sums(selected: Iterable[Row]) -> Sums:
-    """Rows of _COLUMNS by place and value, of each place the largest."""
     sums: Sums = {}
     for account_id, day, kind, recipients, *texts in selected:
         for dimension, text in zip(_TEXTS, texts, strict=True):
@@ -213,7 +205,7 @@ def _add(counted: _Slice, tx: Tx) -> None:
 
 
 def _reduce(tx: Tx, place: Row) -> None:
-    """Of one account, dimension and day: add the values with the fewest recipients to the others."""
+    """Merge the values with the fewest recipients into the others."""
     values = rows(tx, _VALUES, dict(zip(("account_id", "dimension", "day"), place, strict=True)))
     others: Counter[str] = Counter()
     for kind, recipients in _REMOVE.run(tx, [(*place, value) for (value,) in values[VALUES_KEPT:]]):

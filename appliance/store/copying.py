@@ -1,11 +1,8 @@
 """Copies a whole database into another one, of either engine, and compares every row of both afterwards.
 
-A table `unfinished_copy` in the target names the source until all rows have been compared. While it exists no server
-opens the target, and only a copy from the same source continues. Rows are written in the order of their keys, so that
-the last row of a table says where to continue. The source is only read, in one transaction that locks out writers.
-
-PostgreSQL cannot store NUL in text, so U+FFFD replaces it there, as in everything a server writes. A key with NUL is
-refused, because another row could have the same name then.
+A table `unfinished_copy` in the target names the source until all rows have been compared: no server opens it, and only
+a copy from the same source continues, after the last key of each table. The source is read in one transaction that
+locks out writers. PostgreSQL cannot store NUL in text: U+FFFD replaces it, and a key with NUL is refused.
 """
 
 import hashlib
@@ -14,10 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Protocol
 
-from appliance.store.engine import Bindings, Bulk, Row, Tx, run
-from appliance.store.faults import UNFINISHED_COPY, NewerDatabase
+from appliance.store.engine import UNFINISHED_COPY, Bindings, Bulk, NewerDatabase, Row, Tx, run
 
 BATCH_ROWS = 1_000  # in one transaction, at most
 BATCH_BYTES = 4 * 1024 * 1024  # after which it ends; no row has more than the longest text that is accepted
@@ -37,22 +34,18 @@ class NotCopied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the schema, which both engines have."""
-
     name: str
     columns: tuple[str, ...]
     kinds: tuple[str, ...]  # of the columns, as in `Bulk`
     key: tuple[str, ...]  # the columns of its primary key
 
     def select(self, *, after: bool = False) -> str:
-        """All rows in the order of the key; `after` those that come after a key."""
         key = ", ".join(self.key)
         names = ", ".join(f":k{number}" for number in range(len(self.key)))
         where = f" WHERE ({key}) > ({names})" if after else ""
         return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"
 
     def select_last(self) -> str:
-        """The last key."""
         last = ", ".join(f"{column} DESC" for column in self.key)
         return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"
 
@@ -110,10 +103,7 @@ class Copied:
 def copy(
     source: CopyEndpoint, target: CopyEndpoint, tables: Sequence[Table], now: int, on: Callable[[CopyProgress], None]
 ) -> Copied:
-    """Copy all tables, parents first, or what an earlier copy left; then compare every row. Raises NotCopied.
-
-    The caller that opened the source has run `check_source`.
-    """
+    """Copy all tables, parents first, or continue an earlier copy; then compare every row. Raises NotCopied."""
     identity = _identity(source)
     resumed = _check_target(target, tables, identity)
     target.create(now)
@@ -133,8 +123,6 @@ def copy(
 
 
 # ---- before anything is written
-
-
 def check_source(source: CopyEndpoint) -> None:
     """Raise NotCopied unless it holds an installation of this version."""
     schema = source.schema()
@@ -180,11 +168,7 @@ def _mark(identity: str, now: int, tx: Tx) -> None:
 
 
 # ---- progress
-
-
 class _Meter:
-    """Adds up what is done."""
-
     def __init__(self, on: Callable[[CopyProgress], None], total: int) -> None:
         self._on, self._total = on, max(1, total)
         self._before = self._rows = self._of = 0
@@ -206,8 +190,6 @@ def _count(side: CopyEndpoint, table: Table) -> int:
 
 
 # ---- rows
-
-
 def _copy_rows(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> None:
     insert, bindings = table.insert(), {}
     for last in list(target.stream(table.select_last(), {})):
@@ -217,12 +199,8 @@ def _copy_rows(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: 
         for batch in _batches(found):
             if not target.has_nul:
                 _refuse_nul_in_keys(source, table, batch)
-            target.write(partial(_insert, insert, batch))
+            target.write(partial(insert.run, values=batch))
             meter.add(len(batch))
-
-
-def _insert(insert: Bulk, batch: Sequence[Row], tx: Tx) -> None:
-    insert.run(tx, batch)
 
 
 def _batches(selected: Iterator[Row]) -> Iterator[list[Row]]:
@@ -247,28 +225,18 @@ def _refuse_nul_in_keys(source: CopyEndpoint, table: Table, batch: Sequence[Row]
 
 def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> int:
     """Raise NotCopied at the first difference; else how many values had a NUL replaced."""
-    with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as found:
-        return _compare_rows(rows, found, target, table, meter)
-
-
-def _compare_rows(
-    rows: Iterator[Row], selected: Iterator[Row], target: CopyEndpoint, table: Table, meter: _Meter
-) -> int:
     replaced, done = 0, 0
-    for row in rows:
-        copied = next(selected, None)
-        if copied != row:
-            expected = row if target.has_nul else tuple(map(_without_nul, row))
-            if copied != expected:
-                raise _different(target, table, expected, copied)
-            replaced += sum(old != new for old, new in zip(row, expected, strict=True))
-        done += 1
-        if done == BATCH_ROWS:
-            meter.add(done)
-            done = 0
-    extra = next(selected, None)
-    if extra is not None:
-        raise _different(target, table, None, extra)
+    with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as copies:
+        for row, copied in zip_longest(rows, copies):
+            if copied != row:
+                expected = row if target.has_nul or row is None else tuple(map(_without_nul, row))
+                if copied != expected or row is None:
+                    raise _different(target, table, expected, copied)
+                replaced += sum(old != new for old, new in zip(row, expected, strict=True))
+            done += 1
+            if done == BATCH_ROWS:
+                meter.add(done)
+                done = 0
     if done:
         meter.add(done)
     return replaced

@@ -14,7 +14,7 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
-from appliance.store.engine import Row, StorePart, Tx, rows, run
+from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
 from appliance.times import DAY, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
@@ -64,21 +64,18 @@ _OWNERS = """SELECT account_id, name FROM domains
 class Domains(StorePart):
     most: int = DOMAINS_PER_ACCOUNT
 
-    async def register(self, account_id: str, name: str, return_path: str | None = None) -> Domain:
+    @transaction
+    def register(self, tx: Tx, account_id: str, name: str, return_path: str | None = None) -> Domain:
         """Add a domain that may not be used before it is proven."""
         bindings = {"account_id": account_id, "name": name}
-
-        def work(tx: Tx) -> Domain:
-            if rows(tx, _FIND, bindings):
-                raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
-            ((count,),) = rows(tx, _COUNT, bindings)
-            if count >= self.most:  # removed ones count, too: each has keys
-                text = f"domain: an account may add {self.most} domains. Ask the operator for more."
-                raise Refused(Code.CONFLICT, text)
-            add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)
-            return domain_of(*rows(tx, _FIND, bindings)[0])
-
-        return await self.engine.write(work)
+        if rows(tx, _FIND, bindings):
+            raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
+        ((count,),) = rows(tx, _COUNT, bindings)
+        if count >= self.most:  # removed ones count, too: each has keys
+            text = f"domain: an account may add {self.most} domains. Ask the operator for more."
+            raise Refused(Code.CONFLICT, text)
+        add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)
+        return domain_of(*rows(tx, _FIND, bindings)[0])
 
     async def find(self, account_id: str, name: str) -> Domain:
         return _known(await self.engine.rows(_FIND, {"account_id": account_id, "name": name}))
@@ -119,7 +116,6 @@ class Domains(StorePart):
     # ---- return paths
 
     async def return_path(self, account_id: str, name: str) -> str | None:
-        """The return path of a domain's mail; None if no return path is in use."""
         selected = await self.engine.all(str, _RETURN_PATH, {"account_id": account_id, "name": name})
         return selected[0] if selected else None
 
@@ -135,7 +131,6 @@ class Domains(StorePart):
         return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
     async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
-        """The accounts and their domains whose return path has this name, in use or not."""
         return await self.engine.all(_pair, _OWNERS, {"return_path": return_path})
 
 
@@ -166,72 +161,51 @@ _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 
 class DkimKeys(StorePart):
-    async def replace(
-        self, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
+    @transaction
+    def replace(
+        self, tx: Tx, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
     ) -> None:
-        """Let these keys sign from now on; the ones before them retire, their records to stay published for a while.
+        """Let these keys sign; earlier ones retire, pending ones go. `unless_there`: change nothing if others sign."""
+        whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
+        known = [_key(*row) for row in rows(tx, _KEYS, whose)]
+        if unless_there and any(key.signs for key in known):
+            return
+        run(tx, _FORGET_PENDING, whose)
+        run(tx, _RETIRE, whose)
+        _add(tx, whose, keys, [key for key in known if not key.pending])
 
-        With `unless_there` nothing is changed where others sign already. Pending keys have signed nothing, and go.
-        """
-
-        def work(tx: Tx) -> None:
-            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
-            known = [_key(*row) for row in rows(tx, _KEYS, whose)]
-            if unless_there and any(key.signs for key in known):
-                return
-            run(tx, _FORGET_PENDING, whose)
-            run(tx, _RETIRE, whose)
-            _add(tx, whose, keys, [key for key in known if not key.pending])
-
-        await self.engine.write(work)
-
-    async def add_pending(self, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
+    @transaction
+    def add_pending(self, tx: Tx, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
         """Keep these keys until they are activated; nothing is changed where others are pending already."""
+        whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
+        known = [_key(*row) for row in rows(tx, _KEYS, whose)]
+        if not any(key.pending for key in known):
+            _add(tx, whose, keys, known, pending=True)
 
-        def work(tx: Tx) -> None:
-            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
-            known = [_key(*row) for row in rows(tx, _KEYS, whose)]
-            if not any(key.pending for key in known):
-                _add(tx, whose, keys, known, pending=True)
-
-        await self.engine.write(work)
-
-    async def activate(self, account_id: str, domain: str, selectors: Collection[str]) -> bool:
+    @transaction
+    def activate(self, tx: Tx, account_id: str, domain: str, selectors: Collection[str]) -> bool:
         """Let the pending keys sign from now on, if they are these; the ones before them retire. Whether they were."""
-
-        def work(tx: Tx) -> bool:
-            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
-            pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
-            if not pending or pending != set(selectors):
-                return False
-            run(tx, _RETIRE, whose)
-            run(tx, _ACTIVATE, whose)
-            return True
-
-        return await self.engine.write(work)
+        whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
+        pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
+        if not pending or pending != set(selectors):
+            return False
+        run(tx, _RETIRE, whose)
+        run(tx, _ACTIVATE, whose)
+        return True
 
     async def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})
 
     async def with_pending(self, most: int) -> list[tuple[str, str]]:
-        """The accounts and their domains that have pending keys."""
         return await self.engine.all(_pair, _WITH_PENDING, {"most": most})
 
     async def selectors(self, domain: str) -> list[str]:
-        """The names of all keys for a domain, whichever account they are of."""
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
 
 
-def _key(
-    selector: str,
-    algorithm: str,
-    private_key: bytes,
-    record: str,
-    created_at: int,
-    retired_at: int | None,
-    pending: int,
-) -> StoredDkimKey:
-    return StoredDkimKey(selector, algorithm, private_key, record, created_at, retired_at, bool(pending))
+def _key(*columns: Any) -> StoredDkimKey:
+    *key, pending = columns
+    return StoredDkimKey(*(*key, bool(pending)))
 
 
 def _pair(account_id: str, domain: str) -> tuple[str, str]:
@@ -239,14 +213,8 @@ def _pair(account_id: str, domain: str) -> tuple[str, str]:
 
 
 def _add(
-    tx: Tx,
-    whose: dict[str, object],
-    keys: list[StoredDkimKey],
-    known: list[StoredDkimKey],
-    *,
-    pending: bool = False,
+    tx: Tx, whose: dict[str, object], keys: list[StoredDkimKey], known: list[StoredDkimKey], *, pending: bool = False
 ) -> None:
-    """Refused if keys of these names were made meanwhile."""
     if {key.selector for key in keys} & {key.selector for key in known}:
         text = f"The keys of {whose['domain']} were replaced at the same moment. Look at them before you do it again."
         raise Refused(Code.CONFLICT, text)

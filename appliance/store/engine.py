@@ -1,30 +1,30 @@
-"""What the verbs know of an engine: a transaction and its statements, and the functions that it runs, each as one.
+"""What the verbs know of an engine: a transaction and its statements, and the functions that it runs.
 
-The verbs are written once, for every engine. A function that is handed over may be run twice, so it must have no effect
-but on the database; once the engine returns, what it did is durable.
-
-The text of a statement is common to both engines. Where they differ, PostgreSQL's executor translates what SQLite takes
-as it is: named parameters, the rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and
-`any_owner`.
+A function that is handed over may be run twice, so it must change nothing but the database; once the engine returns,
+its changes are durable. Statements are common to both engines: PostgreSQL's connection translates named parameters, the
+rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import outcome
 import trio
 
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Item = TypeVar("Item")
 
 # ---- statements
@@ -38,22 +38,16 @@ NEWEST = "~"  # comes after every id: where a list with the newest first begins
 
 
 class Bulk:
-    """A statement over several rows of values, of which its text has one in braces: far cheaper than one each.
-
-    A value is written as `?` (text), `?i` (an integer) or `?b` (bytes), any of which may be NULL: PostgreSQL takes one
-    array for each column.
-    """
+    """A statement over many rows, one of which is in braces: `?` is text, `?i` an integer, `?b` bytes; all nullable."""
 
     def __init__(self, text: str) -> None:
         self.before, self.row, self.after = re.split("[{}]", text)
         self.kinds = tuple(VALUE.findall(self.row))
 
     def run(self, tx: "Tx", values: Sequence[Row]) -> list[Row]:
-        """Run it for all these rows, however many; what it returned for them."""
         return tx.many(self, values)
 
     def count(self, tx: "Tx", values: Sequence[Row]) -> int:
-        """The same; how many rows it changed."""
         return tx.count_many(self, values)
 
 
@@ -72,8 +66,9 @@ class Tx(Protocol):
 
     def execute(self, sql: str, bindings: Bindings, /) -> Cursor: ...
 
-    def changes(self) -> int:
-        """How many rows the last statement changed."""
+    def changes(self) -> int: ...
+
+    def total_changes(self) -> int: ...
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]: ...
 
@@ -106,13 +101,11 @@ def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
 
 
 def one(tx: Tx, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
-    """Return what `kind` makes of the first row, or None without a row."""
     selected = tx.execute(sql, bindings).fetchall()
     return kind(*selected[0]) if selected else None
 
 
 def gathered(tx: Tx, sql: str, columns: str, bindings: Bindings) -> list[Row]:
-    """These columns of all rows, sorted by the first."""
     return sorted(tx.gather(sql, columns, bindings), key=itemgetter(0))
 
 
@@ -123,11 +116,7 @@ IS_OWNED, HAS_ANY_OWNER = "is_owned", "has_any_owner"
 
 
 def owned(table: str) -> str:
-    """Return the condition that this node owns a row of the table of this name or alias.
-
-    Each engine defines the function: without that a statement fails, so no engine can ignore the condition.
-    `tests/store/test_ownership.py` lists every statement over these tables that goes without it, with the reason.
-    """
+    """Return the condition that this node owns a row of this table or alias. Each engine defines the function."""
     return f"{IS_OWNED}('{table}')"
 
 
@@ -178,8 +167,6 @@ class FailureKind(StrEnum):
 
 
 class LoginFailure(NamedTuple):
-    """A failed login on one node, counted on all nodes."""
-
     kind: FailureKind
     account: str  # as the client sent it
     network: str
@@ -188,8 +175,6 @@ class LoginFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """A request to give up what this node delivers of a message."""
-
     id: str
     message_id: str
     account_id: str | None  # None: the operator asks
@@ -207,19 +192,13 @@ RecordAnswer = Callable[[Tx, CancelAnswer], None]
 
 
 class Partitions(Protocol):
-    """Tables that are partitioned by time, of four kinds: `bodies`, `mail`, `events` and `posts` (of webhooks).
+    """Tables partitioned by time, of four kinds: `bodies`, `mail`, `events` and `posts` (of webhooks)."""
 
-    What is old of them is cleared by whole partitions, before the rest is deleted.
-    """
+    async def make(self, kept: Mapping[str, int], now: int) -> None: ...
 
-    async def make(self, kept: Mapping[str, int], now: int) -> None:
-        """Make partitions ahead, by kind for the time that its rows are kept. A sweep begins with it."""
+    async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice: ...
 
-    async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice:
-        """Do one step with the partitions that end by a time: rows stay that were not final before the other."""
-
-    def sliced_until(self, kind: str) -> int:
-        """After `clear`, the time before which rows are to be deleted in slices."""
+    def sliced_until(self, kind: str) -> int: ...
 
 
 class Engine(ABC):
@@ -243,7 +222,6 @@ class Engine(ABC):
         return 1
 
     def others(self) -> OtherNodes:
-        """Where the other live nodes are."""
         return NO_OTHERS
 
     def slowest_clock(self, now: int) -> int:
@@ -257,10 +235,7 @@ class Engine(ABC):
     async def keep_lease(
         self, in_flight: Callable[[], int], drain: Callable[[], None], addresses: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        """Stay one of the nodes until cancelled, and tell the others where this one is.
-
-        `drain` is called when it is asked to end.
-        """
+        """Stay one of the nodes until cancelled; call `drain` when asked to end."""
         return
 
     async def finish_upgrade(self) -> None:
@@ -268,7 +243,6 @@ class Engine(ABC):
         return
 
     async def nodes(self) -> list[NodeState]:
-        """All nodes, those that have ended lately too."""
         return []
 
     async def hosts(self) -> tuple[str, ...]:
@@ -307,7 +281,6 @@ class Engine(ABC):
         """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
 
     async def check_writable(self) -> None:
-        """Raise unless a writer can take the lock and commit right now."""
         await self.write(lambda _: None)
 
     @abstractmethod
@@ -324,21 +297,19 @@ class Engine(ABC):
 
     @abstractmethod
     async def version(self) -> int:
-        """A number that changes when anything is written, also by another process."""
+        """Return a number that changes with every write, also by another process."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close the connections, the writer's after its work."""
 
     async def change(self, sql: str, bindings: Bindings) -> list[Row]:
-        """Run one statement as a durable transaction; the rows it returned."""
         return await self.write(lambda tx: rows(tx, sql, bindings))
 
     async def rows(self, sql: str, bindings: Bindings) -> list[Row]:
         return await self.read(lambda tx: rows(tx, sql, bindings))
 
     async def one(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
-        """What `kind` makes of the first row that a statement finds; None where it finds none."""
         return await self.read(lambda tx: one(tx, kind, sql, bindings))
 
     async def all(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> list[T]:
@@ -352,6 +323,82 @@ class StorePart:
     engine: Engine
     env: Environment
 
+    async def delete_slice(self, any_old: str, statements: Sequence[str], bindings: Bindings) -> Slice:
+        """Delete old rows in one transaction. Without any, write nothing: a server at rest leaves its disk alone."""
+        if not (await self.engine.rows(any_old, bindings))[0][0]:
+            return Slice(0, 0.0, more=False)
+        work = timed(lambda tx: sum(changed(tx, statement, bindings) for statement in statements))
+        deleted, seconds = await self.engine.write(work, large=True)
+        return Slice(deleted, seconds, more=deleted > 0)
+
+
+Part = TypeVar("Part", bound=StorePart)
+
+
+def transaction(verb: Callable[Concatenate[Part, Tx, P], T]) -> Callable[Concatenate[Part, P], Coroutine[Any, Any, T]]:
+    """Run a method as one durable transaction; an engine may run it twice."""
+
+    @wraps(verb)
+    async def written(part: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await part.engine.write(lambda tx: verb(part, tx, *args, **kwargs))
+
+    return written
+
+
+# ---- faults of both engines: some end the process, others become a 503
+class StorageFault(Exception):
+    """The state on disk is unknown, so the process must end."""
+
+
+class CommitUnknown(StorageFault):
+    """A commit failed on disk. The rows may or may not be there, so the process must end."""
+
+
+class NewerDatabase(Exception):
+    """The database was written by a later version of the appliance; opening it would lose what we do not know of."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        text = f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
+        super().__init__(text)
+
+
+class OlderDatabase(Exception):
+    """The database is of an earlier version, and was opened by a command that must not change it."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        super().__init__(
+            f"the database is of an earlier version (schema {schema}, and this version needs {newest}): "
+            "start the service, or run `appliance upgrade`"
+        )
+
+
+class NoDatabase(Exception):
+    """The database is empty, and the command that opened it must not create tables."""
+
+
+class DatabaseRefused(Exception):
+    """The database server cannot be used, and nothing was written; the text says why and what to do."""
+
+
+UNFINISHED_COPY = "unfinished_copy"  # a table that is there while a copy into the database is unfinished
+
+
+class UnfinishedCopy(Exception):
+    """A copy into this database is incomplete; only the copy may continue."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "`appliance store copy` into it has not been finished: run that again, with the settings of the old "
+            "database, or continue with the old database"
+        )
+
+
+OnFault = Callable[[StorageFault], None]
+
+
+def busy() -> StorageUnavailable:
+    return StorageUnavailable("The storage cannot take writes right now. Retry with the same key.")
+
 
 # ---- one batch of writes: which functions go together, and how each result reaches the task that waits for it
 
@@ -363,8 +410,6 @@ ALONE: Any = object()  # the item of a function that takes no item
 
 @dataclass(slots=True)
 class Job:
-    """A function to be run, alone or with an item, and the task that waits for its result."""
-
     work: Callable[..., Any]  # Work, or with an item JointWork
     item: Any
     large: bool
@@ -372,20 +417,13 @@ class Job:
     result: outcome.Outcome[Any] = NO_RESULT
 
     def take_result(self) -> outcome.Outcome[Any]:
-        """The result, which the job then no longer has.
-
-        An exception that leads back to its own job would stay until the collector comes, and with it the message.
-        """
+        """Return and forget the result: an exception that leads back to its own job would keep the message alive."""
         result, self.result = self.result, NO_RESULT
         return result
 
 
 def together(jobs: list[Job]) -> list[list[Job]]:
-    """The jobs in their order, those with items for the same work where the first of them stands.
-
-    All of them still wait for their result, so no caller relies on another order. A large item is written alone:
-    an engine copies what a statement is given, and that should not be a dozen large messages at once.
-    """
+    """Group jobs with items for the same work. Large items go alone: an engine copies what a statement is given."""
     order: list[list[Job]] = []
     kinds: dict[Callable[..., Any], list[Job]] = {}
     for job in jobs:
@@ -400,7 +438,6 @@ def together(jobs: list[Job]) -> list[list[Job]]:
 
 
 def run_jobs(tx: Tx, jobs: list[Job]) -> None:
-    """Run one job, or several with items for the same work; afterwards each has its result."""
     first = jobs[0]
     if first.item is ALONE:
         first.result = outcome.Value(first.work(tx))

@@ -1,11 +1,8 @@
-"""Mail that came back: kept until it is read; and what it does, late bounces, complaints and unsubscriptions.
+"""Mail that came back: kept until it is read; and its effects: late bounces, complaints and unsubscriptions.
 
-A mail is on disk before its sender gets the 250. What it does and its deletion are one transaction: it counts once,
-whichever node reads it, and however often that node is killed. A reading that was begun counts as a try, so that a mail
-which ends the process each time is given up.
-
-Results are final: a late bounce changes neither the status of a delivered recipient nor the states of its credit. The
-credit goes back to the account with a line in the ledger; the recipient shows `late_bounce`, of which the first counts.
+A mail is on disk before its sender gets the 250. Its effect and its deletion are one transaction, so it counts once.
+Each reading counts as a try: a mail that ends the process each time is given up. Results are final: a late bounce
+changes no status; the credit goes back by a ledger line, and the recipient shows the first `late_bounce`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +14,7 @@ import msgspec
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_from, identifier_time
+from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
 from appliance.model.feedback import (
     ComplaintRate,
@@ -25,29 +23,19 @@ from appliance.model.feedback import (
     FeedbackResult,
     NewComplaint,
     QueueShare,
+    ShareScope,
 )
 from appliance.model.mail import DsnCondition, LateBounce, SuppressionOrigin, lists_of
-from appliance.model.webhooks import EventType, envelope
+from appliance.model.webhooks import EventType
 from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, run, timed
-from appliance.store.feedback_shares import (
-    ANY_COUNT,
-    DELETE_STALE,
-    QueueLimits,
-    all_shares,
-    check_room,
-    count_in,
-    count_out,
-    encoded,
-    has_token,
-)
-from appliance.store.queue import INSERT_EVENTS
+from appliance.store.engine import Bulk, Row, Slice, StorePart, Tx, first, one, run
+from appliance.store.message_records import readable_tags
+from appliance.store.queue import INSERT_EVENTS, event_row
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
-from appliance.store.suppressions import suppress
-from appliance.store.unsubscriptions import unsubscribe
+from appliance.store.suppressions import suppress, unsubscribe
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import DAY
 
@@ -96,7 +84,77 @@ _RATES = """SELECT provider, sum(CASE WHEN kind = 'complained' THEN recipients E
     GROUP BY provider ORDER BY 2 DESC, 1"""
 
 _encoder = msgspec.json.Encoder()
-_tags = msgspec.json.Decoder(list[str])
+
+# ---- the counts of the queue, in all and by client network, account, address and token; each has a share as its limit
+
+QUEUED_MAILS = 10_000
+QUEUED_BYTES = 512 * 1024 * 1024
+# One part in so many of either. The smallest has room for two mails of the largest size that is kept.
+SHARE_PARTS = {
+    ShareScope.ALL: 1,
+    ShareScope.WITHOUT_TOKEN: 4,  # anyone can send such mail
+    ShareScope.NETWORK: 8,
+    ShareScope.ACCOUNT: 8,
+    ShareScope.ACCOUNT_WITHOUT_TOKEN: 16,
+    ShareScope.ADDRESS: 32,
+    ShareScope.TOKEN: 64,
+}
+RETRY_AFTER = 600  # seconds
+
+_COUNT_SHARES = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) VALUES {(?, ?, ?i, ?i)}
+    ON CONFLICT (scope, name) DO UPDATE SET mails = feedback_counts.mails + excluded.mails,
+        bytes = feedback_counts.bytes + excluded.bytes RETURNING scope, mails, bytes""")
+_READ_SHARES = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
+_DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
+_ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
+# A node of an older version deletes mail and leaves its counts: an empty queue corrects them.
+_DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM feedback_mail)"
+
+_stored = msgspec.json.Decoder(list[QueueShare])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    mails: int = QUEUED_MAILS
+    bytes: int = QUEUED_BYTES
+
+    def check(self, scope: str, mails: int, size: int) -> None:
+        part = SHARE_PARTS[ShareScope(scope)]
+        if mails > max(1, self.mails // part) or size > self.bytes // part:
+            text = "Too much mail is waiting to be read. Try again later."
+            # Not TEMPORARY_FAILURE, after which PostgreSQL's writer runs the transaction again.
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=RETRY_AFTER)
+
+
+def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
+    """Add the shares of the whole queue, whose row every transaction locks first: no deadlock."""
+    distinct = {QueueShare(ShareScope.ALL, ""), *shares}
+    if not has_token(distinct):
+        distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
+    return sorted(distinct, key=lambda share: (share.scope is not ShareScope.ALL, share))
+
+
+def has_token(shares: Iterable[QueueShare]) -> bool:
+    return any(share.scope is ShareScope.TOKEN for share in shares)
+
+
+def count_in(tx: Tx, shares: Sequence[QueueShare], size: int, limits: QueueLimits) -> None:
+    for scope, mails, total in _COUNT_SHARES.run(tx, [(scope.value, name, 1, size) for scope, name in shares]):
+        limits.check(scope, mails, int(total))
+
+
+def count_out(tx: Tx, stored: str, size: int) -> None:
+    if shares := _stored.decode(stored):
+        _COUNT_SHARES.run(tx, [(scope.value, name, -1, -size) for scope, name in shares])
+        run(tx, _DELETE_EMPTY, {})
+
+
+def check_room(tx: Tx, shares: Sequence[QueueShare], limits: QueueLimits) -> None:
+    for scope, mails, total in _READ_SHARES.run(tx, [(scope.value, name) for scope, name in shares]):
+        limits.check(scope, mails + 1, int(total) + 1)
+
+
+# ---- verbs
 
 # What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
 # that have something to be posted.
@@ -116,7 +174,6 @@ class FeedbackStore(StorePart):
     # ---- mail
 
     async def check_room(self, shares: Iterable[QueueShare]) -> None:
-        """Raise Refused if one more mail with these shares would be over a limit of the queue."""
         await self.engine.read(lambda tx: check_room(tx, all_shares(shares), self.limits))
 
     async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
@@ -128,7 +185,7 @@ class FeedbackStore(StorePart):
             "mime": mime,
             "now": self.env.now(),
             "size": len(mime),
-            "shares": encoded(counted),
+            "shares": _encoder.encode(counted).decode(),
             "without_token": int(not has_token(counted)),
         }
 
@@ -143,16 +200,13 @@ class FeedbackStore(StorePart):
     async def next(self) -> FeedbackMail | None:
         """The mail to be read next, one more try at it counted; None when none waits."""
         if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
-            if await self.engine.rows(ANY_COUNT, {}):
-                await self.engine.change(DELETE_STALE, {})
+            if await self.engine.rows(_ANY_COUNT, {}):
+                await self.engine.change(_DELETE_STALE, {})
             return None
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
     async def finish(self, mail_id: str, steps: Sequence[FeedbackStep], *, large: bool = False) -> list[str] | None:
-        """Take these steps and delete the mail; the results, or None if that has been done before.
-
-        `large` steps write much of the mail again, so they run off the event loop.
-        """
+        """Take these steps and delete the mail; None if that was done before. `large` steps run off the event loop."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
             deleted = first(tx, _DELETE, {"id": mail_id})
@@ -176,10 +230,7 @@ class FeedbackStore(StorePart):
     # ---- recipients
 
     async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
-        """The recipient with an id of this range, if there is one, unless the name is another account's.
-
-        The token that told the range was made for this name; the domain may have another return path since.
-        """
+        """Return the only recipient with an id of this range, unless the return path belongs to another account."""
         given_at = identifier_time(first_id)
         bindings = {
             "earliest": identifier_from("msg", max(0, given_at - SAME_TIME)),
@@ -191,14 +242,12 @@ class FeedbackStore(StorePart):
         selected = await self.engine.rows(_BY_IDS, bindings)
         if len(selected) != 1:
             return None
-        row: list[Any] = list(selected[0])
-        if row[-1] is None and await self.engine.rows(_TAKEN, bindings):
+        *row, sent_from = selected[0]
+        if sent_from is None and await self.engine.rows(_TAKEN, bindings):
             return None
-        row[-1] = row[-1] or row[_ENVELOPE_FROM].rpartition("@")[2]
-        return _recipient(*row)
+        return _recipient(*row, sent_from or row[_ENVELOPE_FROM].rpartition("@")[2])
 
     async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
-        """The recipients of a message, if its account has this return path."""
         bindings = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
         results = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, bindings)]
         return [item for item in results if item is not None]
@@ -208,12 +257,7 @@ class FeedbackStore(StorePart):
     ) -> FeedbackStep:
         """With `waits` the step raises ResultPending for a recipient without a result."""
         return partial(
-            _record_late_bounce,
-            env=self.env,
-            recipient=recipient,
-            bounce=bounce,
-            suppresses=suppresses,
-            waits=waits,
+            _record_late_bounce, env=self.env, recipient=recipient, bounce=bounce, suppresses=suppresses, waits=waits
         )
 
     def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:
@@ -225,46 +269,24 @@ class FeedbackStore(StorePart):
     # ---- complaints
 
     async def forget_complaints(self, before: int, most: int) -> Slice:
-        bindings = {"before": before, "most": most}
-        if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
-            return Slice(0, 0.0, more=False)
-        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, bindings)), large=True)
-        return Slice(deleted, seconds, more=deleted > 0)
+        return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": before, "most": most})
 
     async def complaint_rates(self, since: int) -> list[ComplaintRate]:
-        """Complaints and deliveries of all accounts by provider, since the day of that time."""
-        return await self.engine.all(_rate, _RATES, {"since": since // DAY})
-
-
-def _rate(provider: str, complaints: int, delivered: int) -> ComplaintRate:
-    return ComplaintRate(provider, int(complaints), int(delivered))
+        return await self.engine.all(ComplaintRate, _RATES, {"since": since // DAY})
 
 
 def _mail(mail_id: str, addresses: str, mime: bytes, received_at: int, tries: int) -> FeedbackMail:
     return FeedbackMail(mail_id, tuple(addresses.split()), bytes(mime), received_at, tries)
 
 
-def _recipient(
-    id_: str,
-    message_id: str,
-    account_id: str,
-    address: str,
-    domain: str,
-    envelope_from: str,
-    subject: str,
-    tags: str,
-    template_alias: str | None,
-    sent_from: str | None,
-) -> FeedbackRecipient | None:
+def _recipient(*columns: Any) -> FeedbackRecipient | None:
+    *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    lists = tuple(lists_of(_tags.decode(tags), template_alias))
-    return FeedbackRecipient(id_, message_id, account_id, address, domain, envelope_from, subject, sent_from, lists)
+    return FeedbackRecipient(*(*recipient, sent_from, tuple(lists_of(readable_tags(tags), template_alias))))
 
 
 # ---- steps of a transaction
-
-
 def _record_late_bounce(
     tx: Tx, *, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool, waits: bool
 ) -> tuple[str, set[str]]:
@@ -276,16 +298,8 @@ def _record_late_bounce(
             raise ResultPending
         return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
     note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
-    accounts = _write_event(
-        tx,
-        env,
-        recipient,
-        EventType.LATE_BOUNCED,
-        bounce.at,
-        smtp_code=bounce.code,
-        smtp_response=bounce.response,
-        bounce_class=bounce.bounce_class,
-    )
+    result = bounce.code, bounce.response, bounce.bounce_class
+    accounts = _write_event(tx, env, event_row(env, EventType.LATE_BOUNCED, bounce.at, recipient, *result))
     if suppresses:
         reason = f"bounced after delivery: {bounce.response[:REASON_CHARACTERS]}"
         _suppress(tx, recipient, reason, SuppressionOrigin.LATE_BOUNCE, bounce.at)
@@ -298,7 +312,6 @@ def _record_late_bounce(
 
 
 def _report(tx: Tx, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, dsn: str) -> None:
-    """Tell the sender of a late bounce by mail, if that was asked for: it came to our return path instead."""
     result = Reportable(
         recipient.message_id,
         recipient.account_id,
@@ -327,9 +340,7 @@ def _record_complaint(
     if first(tx, _COMPLAIN, row) is None:
         return FeedbackResult.REPEATED, set()
     result = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
-    accounts = _write_event(
-        tx, env, recipient, EventType.COMPLAINED, now, smtp_code=None, smtp_response=None, bounce_class=None
-    )
+    accounts = _write_event(tx, env, event_row(env, EventType.COMPLAINED, now, recipient))
     _suppress(tx, recipient, f"complaint: {result}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts
 
@@ -342,32 +353,7 @@ def _record_unsubscription(
     return (FeedbackResult.UNSUBSCRIBED if is_new else FeedbackResult.REPEATED), set()
 
 
-def _write_event(
-    tx: Tx,
-    env: Environment,
-    recipient: FeedbackRecipient,
-    kind: EventType,
-    at: int,
-    *,
-    smtp_code: int | None,
-    smtp_response: str | None,
-    bounce_class: str | None,
-) -> set[str]:
-    event_id = env.identifier("evt")
-    body = envelope(
-        event_id,
-        kind,
-        at,
-        email_id=recipient.message_id,
-        recipient_id=recipient.id,
-        to=recipient.address,
-        envelope_from=recipient.envelope_from,
-        subject=recipient.subject,
-        smtp_code=smtp_code,
-        smtp_response=smtp_response,
-        bounce_class=bounce_class,
-    )
-    event = event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
+def _write_event(tx: Tx, env: Environment, event: Row) -> set[str]:
     INSERT_EVENTS.run(tx, [event])
     return post_events(tx, env, [event])
 

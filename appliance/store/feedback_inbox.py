@@ -8,13 +8,12 @@ beginning of each: new mail removes only older mail of the same kind.
 from functools import partial
 
 from appliance.environment import Environment, identifier_from
-from appliance.message.addresses import Address, parse
+from appliance.message.addresses import parse
 from appliance.message.system_mail import forwarded_mail, forwarded_subject
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
-from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.store.body_parts import add as count_bytes
-from appliance.store.body_parts import insert, of_message
-from appliance.store.engine import NEWEST, Slice, StorePart, Tx, changed, rows, run, timed
+from appliance.store.body_parts import write_system_message
+from appliance.store.engine import NEWEST, Slice, StorePart, Tx, rows, run
 from appliance.store.feedback import FeedbackStep
 from appliance.store.suppressions import suppressed
 
@@ -69,12 +68,7 @@ class FeedbackInbox(StorePart):
         return (InboxMail(*selected[0][:-1]), bytes(selected[0][-1])) if selected else None
 
     async def forget(self, before: int, most: int) -> Slice:
-        """Delete mails that were received before a time."""
-        bindings = {"before": identifier_from("fbm", before), "most": most}
-        if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
-            return Slice(0, 0.0, more=False)
-        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, bindings)), large=True)
-        return Slice(deleted, seconds, more=deleted > 0)
+        return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": identifier_from("fbm", before), "most": most})
 
 
 def _whose(account_id: str, shared: bool) -> dict[str, str]:
@@ -104,39 +98,16 @@ def _keep(tx: Tx, *, env: Environment, mail: KeptMail, result: FeedbackResult, f
 
 
 def _forward(tx: Tx, env: Environment, mail: KeptMail, account_id: str, domain: str, forward_to: str) -> bool:
-    """Queue a copy for the operator, as mail of the account that owns the domain; False if the account may not send it.
-
-    As for a delivery report (delivery_reports.py), the empty envelope sender keeps it free of charge, out of the
-    statistics, and without a bounce that could come back.
-    """
+    """Queue a copy for the operator as free mail of the domain's owner; False if the account may not send it."""
     recipient = parse(forward_to, "inbound.forward_to")
     if suppressed(tx, [(account_id, recipient.key)]):
         return False
-    new = _forwarding(env, mail, account_id, parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), recipient)
-    insert(tx, [(new, 0)])
-    count_bytes(tx, account_id, of_message(new))
-    return True
-
-
-def _forwarding(env: Environment, mail: KeptMail, account_id: str, sender: Address, recipient: Address) -> NewMessage:
-    message_id, now = env.identifier("msg"), env.now()
+    sender, message_id, now = parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), env.identifier("msg"), env.now()
     about = {"address": mail.address, "subject": mail.subject}
-    return NewMessage(
-        id=message_id,
-        account_id=account_id,
-        request_id=env.identifier("req"),
-        source=Source.SMTP,
-        simulated=False,
-        sender=sender.text,
-        envelope_from="",
-        subject=forwarded_subject(**about),
-        tags=(),
-        template_alias=None,
-        template_version=None,
-        mime=forwarded_mail(message_id, sender, recipient, mime=mail.mime, now=now, **about),
-        receipt=None,
-        recipients=(NewRecipient(env.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
-        credits=0,
-        created_at=now,
-        idempotency=None,
+    mime = forwarded_mail(message_id, sender, recipient, mime=mail.mime, now=now, **about)
+    subject = forwarded_subject(**about)
+    size = write_system_message(
+        tx, env, account_id, message_id, sender=sender.text, recipient=recipient, subject=subject, mime=mime, now=now
     )
+    count_bytes(tx, account_id, size)
+    return True

@@ -1,9 +1,12 @@
-"""Single values of the installation: which key file seals its secrets, which version started last, resumed pools."""
+"""Records of the installation: its key file, its last start, resumed pools, and the certificates that nodes share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from appliance.model.database import LastStart
-from appliance.store.engine import StorePart, Tx, first, one, run
+from appliance.store.engine import StorePart, Tx, first, one, rows, run, transaction
 
 KEY_FINGERPRINT = "key_fingerprint"
 LAST_START = "last_start"
@@ -15,8 +18,6 @@ _SET = """INSERT INTO installation (name, value) VALUES (:name, :value)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
 _SEALED = """SELECT 1 WHERE EXISTS (SELECT 1 FROM dkim_keys) OR EXISTS (SELECT 1 FROM webhooks)
     OR EXISTS (SELECT 1 FROM second_factors)"""
-
-
 _RESUMED = msgspec.json.Decoder(dict[str, int])
 RESUMED_KEPT = 1_000  # pools
 
@@ -38,7 +39,6 @@ def note_resumed(tx: Tx, pool: str) -> None:
 
 
 def last_start(tx: Tx) -> LastStart | None:
-    """Which server started last; None if it was of a version that did not note it."""
     results = one(tx, str, _VALUE, {"name": LAST_START})
     return None if results is None else msgspec.json.decode(results, type=LastStart)
 
@@ -48,29 +48,88 @@ class InstallationRecords(StorePart):
         """Of the key file in use; None as long as no server has run on this database."""
         return await self.engine.one(str, _VALUE, {"name": KEY_FINGERPRINT})
 
-    async def claim_key(self, fingerprint: str) -> str:
+    @transaction
+    def claim_key(self, tx: Tx, fingerprint: str) -> str:
         """Record this key file unless one is recorded; return the recorded fingerprint."""
-
-        def work(tx: Tx) -> str:
-            run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
-            results = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
-            return fingerprint if results is None else results
-
-        return await self.engine.write(work)
+        run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
+        results = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
+        return fingerprint if results is None else results
 
     async def replace_key(self, fingerprint: str) -> None:
-        """Make this key file the installation's in place of any other."""
         await self.engine.change(_SET, {"name": KEY_FINGERPRINT, "value": fingerprint})
 
     async def has_secrets(self) -> bool:
-        """Whether anything is stored that only the key file opens."""
         return await self.engine.read(lambda tx: first(tx, _SEALED, {})) is not None
 
-    async def note_start(self, start: LastStart) -> None:
+    @transaction
+    def note_start(self, tx: Tx, start: LastStart) -> None:
         """Keep what the next version's `upgrade --check` compares itself with."""
+        if last_start(tx) != start:
+            run(tx, _SET, {"name": LAST_START, "value": msgspec.json.encode(start).decode()})
+
+
+# ---- ACME on a shared database. Only the node with the chore writes: one suspended during an order replaces nothing.
+
+ACME_CHORE = "acme"
+CHALLENGES_READ = 200  # at once; a certificate of Let's Encrypt has 100 names at most
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_ANNOUNCE = "UPDATE nodes SET acme = :wanted WHERE owner = current_setting('appliance.owner')"
+_WANTED = f"""SELECT acme FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW} AND acme <> ''
+    ORDER BY started_at DESC, owner DESC"""
+_RECORDS = "SELECT name, sealed FROM acme_records"
+# Locked: a node that takes the chore meanwhile has it, and looks, when this transaction is over.
+_IS_OURS = "SELECT 1 FROM chores WHERE name = :chore AND owner = current_setting('appliance.owner') FOR SHARE"
+_KEEP = """INSERT INTO acme_records (name, sealed) VALUES (:name, :sealed)
+    ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed"""
+_CHALLENGES = "SELECT token, text FROM acme_challenges LIMIT :most"
+_PUBLISH = """INSERT INTO acme_challenges (token, text) VALUES (:token, :text)
+    ON CONFLICT (token) DO UPDATE SET text = excluded.text"""
+_WITHDRAW = "DELETE FROM acme_challenges"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAcme:
+    wanted: list[str]  # what the live nodes have announced, that of the last one started first
+    records: dict[str, bytes]  # sealed, by their names
+
+
+class SharedCertificates(StorePart):
+    async def announce(self, announcement: str) -> None:
+        """Tell the other nodes which certificate this one wants, for as long as it is one of them."""
+        await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": announcement}), locks=True)
+
+    async def look(self) -> SharedAcme:
+        def work(tx: Tx) -> SharedAcme:
+            return SharedAcme([row for (row,) in rows(tx, _WANTED, {})], dict(rows(tx, _RECORDS, {})))
+
+        return await self.engine.read(work)
+
+    async def keep(self, records: Mapping[str, bytes]) -> bool:
+        """Replace these records, sealed, all at once; False, with nothing written, if the chore is another node's."""
 
         def work(tx: Tx) -> None:
-            if last_start(tx) != start:
-                run(tx, _SET, {"name": LAST_START, "value": msgspec.json.encode(start).decode()})
+            for name, sealed in records.items():
+                run(tx, _KEEP, {"name": name, "sealed": sealed})
 
-        await self.engine.write(work)
+        return await self._if_ours(work)
+
+    async def publish(self, token: str, text: str) -> bool:
+        """From now on any node finds the text for this token; False if the chore is another node's."""
+        return await self._if_ours(lambda tx: run(tx, _PUBLISH, {"token": token, "text": text}))
+
+    async def withdraw(self) -> bool:
+        """Remove all challenges, also a lost node's, if this node has the chore."""
+        return await self._if_ours(lambda tx: run(tx, _WITHDRAW, {}))
+
+    async def challenges(self) -> dict[str, str]:
+        return dict(await self.engine.rows(_CHALLENGES, {"most": CHALLENGES_READ}))
+
+    async def _if_ours(self, change: Callable[[Tx], None]) -> bool:
+        def work(tx: Tx) -> bool:
+            if first(tx, _IS_OURS, {"chore": ACME_CHORE}) is None:
+                return False
+            change(tx)
+            return True
+
+        return await self.engine.write(work, locks=True)

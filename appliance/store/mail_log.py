@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import dropwhile, groupby, islice, pairwise, takewhile
 from math import inf
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 import idna
@@ -23,9 +23,16 @@ from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
-from appliance.store.message_records import read_mime
+from appliance.store.message_records import (
+    OUTCOME,
+    outcome_term,
+    read_mime,
+    read_texts,
+    readable_tags,
+    source_term,
+    status_term,
+)
 from appliance.store.search_index import Block, blocks_before, changed_lately, look_up
-from appliance.store.search_texts import OUTCOME, outcome_term, read_texts, source_term, status_term
 from appliance.times import DAY
 
 MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
@@ -49,7 +56,7 @@ _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND
 # All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
 # a thread takes the interpreter lock at every row.
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
-        'sender', m.sender, 'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count,
+        'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'recipients', json((
             SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
                 SELECT address, status, failure FROM recipients
@@ -110,9 +117,7 @@ _RARE: dict[MessageStatus | None, str] = {
     MessageStatus.PARTIAL: "INDEXED BY messages_partial WHERE status = 'partial'",
 }
 
-_tags = msgspec.json.Decoder(tuple[str, ...])
 _ID_BEGINNING = re.compile("msg_[0-9a-f]{0,32}")
-_messages = msgspec.json.Decoder(list[ListedMessage])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,32 +131,13 @@ class MailLog(StorePart):
         self, account_id: str, filters: MailFilter, before: str | None, most: int, *, off_loop: bool = False
     ) -> MailPage:
         """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
-        search = _Search(
-            account_id,
-            filters,
-            before or NEWEST,
-            most,
-            block=self.block,
-            few_waiting=self.few_waiting,
-            uses_index=self.uses_index,
-        )
+        search = _Search(self, account_id, filters, before or NEWEST, most)
         if search.is_plain and not off_loop:
-            return await self.engine.snapshot(lambda tx: search.run(tx, inf, self.clock))
-        seconds = inf if search.is_plain else SEARCH_TIME
-        return await self.engine.scan(lambda tx: search.run(tx, self.clock() + seconds, self.clock), account_id)
+            return await self.engine.snapshot(lambda tx: search.run(tx, inf))
+        return await self.engine.scan(lambda tx: search.run(tx, inf if search.is_plain else SEARCH_TIME), account_id)
 
-    async def newest(
-        self,
-        account_ids: Iterable[str],
-        filters: MailFilter,
-        most: int,
-        seconds: float,
-    ) -> FoundMail:
-        """The newest messages of these accounts that match.
-
-        Reads page after page of the account that is least far back, until no newer message can be missing, or about so
-        many seconds are over.
-        """
+    async def newest(self, account_ids: Iterable[str], filters: MailFilter, most: int, seconds: float) -> FoundMail:
+        """Return the newest matching messages of these accounts, read page by page for about so many seconds."""
         end = self.clock() + seconds
         start = identifier_from("msg", self.env.now() + 1 if filters.until is None else filters.until)
         reached, results, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
@@ -184,26 +170,13 @@ class MailLog(StorePart):
         if row is None:
             return None
         envelope_from, tags, alias, version, size, request_id, *flags = row
-        return MessageFacts(envelope_from, _tags.decode(tags), alias, version, size, request_id, *map(bool, flags))
+        return MessageFacts(envelope_from, readable_tags(tags), alias, version, size, request_id, *map(bool, flags))
 
 
 class _Search:
-    """The search for one page; `before` is its position."""
-
-    def __init__(
-        self,
-        account_id: str,
-        filters: MailFilter,
-        before: str,
-        most: int,
-        *,
-        block: int,
-        few_waiting: int,
-        uses_index: bool,
-    ) -> None:
-        self._block_size, self._few_waiting = block, few_waiting
-        self._wanted, self._account_id = filters, account_id
-        self._most = most
+    def __init__(self, log: MailLog, account_id: str, filters: MailFilter, before: str, most: int) -> None:
+        self._log, self._filters, self._account_id, self._most = log, filters, account_id, most
+        self._until = inf  # when the time is over
         self._words: list[str] = []
         self._edge = NEWEST  # from where on blocks have been looked up
         self._found: list[str] = []
@@ -212,33 +185,25 @@ class _Search:
         self._condition = " AND ".join(self._conditions()) or "TRUE"
         self._may_match = " AND ".join([self._condition, *self._hints()])
         self._among = _TESTS if filters.source is Source.TEST else _RARE.get(filters.status, _ALL)
-        self._index_words = self._looked_up() if uses_index else []
+        self._index_words = self._looked_up() if log.uses_index else []
         self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
 
     def _set_range(self, before: str) -> None:
         """Between which ids to search. A word that is the beginning of an id narrows that, and nothing else."""
-        since, until, first_id = self._wanted.since, self._wanted.until, ""
+        since, until, first_id = self._filters.since, self._filters.until, ""
         if since is not None:
             first_id = identifier_from("msg", since)
         if until is not None:
             before = min(before, identifier_from("msg", until))
-        for word in self._wanted.words:
+        for word in self._filters.words:
             if _ID_BEGINNING.fullmatch(word):
                 first_id, before = max(first_id, word), min(before, word + NEWEST)
             else:
                 self._words.append(word)
-        self._from, self._bindings["before"] = first_id, before
-
-    @property
-    def _before(self) -> str:
-        return str(self._bindings["before"])
-
-    @_before.setter
-    def _before(self, message_id: str) -> None:
-        self._bindings["before"] = message_id
+        self._from, self._before = first_id, before
 
     def _conditions(self) -> list[str]:
-        bindings, conditions = self._wanted, []
+        bindings, conditions = self._filters, []
         for name, value, sql in (
             ("status", bindings.status and bindings.status.value, _OF_STATUS),
             ("source", bindings.source and bindings.source.value, _OF_SOURCE),
@@ -265,7 +230,6 @@ class _Search:
         return _FROM_EITHER if "xn--" in sender and "@" not in sender else _FROM_DOMAIN
 
     def _hints(self) -> list[str]:
-        """Conditions that every message meets which has the words."""
         hints = []
         for number, word in enumerate(self._words):
             if part := plain_part(word):
@@ -275,7 +239,7 @@ class _Search:
 
     def _looked_up(self) -> list[str]:
         """Terms to look up in the index; every matching message has all of them."""
-        bindings = self._wanted
+        bindings = self._filters
         local, _, domain = (bindings.recipient or "").rpartition("@")
         named = [*plain_words(local)]
         if named and local[-1].isalnum() and len(named[-1]) < TERM_LENGTH:
@@ -297,11 +261,12 @@ class _Search:
 
     # ---- the search
 
-    def run(self, tx: Tx, until: float, clock: Callable[[], float]) -> MailPage:
-        """Search until there is a page full, nothing left, or no time."""
-        waits = self._wanted.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
-        if (waits or self._wanted.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
-            if self._check(tx, iter(waiting), until, clock):
+    def run(self, tx: Tx, seconds: float) -> MailPage:
+        """Search until the page is full, nothing is left, or the time is over."""
+        self._until = self._log.clock() + seconds
+        waits = self._filters.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
+        if (waits or self._filters.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
+            if self._check(tx, iter(waiting)):
                 self._before = self._from
             return self._page(tx)
         blocks_read = FIRST_BLOCKS
@@ -309,37 +274,40 @@ class _Search:
             blocks = self._blocks(tx, blocks_read)
             end = max(self._from, _following(blocks[0].last_id)) if blocks else self._from
             if self._before > end or not blocks:
-                is_done = self._scan(tx, end, until, clock)
+                is_done = self._scan(tx, end)
                 blocks_read = FIRST_BLOCKS
             else:
-                is_done = self._look_up(tx, blocks, until, clock)
+                is_done = self._look_up(tx, blocks)
                 blocks_read = min(blocks_read * 4, BLOCKS_TOGETHER)
-            if not is_done or clock() >= until:
+            if not is_done or self._is_over():
                 break
         return self._page(tx)
+
+    def _is_over(self) -> bool:
+        return self._log.clock() >= self._until
 
     def _page(self, tx: Tx) -> MailPage:
         if len(self._found) > self._most:
             return self._shown(tx, self._found[: self._most], self._found[self._most - 1])
         return self._shown(tx, self._found, self._before if self._before > self._from else None)
 
-    def _scan(self, tx: Tx, from_id: str, until: float, clock: Callable[[], float]) -> bool:
+    def _scan(self, tx: Tx, from_id: str) -> bool:
         """Read row by row down to an id; whether it came there."""
-        block = self._most + 1 if self.is_plain else self._block_size
+        block = self._most + 1 if self.is_plain else self._log.block
         query = _SEARCH.format(among=self._among, condition=self._may_match)
         block_end = _BLOCK_END.format(among=self._among)
         while True:
             room = self._most + 1 - len(self._found)
             if self._words:
                 room = max(room, CHECKED_TOGETHER)
-            bindings = {**self._bindings, "from": from_id, "block": block}
+            bindings = {**self._bindings, "before": self._before, "from": from_id, "block": block}
             ids = [message_id for (message_id,) in reversed(gathered(tx, query, "id", {**bindings, "most": room}))]
             self._found += self._matching(tx, ids) if self._words else ids
             if len(self._found) > self._most:
                 return False
             end = (ids[-1],) if len(ids) == room else first(tx, block_end, {**bindings, "block": block - 1})
             self._before = from_id if end is None else end[0]
-            if end is None or clock() >= until:
+            if end is None or self._is_over():
                 return end is None
 
     def _blocks(self, tx: Tx, most: int) -> list[Block]:
@@ -350,7 +318,7 @@ class _Search:
         gaps = (at for at, (newer, older) in enumerate(pairwise(results), 1) if older.last_id != newer.after_id)
         return results[: next(gaps, len(results))]
 
-    def _look_up(self, tx: Tx, blocks: list[Block], until: float, clock: Callable[[], float]) -> bool:
+    def _look_up(self, tx: Tx, blocks: list[Block]) -> bool:
         """Find what is in these blocks; whether it came to their end."""
         oldest = blocks[-1]
         from_id = max(self._from, _following(oldest.after_id)) if oldest.after_id else self._from
@@ -360,7 +328,7 @@ class _Search:
             from_id = changed[-1]
         results = dropwhile(self._before.__le__, look_up(tx, blocks, self._index_words))
         ids = merge(takewhile(from_id.__le__, results), changed, reverse=True)
-        if not self._check(tx, (item for item, _ in groupby(ids)), until, clock):
+        if not self._check(tx, (item for item, _ in groupby(ids))):
             return False
         self._before = from_id
         if all_changed:
@@ -371,35 +339,34 @@ class _Search:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
         ids: set[str] = set()
         for simulated in (0, 1):
-            selected = rows(tx, _WAITING, {**self._bindings, "simulated": simulated, "most": self._few_waiting})
-            if len(selected) == self._few_waiting:
+            selected = rows(tx, _WAITING, {**self._bindings, "simulated": simulated, "most": self._log.few_waiting})
+            if len(selected) == self._log.few_waiting:
                 return None
             ids.update(message_id for (message_id,) in selected)
         return sorted((item for item in ids if self._from <= item < self._before), reverse=True)
 
-    def _check(self, tx: Tx, ids: Iterator[str], until: float, clock: Callable[[], float]) -> bool:
+    def _check(self, tx: Tx, ids: Iterator[str]) -> bool:
         """Read these messages, newest first, and keep those that match; whether it came to their end."""
         while some := list(islice(ids, min(CHECKED_TOGETHER, max(self._most + 1 - len(self._found), 16)))):
             self._found += self._matching(tx, some)
             self._before = some[-1]
-            if len(self._found) > self._most or clock() >= until:
+            if len(self._found) > self._most or self._is_over():
                 return False
         return True
 
     def _matching(self, tx: Tx, ids: list[str]) -> list[str]:
-        """Those of these messages that match, newest first."""
         results = read_texts(tx, self._account_id, ids, self._condition, self._bindings)
         return sorted((item.id for item in results if item.has(self._words)), reverse=True)
 
     def _shown(self, tx: Tx, selected: list[str], following: str | None) -> MailPage:
         bindings = {"ids": msgspec.json.encode(selected).decode(), "recipients": SHOWN_RECIPIENTS}
         ((page,),) = rows(tx, _LISTED, {**self._bindings, **bindings})
-        newest_first = sorted(_messages.decode(page or "[]"), key=attrgetter("id"), reverse=True)
-        return MailPage(tuple(newest_first), following)
+        listed = [message | {"tags": readable_tags(message["tags"])} for message in msgspec.json.decode(page or "[]")]
+        listed.sort(key=itemgetter("id"), reverse=True)
+        return MailPage(msgspec.convert(listed, tuple[ListedMessage, ...]), following)
 
 
 def _following(message_id: str) -> str:
-    """The lowest id after this one."""
     return f"msg_{int(message_id.removeprefix('msg_'), 16) + 1:032x}"
 
 

@@ -1,10 +1,13 @@
-"""Reads messages back: their recipients, their bytes, and every attempt at each recipient."""
+"""Reads messages back: recipients, bytes, every attempt at each recipient, and the texts that a search looks at."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Final
 
 import msgspec
 
+from appliance.concurrency.fair_share import SERVER_WORK
+from appliance.message.search_words import folded, holds, terms
 from appliance.model.mail import (
     Attempt,
     Billing,
@@ -22,6 +25,9 @@ from appliance.model.mail import (
 )
 from appliance.store.body_parts import whole
 from appliance.store.engine import StorePart, Tx, first, one, rows
+from appliance.telemetry.log import get_logger
+
+log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
     FROM messages WHERE id = :id AND account_id = :account_id"""
@@ -32,53 +38,25 @@ _late_bounces = msgspec.json.Decoder(LateBounce)
 
 
 def read_mime(tx: Tx, message_id: str) -> bytes | None:
-    """A message's bytes, while they are kept, as a step of a reading that sees one state."""
     return one(tx, partial(whole, tx, message_id), _MIME, {"id": message_id})
 
 
 def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
-    """A message of this account with its recipients, as a step of a reading."""
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
     results, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(_RecipientRow(*row)) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
+    recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
-class _RecipientRow(NamedTuple):
-    """A row of `_RECIPIENTS`, named like the fields of a Recipient."""
-
-    id: str
-    email: str
-    status: str
-    billing_status: str
-    attempt_count: int
-    last_smtp_code: int | None
-    last_smtp_response: str | None
-    delivered_at: int | None
-    bounced_at: int | None
-    bounce_class: str | None
-    late_bounce: str | None
-    failure: str | None
-
-
-def _recipient(row: _RecipientRow) -> Recipient:
-    return Recipient(
-        row.id,
-        row.email,
-        RecipientStatus(row.status),
-        Billing(row.billing_status),
-        row.attempt_count,
-        row.last_smtp_code,
-        row.last_smtp_response,
-        row.delivered_at,
-        row.bounced_at,
-        None if row.bounce_class is None else BounceClass(row.bounce_class),
-        None if row.late_bounce is None else _late_bounces.decode(row.late_bounce),
-        None if row.failure is None else FailureReason(row.failure),
-    )
+def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -> Recipient:
+    *attempts, bounce_class, late_bounce, failure = columns
+    head = id_, email, RecipientStatus(status), Billing(billing)
+    reason = None if bounce_class is None else BounceClass(bounce_class)
+    late = None if late_bounce is None else _late_bounces.decode(late_bounce)
+    return Recipient(*(*head, *attempts, reason, late, None if failure is None else FailureReason(failure)))
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each
@@ -91,30 +69,26 @@ _WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coales
     LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
     WHERE recipient_id = :recipient_id ORDER BY number"""
-
 _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
     WHERE recipient_id = :recipient_id"""
 
 
 class MessageRecords(StorePart):
-    async def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
-        """Everything about a message of any account, or of this one only; None if the message does not exist."""
-        return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
+    async def of(
+        self, message_id: str, account_id: str | None = None, *, off_loop: bool = False
+    ) -> MessageRecord | None:
+        """Return a message of any account, or of this one. Many dialogues may be megabytes: read them `off_loop`."""
+        work = partial(self._record, message_id=message_id, of_account=account_id)
+        return await (self.engine.scan(work, account_id or SERVER_WORK) if off_loop else self.engine.snapshot(work))
 
-    async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
-        """The same, read on a thread: the dialogues of many attempts may be megabytes."""
-        return await self.engine.scan(lambda tx: self._record(tx, message_id, account_id), account_id)
-
-    def _record(self, tx: Tx, message_id: str, account_id: str | None) -> MessageRecord | None:
-        row = first(tx, _ACCOUNT, {"message_id": message_id})
-        if row is None or account_id not in (None, row[0]):
-            return None
-        if (message := read_message(tx, row[0], message_id)) is None:
+    def _record(self, tx: Tx, message_id: str, of_account: str | None) -> MessageRecord | None:
+        account_id, name = first(tx, _ACCOUNT, {"message_id": message_id}) or ("", "")
+        if of_account not in (None, account_id) or (message := read_message(tx, account_id, message_id)) is None:
             return None
         query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
         ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}
         recipients = tuple(_tried(tx, recipient, *ways[recipient.id]) for recipient in message.recipients)
-        return MessageRecord(row[1], message, recipients, row[0])
+        return MessageRecord(name, message, recipients, account_id)
 
 
 def _tried(
@@ -124,3 +98,92 @@ def _tried(
     attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
     session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
     return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node)
+
+
+# ---- the texts of a message that a search looks at, and the terms of the index that they make
+
+REPLY_LENGTH: Final = 200  # characters of a reply that are searched
+SEARCHED_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
+
+OUTCOME = "coalesce(r.failure, r.status)"  # a RecipientOutcome; the index `recipients_problems` is by it
+_TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
+        m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
+        'tags', m.tags, 'recipients', json((
+            SELECT json_group_array(json_object('outcome', {OUTCOME}, 'address', r.address || ' ' || r.domain,
+                'replies', coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
+                || substr(coalesce(r.last_smtp_response, ''), 1, {REPLY_LENGTH}) || ' '
+                || substr(coalesce(json_extract(r.late_bounce, '$.response'), ''), 1, {REPLY_LENGTH})))
+            FROM recipients r WHERE r.message_id = m.id))))
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
+    WHERE {{condition}}"""
+
+
+class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
+    outcome: str
+    address: str
+    replies: str
+
+
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+def readable_tags(text: str) -> tuple[str, ...]:
+    """The tags of a message; none if another version stored them in a form that this one cannot parse."""
+    try:
+        return tuple(dict.fromkeys(_tags.decode(text)))
+    except msgspec.DecodeError as fault:
+        log.warning("unreadable tags skipped", reason=str(fault))
+        return ()
+
+
+class MessageTexts(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+    source: str
+    texts: str
+    tags: str
+    recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
+
+    def whole(self) -> str:
+        """Addresses before replies, each reply once: of what remote servers say, only so much is looked at."""
+        recipients = self.recipients or ()
+        texts = [
+            *(recipient.address for recipient in recipients),
+            *dict.fromkeys(recipient.replies for recipient in recipients),
+        ]
+        return folded(" ".join([self.texts, *readable_tags(self.tags), *texts])[:SEARCHED_LENGTH])
+
+    def has(self, words: Iterable[str]) -> bool:
+        text = self.whole()
+        return all(holds(text, word) for word in words)
+
+    def terms(self) -> set[str]:
+        """Its words, and what filters ask for: these begin with a sign, which no word does."""
+        results = set(terms(self.whole()))
+        results.add(status_term(self.status))
+        results.add(source_term(self.source))
+        results.update(outcome_term(recipient.outcome) for recipient in self.recipients or ())
+        return results
+
+
+def status_term(status: str) -> str:
+    return f"~{status}"
+
+
+def source_term(source: str) -> str:
+    return f"^{source}"
+
+
+def outcome_term(outcome: str) -> str:
+    return f"={outcome}"
+
+
+_messages = msgspec.json.Decoder(list[MessageTexts])
+
+
+def read_texts(
+    tx: Tx, account_id: str, ids: Sequence[str], condition: str = "TRUE", bindings: dict[str, object] | None = None
+) -> list[MessageTexts]:
+    query_values = {**(bindings or {}), "account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
+    ((selected,),) = rows(tx, _TEXTS.format(condition=condition), query_values)
+    return _messages.decode(selected or "[]")

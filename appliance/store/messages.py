@@ -28,13 +28,10 @@ from appliance.model.mail import (
 )
 from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota
-from appliance.store.engine import Bulk, StorePart, Tx, first
-from appliance.store.faults import busy
+from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
-from appliance.store.new_mail import Acceptance, Fresh, NewMail, due_recipients
-from appliance.store.queue import record
-from appliance.store.suppressions import suppressed
-from appliance.store.unsubscriptions import unsubscribed
+from appliance.store.queue import Acceptance, Fresh, NewMail, due_recipients, record
+from appliance.store.suppressions import suppressed, unsubscribed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
@@ -131,8 +128,6 @@ def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
 
 
 # ---- what decides
-
-
 def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
     bindings = []
     for number, new in enumerate(news):
@@ -147,7 +142,6 @@ def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
 
 
 def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
-    """Note which recipients are to be bounced at once, and why."""
     keys = [
         (new.account_id, recipient.key)
         for new, standing in pairs
@@ -183,7 +177,6 @@ class _Earlier:
             self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
 
     def change(self, standing: _Standing, new: NewMessage) -> None:
-        """Apply what earlier messages of this transaction took."""
         standing.size = of_message(new)
         standing.stored_bytes += self.bytes[new.account_id]
         if standing.balance is not None:
@@ -215,8 +208,6 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
 
 
 # ---- writing, as a list of steps
-
-
 def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
     """Take the idempotency keys; False when one was taken since it was looked for."""
     keys = sorted(
@@ -228,10 +219,7 @@ def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
 
 
 def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
-    """Write everything but the keys; accounts late, because other transactions wait for those rows until the commit.
-
-    What may be another's too, such as the count of a day, comes after them: it is written by one at a time then.
-    """
+    """Write all but the keys; accounts late, because other transactions wait for those rows until the commit."""
     insert(tx, [(new, charged) for new, _, charged in accepted])
     _charge(tx, env, accepted)
     for new, standing, charged in accepted:
@@ -311,10 +299,7 @@ class Messages(StorePart):
     new_simulated_mail: Wake  # for its simulation
 
     async def accept(self, new: NewMessage) -> Acceptance:
-        """Write message, recipients, credits and idempotency row together, then hand the message to delivery.
-
-        The message is on disk when this returns.
-        """
+        """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
         if new.simulated:
             acceptance = await self._write(new)
             self.new_simulated_mail.set()
@@ -365,14 +350,12 @@ class Messages(StorePart):
         return selected
 
     async def content(self, message_id: str) -> bytes:
-        """The bytes of a message that is not final yet, read off the event loop."""
         results = await self.engine.scan(lambda tx: read_mime(tx, message_id))
         if results is None:
             raise LookupError(f"there are no bytes of {message_id}")
         return results
 
     async def mime(self, message_id: str) -> bytes | None:
-        """The message's bytes, while they are kept; on this thread."""
         return await self.engine.snapshot(lambda tx: read_mime(tx, message_id))
 
     async def newest_at(self) -> int | None:

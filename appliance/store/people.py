@@ -1,9 +1,8 @@
 """The users of an account and their roles in it, and links to set a password by: invitations and password resets.
 
-Invariants: an account has an owner, whatever changes meet; a link is good once, and only the hash of its token is
-stored; a user who is removed, or whose role or password changes, can do nothing more by an older token. With an owner
-who leaves, or is one no more, all open invitations to the account end: the owner may have made them. Only an
-administrator changes an administrator, and the installation keeps one once it has one.
+Invariants: an account has an owner; a link is good once, and only the hash of its token is stored; a user who is
+removed, or whose role or password changes, can do nothing more by an older token. Open invitations end with an owner
+who leaves. Only an administrator changes an administrator, and the installation keeps one once it has one.
 """
 
 import pybase64
@@ -11,7 +10,7 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
 from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
-from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run
+from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run, transaction
 from appliance.times import DAY
 
 INVITATION_LIFETIME = 7 * DAY
@@ -65,7 +64,6 @@ _REMOVE = "DELETE FROM users WHERE id = :user_id"
 
 class People(StorePart):
     async def of(self, account_id: str) -> list[Person]:
-        """The users, the first one first."""
         bindings = {"account_id": account_id, "now": self.env.now()}
         return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", bindings)
 
@@ -76,68 +74,55 @@ class People(StorePart):
             raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
         return results
 
-    async def set_role(self, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
+    @transaction
+    def set_role(self, tx: Tx, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
         """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
         change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.env.now()}
+        former = _person_to_change(tx, change, by_admin=by_admin).account_role
+        run(tx, _SET_ROLE, change)
+        if role is AccountRole.VIEWER:
+            limit_access_to_reading(tx, account_id, user_id, self.env.now())
+        if former is AccountRole.OWNER and role is not AccountRole.OWNER:
+            run(tx, _WITHDRAW_ALL, change)
+        _check_owner(tx, account_id)
 
-        def work(tx: Tx) -> None:
-            former = _person_to_change(tx, change, by_admin=by_admin).account_role
-            run(tx, _SET_ROLE, change)
-            if role is AccountRole.VIEWER:
-                limit_access_to_reading(tx, account_id, user_id, self.env.now())
-            if former is AccountRole.OWNER and role is not AccountRole.OWNER:
-                run(tx, _WITHDRAW_ALL, change)
-            _check_owner(tx, account_id)
-
-        await self.engine.write(work)
-
-    async def set_email(self, former: str, email: str) -> None:
+    @transaction
+    def set_email(self, tx: Tx, former: str, email: str) -> None:
         """Let the user with the address `former` log in with another one."""
+        if first(tx, _ACCOUNT_OF, {"email": email}) is not None:
+            raise Refused(Code.CONFLICT, f"email: {email} already logs in to an account. Choose another address.")
+        run(tx, _SET_EMAIL, {"email": email, "former": former})
 
-        def work(tx: Tx) -> None:
-            if first(tx, _ACCOUNT_OF, {"email": email}) is not None:
-                raise Refused(Code.CONFLICT, f"email: {email} already logs in to an account. Choose another address.")
-            run(tx, _SET_EMAIL, {"email": email, "former": former})
-
-        await self.engine.write(work)
-
-    async def remove(
-        self, account_id: str, user_id: str, *, by_admin: bool = False, keep_keys: bool = False
+    @transaction
+    def remove(
+        self, tx: Tx, account_id: str, user_id: str, *, by_admin: bool = False, keep_keys: bool = False
     ) -> RemovedPerson:
         """Delete a user, and revoke its API keys and SMTP credentials; with `keep_keys` they become the account's."""
         now = self.env.now()
         change = {"account_id": account_id, "user_id": user_id, "now": now}
-
-        def work(tx: Tx) -> RemovedPerson:
-            former, revoked = _person_to_change(tx, change, by_admin=by_admin), OwnedAccess()
-            if keep_keys:
-                disown_access(tx, account_id, user_id)
-            else:
-                revoked = revoke_access(tx, account_id, user_id, now)
-            for statement in OF_USER:
-                run(tx, f"{statement} = :user_id", change)
-            run(tx, _REMOVE, change)
-            if former.account_role is AccountRole.OWNER:
-                run(tx, _WITHDRAW_ALL, change)
-            _check_owner(tx, account_id)
-            if former.role is Role.ADMIN:
-                check_admin(tx)
-            return RemovedPerson(former.email, revoked)
-
-        return await self.engine.write(work)
+        former, revoked = _person_to_change(tx, change, by_admin=by_admin), OwnedAccess()
+        if keep_keys:
+            disown_access(tx, account_id, user_id)
+        else:
+            revoked = revoke_access(tx, account_id, user_id, now)
+        for statement in OF_USER:
+            run(tx, f"{statement} = :user_id", change)
+        run(tx, _REMOVE, change)
+        if former.account_role is AccountRole.OWNER:
+            run(tx, _WITHDRAW_ALL, change)
+        _check_owner(tx, account_id)
+        if former.role is Role.ADMIN:
+            check_admin(tx)
+        return RemovedPerson(former.email, revoked)
 
     # ---- links
 
     async def invitations(self, account_id: str) -> list[PasswordLink]:
-        """Those that are open, the oldest first."""
         return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.env.now()})
 
-    async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
-        """A new invitation and its token; an earlier one of that address to this account ends.
-
-        Only using the link reveals that an address logs in to another account: an owner must not be able to
-        test the addresses of other accounts.
-        """
+    @transaction
+    def invite(self, tx: Tx, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
+        """Create an invitation and its token. It does not reveal whether the address logs in to another account."""
         now = self.env.now()
         row: dict[str, object] = {
             "id": self.env.identifier("inv"),
@@ -146,18 +131,14 @@ class People(StorePart):
             "email": email.lower(),
         }
         row |= {"account_role": role.value, "now": now, "expires_at": now + INVITATION_LIFETIME}
-
-        def work(tx: Tx) -> tuple[PasswordLink, str]:
-            if one(tx, str, _ACCOUNT_OF, row) == account_id:
-                raise Refused(Code.CONFLICT, f"email: {row['email']} logs in to this account already")
-            run(tx, _REPLACE_INVITATION, row)
-            users = one(tx, int, _COUNT, row) or 0
-            if users + len(rows(tx, _INVITATIONS, row)) >= PEOPLE_PER_ACCOUNT:
-                text = f"An account has at most {PEOPLE_PER_ACCOUNT} users and open invitations: remove one first."
-                raise Refused(Code.CONFLICT, text)
-            return self._add_link(tx, row)
-
-        return await self.engine.write(work)
+        if one(tx, str, _ACCOUNT_OF, row) == account_id:
+            raise Refused(Code.CONFLICT, f"email: {row['email']} logs in to this account already")
+        run(tx, _REPLACE_INVITATION, row)
+        users = one(tx, int, _COUNT, row) or 0
+        if users + len(rows(tx, _INVITATIONS, row)) >= PEOPLE_PER_ACCOUNT:
+            text = f"An account has at most {PEOPLE_PER_ACCOUNT} users and open invitations: remove one first."
+            raise Refused(Code.CONFLICT, text)
+        return self._add_link(tx, row)
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
         """End an invitation; the address it was for."""
@@ -167,7 +148,8 @@ class People(StorePart):
             raise Refused(Code.NOT_FOUND, "There is no such invitation in this account.")
         return str(results[0][0])
 
-    async def reset(self, user_id: str) -> tuple[PasswordLink, str]:
+    @transaction
+    def reset(self, tx: Tx, user_id: str) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
         now = self.env.now()
         row: dict[str, object] = {
@@ -176,15 +158,11 @@ class People(StorePart):
             "now": now,
             "expires_at": now + RESET_LIFETIME,
         }
-
-        def work(tx: Tx) -> tuple[PasswordLink, str]:
-            results = first(tx, _FOR_RESET, row)
-            if results is None:
-                raise Refused(Code.NOT_FOUND, "No user has this id.")
-            run(tx, REPLACE_RESET, row)
-            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
-
-        return await self.engine.write(work)
+        results = first(tx, _FOR_RESET, row)
+        if results is None:
+            raise Refused(Code.NOT_FOUND, "No user has this id.")
+        run(tx, REPLACE_RESET, row)
+        return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
 
     def _add_link(self, tx: Tx, row: Bindings) -> tuple[PasswordLink, str]:
         token = pybase64.urlsafe_b64encode(self.env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
@@ -195,31 +173,25 @@ class People(StorePart):
         return link, token
 
     async def open_link(self, token: str) -> PasswordLink | None:
-        """The link of a token, as long as it is good."""
         return await self.engine.one(_link, _OPEN, {"sha256": sha256(token), "now": self.env.now()})
 
-    async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
+    @transaction
+    def use_link(self, tx: Tx, token: str, password_hash: str) -> PasswordLink | None:
         """Set the password that a link is for, which ends the link, and every session of the user."""
         now = self.env.now()
-        result, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
-        new_id = self.env.identifier("usr")
-
-        def work(tx: Tx) -> list[PasswordLink]:
-            link = one(tx, _link, _USE, result)
-            if link is None:
-                return []
-            if link.user_id is not None:
-                run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
-                run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
-                return [link]
-            named = {"id": new_id, "account_id": link.account_id, "email": link.email}
-            if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
-                text = f"{link.email} logs in to another account: ask for an invitation of another address."
-                raise Refused(Code.CONFLICT, text)
-            return [link]
-
-        used = await self.engine.write(work)
-        return used[0] if used else None
+        user = {"password_hash": password_hash, "now": now}
+        link = one(tx, _link, _USE, {"sha256": sha256(token), "now": now})
+        if link is None:
+            return None
+        if link.user_id is not None:
+            run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
+            run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
+            return link
+        named = {"id": self.env.identifier("usr"), "account_id": link.account_id, "email": link.email}
+        if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
+            text = f"{link.email} logs in to another account: ask for an invitation of another address."
+            raise Refused(Code.CONFLICT, text)
+        return link
 
 
 def _person_to_change(tx: Tx, change: Bindings, *, by_admin: bool) -> Person:
@@ -238,7 +210,6 @@ def check_admin(tx: Tx) -> None:
 
 
 def _check_owner(tx: Tx, account_id: str) -> None:
-    """Refuse the change, which is then undone, if it has left the account without an owner."""
     if not one(tx, int, _OWNERS, {"account_id": account_id}):
         raise Refused(Code.CONFLICT, LAST_OWNER)
 
@@ -249,7 +220,5 @@ def _person(
     return Person(user_id, email, AccountRole(account_role), Role(role), bool(has_totp), created_at, last_seen_at)
 
 
-def _link(
-    link_id: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int
-) -> PasswordLink:
-    return PasswordLink(link_id, account_id, user_id, email, AccountRole(account_role), *times)
+def _link(id_: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int) -> PasswordLink:
+    return PasswordLink(id_, account_id, user_id, email, AccountRole(account_role), *times)

@@ -1,10 +1,7 @@
 """The state of provider pools across processes: holds, what the server last published, destinations, warm-up.
 
-A database that several nodes share has one more table of holds: those that a node began by itself, which keep back its
-own mail only. A hold by the operator takes their place, and its release ends all of them.
-
-A server slows a pool down in its own memory. So that an operator can lift that too, each `resume` of a pool is noted
-with a number that every server reads with the holds.
+On a shared database a node's own holds keep back its own mail only; a hold by the operator replaces them, and its
+release ends all. A server slows a pool down in its memory: each `resume` of a pool gets a number that servers read.
 """
 
 from collections.abc import Iterable
@@ -149,10 +146,7 @@ class PoolStates(StorePart):
         return await self.engine.one(PoolHold, _PAUSE, {"pool": EVERY})
 
     async def hold(self, pool: str, reason: str, probe_at: int | None = None) -> None:
-        """Hold a pool's mail until it is released; with `probe_at`, that of this node until a probe is delivered.
-
-        A hold that is there keeps its reason.
-        """
+        """Hold a pool's mail until released; with `probe_at`, this node's, until a probe is delivered."""
         row = {"pool": pool, "reason": reason, "now": self.env.now(), "probe_at": probe_at}
         if probe_at is not None and self.engine.node:
             await self.engine.change(_HOLD_ON_NODE, {**row, "node": self.engine.node})
@@ -171,10 +165,7 @@ class PoolStates(StorePart):
         await self.engine.change(_PROBED_BY_NODE if hold.node else _PROBED, asdict(hold))
 
     async def release(self, pool: str, *, automatic: bool = False) -> bool:
-        """Let a pool's mail go again, on all nodes; whether it was held.
-
-        `automatic`: only that of this node, and only if no operator held it.
-        """
+        """Release a pool on all nodes; `automatic`: this node's own hold only. Return whether it was held."""
         bindings = [_RELEASE_AUTOMATIC if automatic else _RELEASE]
         if self.engine.is_shared:
             bindings.append(_RELEASE_NODE if automatic else _RELEASE_NODES)
@@ -203,14 +194,12 @@ class PoolStates(StorePart):
         return ResumedPool(holds, slowed)
 
     async def resumed(self) -> dict[str, int]:
-        """The pools that an operator resumed, with a new number each time."""
         return await self.engine.read(resumed_pools)
 
     async def names(self) -> list[str]:
         return await self.engine.all(str, _NAMES, {})
 
     async def states(self) -> list[PoolState]:
-        """The state of each pool, over all nodes."""
         states: dict[str, PoolState] = {}
         for *row, item in await self.engine.rows(_STATES_OF_NODES if self.engine.is_shared else _STATES, {}):
             slowed = tuple(SlowedAccount(*item) for item in _slowed.decode(item or "[]"))
@@ -222,10 +211,7 @@ class PoolStates(StorePart):
     async def say(
         self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()
     ) -> None:
-        """Publish how the pools stand, which sessions take long, and which pools domains were found to belong to.
-
-        What runs that have ended said is deleted.
-        """
+        """Publish pool states, long sessions and the pools of domains; delete what runs that have ended published."""
         now = self.env.now()
         # A separate query: such rows are rare, and a serializable transaction must not read what other nodes publish.
         left = self.engine.is_shared and bool(await self.engine.rows(_ANY_LEFT, {}))
@@ -300,7 +286,6 @@ class PoolStates(StorePart):
 
 
 def _of_both(one: PoolState, other: PoolState) -> PoolState:
-    """A pool on two nodes: their sessions together, and the longer of two waits."""
     longer = max(one, other, key=lambda state: state.slowed_until or 0)
     rates = [state.rate for state in (one, other) if state.rate is not None]
     return replace(

@@ -1,28 +1,29 @@
-"""The queue of recipients: finds those that are due, and records the outcome of attempts.
+"""The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
 
-- A lane is one account's mail for one domain. Normally one query by time reads all due mail. When it does not fit,
-  lanes are visited instead, each by index, so that no account or domain with a hundred thousand messages is read to its
-  end before the first message of the next one.
-- An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report
-  (`delivery_reports.py`) in one transaction. Results of such reports, whose envelope sender is empty, make no events.
-- `recipients.delayed_at` is set once, by the first deferral an hour or more after the acceptance. The outcome that sets
-  it posts `email.delayed`, if the webhook wants that. No result is final, so `events` has no row.
+- A lane is one account's mail for one domain. One query by time reads all due mail, or lane by lane if that does not
+  fit, so that no account or domain with a hundred thousand messages delays the next one.
+- An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
+- The first deferral an hour or more after the acceptance sets `recipients.delayed_at` and posts `email.delayed`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import astuple
 
+from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
+from appliance.model.feedback import FeedbackRecipient
 from appliance.model.mail import (
     Billing,
     DsnCondition,
     DueRecipient,
     FailureReason,
     MessageStatus,
+    NewMessage,
     Outcome,
     RecipientStatus,
 )
@@ -35,6 +36,85 @@ from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import HOUR
+
+# ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
+
+NEW_MAIL_MESSAGES = 500  # that wait here at once
+NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
+
+
+class Acceptance(NamedTuple):
+    """An accepted message: the credits charged per recipient, and whether some recipients bounced at once."""
+
+    charged: int
+    has_suppressed: bool = False
+
+
+class Fresh(NamedTuple):
+    message: NewMessage
+    charged: int
+
+
+class NewMail:
+    """New mail for one reader, which may also be asked to poll the store."""
+
+    def __init__(self) -> None:
+        self._wakeup = Wake()
+        self._fresh: list[Fresh] = []
+        self._bytes = 0
+        self._poll_requested = False
+        self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
+
+    def __contains__(self, message_id: object) -> bool:
+        """Whether a message comes this way: a poll of the store is to leave it alone."""
+        return message_id in self._coming
+
+    def expect(self, message_id: str) -> None:
+        """A message is being committed: it will be offered, or given up."""
+        self._coming.add(message_id)
+
+    def give_up(self, message_id: str) -> None:
+        self._coming.discard(message_id)
+
+    def offer(self, message: NewMessage, acceptance: Acceptance) -> None:
+        """Hand over a message that is on disk; a poll finds the others of one with suppressed recipients."""
+        size = len(message.mime)
+        if acceptance.has_suppressed or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
+            self._poll_requested = True
+            self._coming.discard(message.id)
+        else:
+            self._fresh.append(Fresh(message, acceptance.charged))
+            self._bytes += size
+        self._wakeup.set()
+
+    def request_poll(self) -> None:
+        self._poll_requested = True
+        self._wakeup.set()
+
+    def take(self) -> list[Fresh]:
+        fresh, self._fresh, self._bytes = self._fresh, [], 0
+        self._coming.difference_update([item.message.id for item in fresh])
+        return fresh
+
+    def poll_requested(self) -> bool:
+        requested, self._poll_requested = self._poll_requested, False
+        return requested
+
+    def wake(self) -> None:
+        self._wakeup.set()
+
+    async def wait(self, seconds: float) -> None:
+        await self._wakeup.wait(seconds)
+
+
+def due_recipients(fresh: Fresh) -> list[DueRecipient]:
+    message, charged = fresh
+    rest = (0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender)
+    return [
+        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest)
+        for recipient in message.recipients
+    ]
+
 
 # ---- due mail, and outcomes
 
@@ -85,8 +165,6 @@ BILLING = {
     RecipientStatus.FAILED: Billing.SETTLED,
     RecipientStatus.BOUNCED: Billing.RELEASED,
 }
-
-
 # Results that a sender may have requested a report of.
 DSN_CONDITIONS = {
     RecipientStatus.DELIVERED: DsnCondition.SUCCESS,
@@ -100,10 +178,7 @@ def billing_of(result: Outcome) -> Billing:
 
 
 def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
-    """What a message's recipients make of the message: queued until all are final, then their sum.
-
-    `released` are those that gave their credit back: the bounced ones, unless something was cancelled.
-    """
+    """Return the state of a message: queued until all recipients are final, then their sum."""
     if counts.get(RecipientStatus.QUEUED) or counts.get(RecipientStatus.DEFERRED):
         return MessageStatus.QUEUED, Billing.RESERVED
     total, delivered = sum(counts.values()), counts.get(RecipientStatus.DELIVERED, 0)
@@ -129,10 +204,7 @@ class Queue(StorePart):
         return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
-        """When the first recipient is due after `after`, or after now.
-
-        What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
-        """
+        """Return when the first recipient is due after `after` (default: now). Ask before a poll: it misses none."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
         due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
         return due_at
@@ -147,29 +219,20 @@ class Queue(StorePart):
 
 
 def record(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> set[str]:
-    """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is.
-
-    Returned are the accounts whose webhook is to hear of it.
-    """
+    """Record outcomes of recipients that still wait; return the accounts with new posts."""
     accounts: set[str] = set()
-    for together in _rounds(list(outcomes)):
+    for together in _rounds(outcomes):
         accounts |= _record_together(tx, env, together)
     return accounts
 
 
-def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
-    """The outcomes so that no recipient is met twice in a round: the second one finds what the first has made of it."""
-    if len({result.recipient.id for result in outcomes}) == len(outcomes):  # as nearly always
-        return [outcomes]
-    rounds: list[list[Outcome]] = []
-    met: Counter[str] = Counter()
+def _rounds(outcomes: Iterable[Outcome]) -> Iterable[list[Outcome]]:
+    """Split outcomes so that no recipient is twice in a round: the second outcome sees what the first has changed."""
+    met, rounds = Counter[str](), defaultdict[int, list[Outcome]](list)
     for result in outcomes:
-        number = met[result.recipient.id]
+        rounds[met[result.recipient.id]].append(result)
         met[result.recipient.id] += 1
-        if number == len(rounds):
-            rounds.append([])
-        rounds[number].append(result)
-    return rounds
+    return rounds.values()
 
 
 def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> set[str]:
@@ -218,7 +281,6 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
 def _reportable(
     changed: Iterable[Outcome], delayed: Iterable[Outcome], asked: Mapping[str, tuple[str, bool]]
 ) -> list[Reportable]:
-    """The results whose reports the senders requested."""
     results = [(result, DSN_CONDITIONS[result.status]) for result in changed if result.status in DSN_CONDITIONS]
     results += [(result, DsnCondition.DELAY) for result in delayed]
     reports: list[Reportable] = []
@@ -248,10 +310,7 @@ def _reportable(
 
 
 def _change_accounts(tx: Tx, env: Environment, outcomes: Iterable[Outcome], stored: Mapping[str, int]) -> None:
-    """Suppress addresses, give credits back with one statement an account, and count the bytes of reports.
-
-    Last, and one account after the other, because other transactions wait for those rows until the commit.
-    """
+    """Suppress, return credits and count bytes: last, because other transactions wait for the accounts' rows."""
     released: dict[str, list[DueRecipient]] = {}
     to_suppress: dict[str, list[Row]] = {}
     for result in outcomes:
@@ -301,12 +360,24 @@ def _delayed_at(result: Outcome) -> int | None:
 
 
 def _event_row(env: Environment, kind: EventType, result: Outcome) -> Row:
-    recipient, event_id = result.recipient, env.identifier("evt")
-    code, response = _last_words(result)
+    bounce_class = None if kind in RESULT_EVENTS else result.bounce_class
+    return event_row(env, kind, result.at, result.recipient, *_last_words(result), bounce_class)
+
+
+def event_row(
+    env: Environment,
+    kind: EventType,
+    at: int,
+    recipient: DueRecipient | FeedbackRecipient,
+    code: int | None = None,
+    response: str | None = None,
+    bounce_class: str | None = None,
+) -> Row:
+    event_id = env.identifier("evt")
     body = envelope(
         event_id,
         kind,
-        result.at,
+        at,
         email_id=recipient.message_id,
         recipient_id=recipient.id,
         to=recipient.address,
@@ -314,10 +385,9 @@ def _event_row(env: Environment, kind: EventType, result: Outcome) -> Row:
         subject=recipient.subject,
         smtp_code=code,
         smtp_response=response,
-        bounce_class=None if kind in RESULT_EVENTS else result.bounce_class,
+        bounce_class=bounce_class,
     )
-    of = recipient.account_id, recipient.message_id, recipient.id
-    return event_id, *of, kind.value, body, result.at
+    return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
 
 
 def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
@@ -368,10 +438,8 @@ class Lanes(StorePart):
         return await self.engine.all(str, _ACCOUNTS, {})
 
     async def domains(self, account_id: str, after: str, most: int) -> list[str]:
-        """Domains this account has mail waiting for, in order, from the one after `after`."""
         return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
 
     async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
-        """The due recipients of one lane, the longest waiting first."""
         bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _LANE, bindings)

@@ -4,9 +4,12 @@ The queue may hold a million recipients. Sums are made in SQL over the index of 
 order; and what changes many rows does so in slices, between which a running server gets its turn to write.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
@@ -27,8 +30,8 @@ from appliance.store.engine import (
     owned,
     rows,
     run,
+    transaction,
 )
-from appliance.store.new_mail import UnderDelivery
 from appliance.store.queue import SELECT_DUE, record
 from appliance.store.webhooks import WebhookPosts
 
@@ -106,10 +109,69 @@ _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds
     ORDER BY pool LIMIT 100"""
 
 
+# A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
+CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
+
+
+class UnderDelivery:
+    """The recipients in an SMTP transaction, and the messages that were or are being cancelled."""
+
+    def __init__(self, kept: int = CANCELLED_KEPT) -> None:
+        self._kept = kept
+        self._recipients: set[str] = set()
+        self._cancelling: Counter[str] = Counter()
+        self._cancelled: dict[str, None] = {}
+
+    # ---- for delivery
+
+    def was_cancelled(self, message_id: str) -> bool:
+        """Whether a message was cancelled lately, so that a copy of its state may be out of date."""
+        return message_id in self._cancelled
+
+    def is_being_cancelled(self, message_id: str) -> bool:
+        """Whether that is being decided now: then no attempt at it may begin."""
+        return message_id in self._cancelling
+
+    def begin(self, recipients: Iterable[str]) -> None:
+        self._recipients.update(recipients)
+
+    def end(self, recipients: Iterable[str]) -> None:
+        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
+        self._recipients.difference_update(recipients)
+
+    def count(self) -> int:
+        return len(self._recipients)
+
+    # ---- for cancelling
+
+    def __contains__(self, recipient: object) -> bool:
+        return recipient in self._recipients
+
+    @contextmanager
+    def cancelling(self, message_id: str) -> Iterator[None]:
+        """No attempt at a message begins meanwhile, and afterwards none without a check."""
+        self._cancelled[message_id] = None
+        if len(self._cancelled) > self._kept:
+            del self._cancelled[next(iter(self._cancelled))]
+        self._cancelling[message_id] += 1
+        try:
+            yield
+        finally:
+            self._cancelling[message_id] -= 1
+            if not self._cancelling[message_id]:
+                del self._cancelling[message_id]
+
+
+class Cancelled(NamedTuple):
+    recipients: int
+    accounts: set[str]  # with new posts
+
+
+NOTHING_CANCELLED = Cancelled(0, set())
+
+
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many recipients wait, and for what."""
-
     due: int
     deferred: int
     overdue: float  # seconds that the first of those due has waited
@@ -126,7 +188,6 @@ class QueueControl(StorePart):
     # ---- for the running server
 
     async def version(self) -> int:
-        """A number that changes when anything is written, also by another process."""
         return await self.engine.version()
 
     async def waiting(self, message_id: str) -> frozenset[str]:
@@ -143,11 +204,7 @@ class QueueControl(StorePart):
     # ---- how much waits
 
     async def summary(self, pools: int, domains: int) -> list[WaitingMail]:
-        """The pools with most mail, the largest first, each followed by the domains with most mail in it."""
-        return await self.engine.read(lambda tx: _summary(tx, self.env.now(), pools, domains))
-
-    async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
-        """The same, on a thread: over a million recipients it takes long."""
+        """Return the pools with most mail, each followed by the domains with most mail in it. Read on a thread."""
         return await self.engine.scan(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def simulated(self) -> int:
@@ -155,12 +212,10 @@ class QueueControl(StorePart):
         return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
-        """How much waits in all; it reads as many entries of an index as there are."""
         ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, {"now": self.env.now()})
         return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
 
     async def depth(self) -> Depth:
-        """Count the queued recipients of this node, on a thread."""
         held, node = _HELD_ON_NODE if self.engine.is_shared else _HELD, {"node": self.engine.node}
         return await self.engine.scan(lambda tx: _depth(tx, self.env.now(), rows(tx, held, node)))
 
@@ -171,27 +226,21 @@ class QueueControl(StorePart):
         return await self._retry(_ANY)
 
     async def retry_pool(self, pool: str) -> int:
-        """The same for the domains whose mail goes through a pool."""
         return await self._retry(_THROUGH_POOL, pool)
 
     async def retry_domain(self, domain: str, address: str | None = None) -> int:
-        """The same for a domain, or for one address at it, in whatever case that was written."""
         return await self._retry(_TO_DOMAIN, domain, address)
 
-    async def retry_message(self, message_id: str) -> int:
-        def work(tx: Tx) -> int:
-            _must_exist(tx, message_id)
-            return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.env.now()})
+    @transaction
+    def retry_message(self, tx: Tx, message_id: str) -> int:
+        _must_exist(tx, message_id)
+        return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.env.now()})
 
-        return await self.engine.write(work)
-
-    async def retry_recipient(self, recipient_id: str) -> int:
-        def work(tx: Tx) -> int:
-            if (message_id := _message_of(tx, recipient_id)) is None:
-                raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
-            return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
-
-        return await self.engine.write(work)
+    @transaction
+    def retry_recipient(self, tx: Tx, recipient_id: str) -> int:
+        if (message_id := _message_of(tx, recipient_id)) is None:
+            raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
+        return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
 
     async def _retry(self, condition: str, target: str | None = None, address: str | None = None) -> int:
         now, total, after = self.env.now(), 0, ("", "")
@@ -207,14 +256,12 @@ class QueueControl(StorePart):
     # ---- give it up
 
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
-        """Let every recipient of a message that is not final fail, its credit released; how many these were.
-
-        Only if it is a message of that account, when one is named; and none that a node is delivering just now.
-        """
+        """Let a message's waiting recipients fail, credits released; return how many. Those in a session stay."""
         elsewhere = await self.engine.cancel_elsewhere(message_id, account_id, reason)
         count = sum(answer.cancelled for answer in elsewhere)
+        work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
         try:
-            return count + await self._cancel_own(message_id, reason, account_id)
+            return count + await self._write_cancellation(message_id, work)
         except Refused as refused:
             if count:
                 return count
@@ -235,12 +282,12 @@ class QueueControl(StorePart):
         """Cancel what other nodes ask for, until cancelled."""
 
         async def cancel(request: CancelRequest, record_answer: RecordAnswer) -> None:
-            def work(tx: Tx) -> tuple[int, set[str]]:
+            def work(tx: Tx) -> Cancelled:
                 try:
                     cancelled = self._cancel(tx, request.message_id, request.reason, request.account_id)
-                    answer = CancelAnswer(cancelled[0])
+                    answer = CancelAnswer(cancelled.recipients)
                 except Refused as refused:
-                    cancelled, answer = (0, set()), CancelAnswer(0, refused.text)
+                    cancelled, answer = NOTHING_CANCELLED, CancelAnswer(0, refused.text)
                 record_answer(tx, answer)
                 return cancelled
 
@@ -248,15 +295,11 @@ class QueueControl(StorePart):
 
         await self.engine.answer_cancellations(cancel)
 
-    async def _cancel_own(self, message_id: str, reason: str, account_id: str | None) -> int:
-        work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
-        return await self._write_cancellation(message_id, work)
-
-    async def _write_cancellation(self, message_id: str, work: Work[tuple[int, set[str]]]) -> int:
+    async def _write_cancellation(self, message_id: str, work: Work[Cancelled]) -> int:
         with self.under_delivery.cancelling(message_id):
-            count, accounts = await self.engine.write(work, locks=True)
-        self.posts.add_new(accounts)
-        return count
+            cancelled = await self.engine.write(work, locks=True)
+        self.posts.add_new(cancelled.accounts)
+        return cancelled.recipients
 
     async def cancel_older(self, before: int, reason: str) -> int:
         """The same for every message that was accepted before a time; a few of them in each transaction."""
@@ -264,49 +307,43 @@ class QueueControl(StorePart):
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
             work = partial(self._cancel_some, bindings=bindings, reason=reason)
-            while (done := await self.engine.write(work, locks=True))[0]:
-                total += done[0]
-                self.posts.add_new(done[1])
+            while (cancelled := await self.engine.write(work, locks=True)).recipients:
+                total += cancelled.recipients
+                self.posts.add_new(cancelled.accounts)
         return total + await self._cancel_others(identifier_from("msg", before), reason)
 
     async def _cancel_others(self, before: str, reason: str) -> int:
         """What other nodes deliver is theirs to give up."""
-        total, after = 0, START
-        while self.engine.is_shared and (
-            waiting := await self.engine.rows(
-                _WAITING_FROM, {"after": after, "before": before, "most": CANCELLED_TOGETHER}
-            )
-        ):
+        total, after, bindings = 0, START, {"before": before, "most": CANCELLED_TOGETHER}
+        while self.engine.is_shared and (waiting := await self.engine.rows(_WAITING_FROM, bindings | {"after": after})):
             for (after,) in waiting:
                 total += sum(item.cancelled for item in await self.engine.cancel_elsewhere(after, None, reason))
         return total
 
-    def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
+    def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> Cancelled:
         _must_exist(tx, message_id, account_id)
-        if not (cancelled := self._cancel_waiting(tx, message_id, reason))[0]:
+        if not (cancelled := self._cancel_waiting(tx, message_id, reason)).recipients:
             raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
         return cancelled
 
-    def _cancel_waiting(self, tx: Tx, message_id: str, reason: str) -> tuple[int, set[str]]:
+    def _cancel_waiting(self, tx: Tx, message_id: str, reason: str) -> Cancelled:
         waiting = [DueRecipient(*row) for row in rows(tx, _STILL_WAITING, {"message_id": message_id})]
         if not waiting:
-            return 0, set()
+            return NOTHING_CANCELLED
         left = [recipient for recipient in waiting if recipient.id not in self.under_delivery]
         if not left:
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
         now, note = self.env.now(), f"cancelled: {reason}"
-        cancelled = partial(
-            Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED
-        )
-        return len(left), record(tx, self.env, [cancelled(recipient, note=note) for recipient in left])
+        failed = partial(Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED)
+        return Cancelled(len(left), record(tx, self.env, [failed(recipient, note=note) for recipient in left]))
 
-    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> tuple[int, set[str]]:
-        count, accounts = 0, set[str]()
-        for (message_id,) in rows(tx, _WAITING_MESSAGES, bindings):
-            cancelled, result = self._cancel_waiting(tx, message_id, reason)
-            count, accounts = count + cancelled, accounts | result
-        return count, accounts
+    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
+        results = [
+            self._cancel_waiting(tx, message_id, reason) for (message_id,) in rows(tx, _WAITING_MESSAGES, bindings)
+        ]
+        accounts = set[str]().union(*(item.accounts for item in results))
+        return Cancelled(sum(item.recipients for item in results), accounts)
 
 
 def _summary(tx: Tx, now: int, pools: int, domains: int) -> list[WaitingMail]:
@@ -359,7 +396,9 @@ def _must_exist(tx: Tx, message_id: str, account_id: str | None = None) -> None:
 
 
 def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
-    results = [rows(tx, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
-    due, waiting = sum(row[0] for row in results), sum(row[1] for row in results)
-    first = min((row[2] for row in results if row[2] is not None), default=now)
-    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, tuple(str(pool) for (pool,) in held))
+    total, total_due, oldest = 0, 0, now
+    for simulated in (0, 1):
+        ((due, waiting, first_due),) = rows(tx, _DEPTH, {"now": now, "simulated": simulated})
+        total, total_due = total + waiting, total_due + due
+        oldest = oldest if first_due is None else min(oldest, first_due)
+    return Depth(total_due, total - total_due, (now - oldest) / 1_000_000, tuple(str(pool) for (pool,) in held))

@@ -99,14 +99,12 @@ def first_day_kept(now: int) -> int:
 
 
 def _best(results: Iterable[ReportResult]) -> ReportResult:
-    """The result of a report for several accounts or domains: what counts for one of them is recorded."""
     matches = set(results)
     order = (ReportResult.RECORDED, ReportResult.TOO_MANY, ReportResult.REPEATED)
     return next((item for item in order if item in matches), ReportResult.UNKNOWN_DOMAIN)
 
 
 def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | TlsCounts) -> list[dict[str, Any]]:
-    """The row of a report for each account that has its domain with this return path."""
     row: dict[str, Any] = {
         "domain": domain,
         "org": report.org[:_ORG],

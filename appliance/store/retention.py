@@ -1,26 +1,35 @@
-"""Deletes what has served its time: contents of messages, later their records, events, expired keys and sessions,
-and reports.
+"""Deletes expired data: contents of messages, later their records, events, keys, sessions and reports.
 
-Ids sort by time, and what is old enough is soon gone: so the oldest rows of each table are the candidates, in the order
-of a key that is there anyway. No index is kept for this, which every message would have to pay for. What may not go yet
-is passed over, and met again on the next walk through the table.
-
-Where the tables are partitioned by time, whole partitions are dropped instead, and only what is from before a time
-(`until`) is deleted in this way.
-
-A reader finds rows, and the writer only deletes them. In between a message can become final, but never the
-other way, and the writer checks again.
+Ids sort by time, so the oldest rows of each table are the candidates, in the order of a key that exists anyway; rows
+that must stay are passed over until the next walk. A reader finds rows, and the writer checks them again. Where tables
+are partitioned by time, whole partitions are dropped, and only rows before a time (`until`) are deleted like this.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from appliance.environment import identifier_from
+from appliance.model.accounts import LedgerKind
 from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_MOST, AUDIT_SURE
-from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
+from appliance.store.body_parts import PAGE_BYTES, add, bodies, give_back, loosen, of_record, of_template
 from appliance.store.breakdown import broken_down_before
-from appliance.store.engine import START, Bulk, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
+from appliance.store.engine import (
+    START,
+    Bulk,
+    Row,
+    Slice,
+    StorePart,
+    Tx,
+    changed,
+    first,
+    gathered,
+    one,
+    rows,
+    run,
+    timed,
+)
 from appliance.store.reports import first_day_kept
 from appliance.store.search_index import forget_blocks
 from appliance.store.statistics import counted_all_before
@@ -92,17 +101,18 @@ _REPORTS = {
     "daily_breakdown": "account_id, dimension, day, value, kind",
 }
 
-_ANY = (
-    "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
-    "SELECT EXISTS (SELECT 1 FROM sessions WHERE expires_at <= :now)",
-    "SELECT EXISTS (SELECT 1 FROM password_links WHERE expires_at <= :now)",
-    "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
-    "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
-    "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
-    "SELECT EXISTS (SELECT 1 FROM destinations WHERE updated_at < :unused_since)",
-    "SELECT EXISTS (SELECT 1 FROM warmups WHERE hour_at < :unused_since)",
-    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),
-)
+_OLD = {
+    "idempotency_keys": "expires_at <= :now",
+    "sessions": "expires_at <= :now",
+    "password_links": "expires_at <= :now",
+    "webhook_deliveries": "next_attempt_at IS NULL AND created_at <= :log_since",
+    "webhooks": "account_id IS NULL",
+    "audit_log": "at < :audit_since",
+    "destinations": "updated_at < :unused_since",
+    "warmups": "hour_at < :unused_since",
+    **dict.fromkeys(_REPORTS, "day < :first_day"),
+}
+_ANY = "SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE {old})" for table, old in _OLD.items())
 _OLD_REPORTS = tuple(
     f"""DELETE FROM {table} WHERE ({key}) IN
         (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""
@@ -137,17 +147,10 @@ class Deletion(StorePart):
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         bindings["unused_since"] = now - UNUSED_KEPT
-        if not await self.engine.read(lambda tx: any(rows(tx, query, bindings)[0][0] for query in _ANY)):
-            return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
-        work = timed(lambda tx: sum(changed(tx, query, bindings) for query in _STEPS))
-        deleted, seconds = await self.engine.write(work, large=True)
-        return Slice(deleted, seconds, more=deleted > 0)
+        return await self.delete_slice(_ANY, _STEPS, bindings)
 
     async def audit(self, after: str, most: int) -> Slice:
-        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts.
-
-        `after` is START, or a slash and the account that was looked at last; the installation's has an empty name.
-        """
+        """Delete the oldest lines of the next accounts' logs; `after` is START or a slash and an account id."""
 
         sure = identifier_from("aud", self.env.now() - AUDIT_SURE)
 
@@ -246,10 +249,7 @@ class Deletion(StorePart):
 
 
 def within(budget: int, scanned: Iterable[Row], after: str, *, more: bool) -> Found:
-    """Of rows that begin with an id, a weight and whether they may go: those that may, as many as weigh the budget.
-
-    `after` is the row before them, and `more` whether there are others behind them. No I/O.
-    """
+    """Return the rows that may go (row[2]) within the budget of weights (row[1]), and where to continue."""
     results: list[Row] = []
     weight = 0
     for row in scanned:
@@ -267,7 +267,6 @@ def is_final(final_at: int | None, before: int) -> bool:
 
 
 def _final(tx: Tx, selected: Sequence[Row]) -> list[Row]:
-    """The ids of those messages that are final, asked in the transaction that deletes."""
     bindings = [(message_id,) for (message_id, *_) in selected]
     undelivered = set(_UNDELIVERED.run(tx, bindings))
     return [row for row in bindings if row not in undelivered]
@@ -288,3 +287,117 @@ def _delete_mail(tx: Tx, selected: Sequence[Row]) -> int:
         freed[account_id] += of_record(recipients)
     give_back(tx, freed)
     return len(deleted)
+
+
+# ---- ledgers, which always add up: what messages did to a balance within a day is folded into one line
+
+STATISTICS_KEPT = 181 * DAY  # microseconds; those of 90 days can be asked for, and are compared with the 90 before
+ACCOUNTS_READ = 100  # in one go
+LINES_READ = 1_000  # of a ledger, likewise
+_FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after the last account
+
+_NEXT_ACCOUNT = "SELECT min(id) FROM accounts WHERE id > :after"
+FIND_LINES = """SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
+    EXISTS (SELECT 1 FROM messages m WHERE m.account_id = l.account_id AND m.id = l.message_id) AS kept
+FROM credit_ledger l WHERE l.account_id = :account_id AND l.id > :after AND l.id < :limit ORDER BY l.id LIMIT :most"""
+_LINE = "id, kind, amount, balance, created_at, message_id, kept"
+_DROP_LINES = "DELETE FROM credit_ledger WHERE account_id = :account_id AND id BETWEEN :first AND :last"
+_FOLDED = """INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
+    VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)"""
+ANY_OLD = """SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
+        OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
+        OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
+_OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
+        (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)"""
+_OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
+        (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
+        ORDER BY hour LIMIT :most)"""
+# A template's row goes last; by then no message is left that names a version of it. Versions are deleted with their
+# template: these were deleted by a release that kept them.
+_OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
+        (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
+        WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
+    RETURNING subject, text_body, html_body"""
+_OLD_TEMPLATES = """DELETE FROM templates
+    WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
+        (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)"""
+_TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Lines of a ledger, from one id to another, that one line takes the place of."""
+
+    first: str
+    last: str
+    lines: int
+    amount: int
+    balance: int
+    created_at: int
+    kind: LedgerKind  # what to call the sum of what was reserved and of what came back
+
+
+class LedgerFolding(StorePart):
+    async def fold_old(self, after: str, before: int, now: int, budget: int) -> Slice:
+        """Fold and delete some lines from before a time. The position is an account and a ledger line."""
+        limits = {"before": before, "day": before // DAY, "hour": (now - STATISTICS_KEPT) // HOUR}
+        most = max(2, min(LINES_READ, budget))
+        folds, after = await self.engine.scan(lambda tx: _find(tx, after, limits, most))
+        if folds is None:
+            return Slice(0, 0.0, not after.endswith(f" {_LAST}"), after)
+        bindings = {"account_id": after.partition(" ")[0], "most": budget, **limits}
+        deleted, seconds = await self.engine.write(timed(lambda tx: _fold(tx, folds, bindings)), large=True)
+        return Slice(deleted, seconds, True, after)
+
+
+def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
+    """Return the next folds ([]: delete other rows, None: nothing left), and the position to continue at."""
+    account_id, _, line = after.partition(" ")
+    for _ in range(ACCOUNTS_READ):
+        if line in ("", _END, _LAST):
+            ((following,),) = rows(tx, _NEXT_ACCOUNT, {"after": account_id})
+            if following is None:
+                return None, f"{account_id} {_LAST}"
+            account_id, line = following, _FIRST
+        bindings: dict[str, Any] = {"account_id": account_id, **limits}
+        if first(tx, ANY_OLD, bindings) == (1,):
+            return [], f"{account_id} {line}"
+        bindings |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
+        looked = gathered(tx, FIND_LINES, _LINE, bindings)
+        folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
+        if folds:
+            # What follows may belong to the last of these.
+            again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), bindings["after"])
+            return folds, f"{account_id} {line if line == _END else again}"
+    return None, f"{account_id} {line}"
+
+
+def fold(lines: Sequence[Row]) -> list[Fold]:
+    """The folds of these lines of one ledger: each run of one day, without grants, is one line. No I/O."""
+    folds = []
+    for (foldable, _), group in groupby(lines, _run_of):
+        run_of_lines = list(group)
+        if foldable and (len(run_of_lines) > 1 or run_of_lines[0][5] is not None):
+            last_id, _, _, balance, created_at, *_ = run_of_lines[-1]
+            amount = sum(line[2] for line in run_of_lines)
+            kind = LedgerKind.RESERVE if amount <= 0 else LedgerKind.RELEASE
+            folds.append(Fold(run_of_lines[0][0], last_id, len(run_of_lines), amount, balance, created_at, kind))
+    return folds
+
+
+def _run_of(line: Row) -> tuple[bool, int]:
+    _, kind, _, _, created_at, _, message_is_kept = line
+    return kind != LedgerKind.GRANT.value and not message_is_kept, created_at // DAY
+
+
+def _fold(tx: Tx, folds: Sequence[Fold], bindings: dict[str, Any]) -> int:
+    if not folds:
+        versions = rows(tx, _OLD_VERSIONS, bindings)
+        if versions:
+            add(tx, bindings["account_id"], -sum(of_template(*parts) for parts in versions))
+        return len(versions) + sum(changed(tx, step, bindings) for step in _TIDY_STEPS)
+    for item in folds:
+        row = {"account_id": bindings["account_id"], **asdict(item), "kind": item.kind.value}
+        run(tx, _DROP_LINES, row)
+        run(tx, _FOLDED, row)
+    return sum(item.lines for item in folds)

@@ -1,19 +1,13 @@
 """The index of messages by words: made in the background, behind the mail, in small commits.
 
-Some thousand messages of one account that follow each other make a block. Of each block it is kept which words begin
-(`message/search_words.py`) and in which of its messages. A search goes from the newest block to the oldest, and looks
-each word up in each block: a rare word by a step down one tree for each block, a common one fills a page from the
-newest. Nothing of another account is read for that.
+Some thousand consecutive messages of an account make a block, which keeps the words of its messages
+(`message/search_words.py`). A search goes from the newest block to the oldest; messages without a block are read row by
+row (`mail_log.py`), so a search misses nothing. Blocks are made of messages that are INDEXED_AFTER old.
 
-- A block is made of messages that are INDEXED_AFTER old: by then they are on disk, and nearly all of them are final.
-  What is younger, or too little for a block, is searched row by row (`mail_log.py`), so a search misses nothing.
-- What changes of a message CHANGES_NOTED_AFTER it was accepted, or later, is noted in the same transaction
-  (`search_changes`). Such messages are read again, by every search and then by the indexer, which adds their words.
-- Words are added and never taken away: a message that is found by the index is always read, and checked.
-- A block is no longer used when one of its messages has been deleted; its other messages are searched row by row.
-- A block that is not in use (`size` 0) is being made, or was left behind by a crash, or is to be deleted.
-- One node makes blocks at a time. One that another has followed, because it was too slow, finds that its block is gone
-  or that the messages are in another, and gives it up: terms are written only to a block that is still its own.
+- A change CHANGES_NOTED_AFTER the acceptance or later is noted in its transaction (`search_changes`); every search and
+  the indexer read such messages again. Words are never removed: a message found by the index is read, and checked.
+- A block is unused (`size` 0) while it is made, after a crash, and once one of its messages has been deleted.
+- One node makes blocks at a time. A node that another has followed finds its block gone and starts again.
 """
 
 from collections import Counter, deque
@@ -30,7 +24,7 @@ import trio
 
 from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
-from appliance.store.search_texts import read_texts
+from appliance.store.message_records import read_texts
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
@@ -113,16 +107,12 @@ class Block:
 
 
 def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[Block]:
-    """The blocks that have messages of this range, newest first."""
     bindings = {"account_id": account_id, "before": before, "from": from_id, "most": most}
     return [Block(*row) for row in rows(tx, _BLOCKS, bindings)]
 
 
 def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> Iterator[str]:
-    """The ids of the messages in these blocks, newest first, that have all words, and maybe of others.
-
-    Which they are is read as they are taken: a page is often full after one block.
-    """
+    """Yield ids of messages that may have all words, newest first. Ids are read as they are taken."""
     everywhere, weights = _among([block.number for block in blocks]), dict[str, int]()
     for word in words if words[1:] else ():
         weights[word] = one(tx, int, _WEIGHT, {**everywhere, **_range(word)}) or 0
@@ -153,7 +143,6 @@ def _range(word: str) -> dict[str, str]:
 
 
 def changed_lately(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[str]:
-    """The messages of this range that have changed since they were indexed, newest first."""
     bindings = {"account_id": account_id, "before": before, "from": from_id, "most": most}
     return [message_id for (message_id,) in rows(tx, _CHANGED, bindings)]
 
@@ -233,10 +222,7 @@ class SearchIndex(StorePart):
     progress: _Progress = field(default_factory=_Progress)
 
     async def index_some(self) -> bool:
-        """Do some of what is to be done, a block at most, unless another node does; whether there may be more at once.
-
-        Raises Refused.
-        """
+        """Index one block or less, unless another node does; return whether more can be done at once."""
         try:
             await self._ask_for_chore()
             return await self._add_changes() or await self._add_block() or await self._clean()
@@ -278,7 +264,6 @@ class SearchIndex(StorePart):
         return True
 
     async def _next_account(self, limit: str) -> str | None:
-        """An account that may have enough for a block."""
         progress = self.progress
         if not progress.is_known:
             progress.is_known, progress.unchecked = True, deque(await self.engine.all(str, _ACCOUNTS, {}))
@@ -397,10 +382,8 @@ def _merge(postings: dict[str, str], terms_by_row: dict[str, str]) -> None:
 
 def _in_order(postings: dict[str, str]) -> list[tuple[str, str]]:
     """Sorted by term, in steps between which other threads run."""
-    unsorted = list(postings.items())
-    return list(
-        merge(*(sorted(unsorted[at : at + SORTED_TOGETHER]) for at in range(0, len(unsorted), SORTED_TOGETHER)))
-    )
+    pairs = list(postings.items())
+    return list(merge(*(sorted(pairs[at : at + SORTED_TOGETHER]) for at in range(0, len(pairs), SORTED_TOGETHER))))
 
 
 def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:
@@ -412,7 +395,6 @@ def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:
 
 
 def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
-    """Add the words of as many of these messages as one commit may have."""
     added = 0
     for done, change in enumerate(changes):
         if added >= TERMS_ADDED_TOGETHER:

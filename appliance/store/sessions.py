@@ -1,10 +1,13 @@
-"""Sessions of the dashboard: begun by a login, renewed one generation after the other, and ended."""
+"""Logins to the dashboard: sessions, renewed one generation after the other, and second factors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.model.accounts import User
+from appliance.errors import Code, Refused
+from appliance.model.accounts import SecondFactor, User
 from appliance.model.dashboard import LoginSession
-from appliance.store.engine import Row, StorePart, Tx, first, one, rows, run
+from appliance.store.access import sha256
+from appliance.store.engine import Bulk, StorePart, Tx, first, one, run, transaction
 from appliance.times import DAY, SECOND
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
@@ -48,32 +51,23 @@ class Renewal:
 
 
 class Sessions(StorePart):
-    async def begin(self, user: User, address: str, user_agent: str) -> LoginSession | None:
-        """A new session; none if the password was changed since the user was read, for then it was for the old one."""
+    @transaction
+    def begin(self, tx: Tx, user: User, address: str, user_agent: str) -> LoginSession | None:
+        """Begin a session; None if the password was changed since the user was read."""
         row = {"id": self.env.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
-
-        def work(tx: Tx) -> list[Row]:
-            begun = rows(tx, _BEGIN, {**row, **self._times()})
+        begun = one(tx, LoginSession, _BEGIN, {**row, **self._times()})
+        if begun is not None:
             run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
-            return begun
+        return begun
 
-        begun = await self.engine.write(work)
-        return LoginSession(*begun[0]) if begun else None
-
-    async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Advance to the next generation, or stay at one that this browser has just advanced to.
-
-        A client with an older one has a copy: then the session ends.
-        """
+    @transaction
+    def renew(self, tx: Tx, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
+        """Advance to the next generation, or keep one just reached. An older generation is a copy: the session ends."""
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
-
-        def work(tx: Tx) -> Renewal:
-            result = {**row, **self._times()}
-            session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
-            return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
-
-        return await self.engine.write(work)
+        result = {**row, **self._times()}
+        session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
+        return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
     async def extend(self, session_id: str) -> None:
         """Let a session last longer without a new generation: it was renewed by its token, not by its cookie."""
@@ -83,7 +77,6 @@ class Sessions(StorePart):
         return bool(await self.engine.change(_END, {"id": session_id, "user_id": user_id}))
 
     async def end_all(self, user_id: str, but: str = "") -> int:
-        """End the user's sessions, but this one; how many."""
         return len(await self.engine.change(_END_ALL, {"user_id": user_id, "but": but}))
 
     async def of(self, user_id: str) -> list[LoginSession]:
@@ -95,3 +88,58 @@ class Sessions(StorePart):
     def _times(self) -> dict[str, int]:
         now = self.env.now()
         return {"now": now, "expires_at": now + SESSION_LIFETIME}
+
+
+# ---- second factors (TOTP) and recovery codes: each code is good once
+
+_FACTOR = "SELECT secret, confirmed_at, last_step FROM second_factors WHERE user_id = :user_id"
+_BEGIN_FACTOR = """INSERT INTO second_factors (user_id, secret, created_at, last_step)
+    VALUES (:user_id, :secret, :now, 0)
+    ON CONFLICT (user_id) DO UPDATE SET secret = excluded.secret, created_at = excluded.created_at
+    WHERE second_factors.confirmed_at IS NULL RETURNING user_id"""
+_CONFIRM = """UPDATE second_factors SET confirmed_at = :now, last_step = :step
+    WHERE user_id = :user_id AND secret = :secret AND confirmed_at IS NULL RETURNING user_id"""
+_USE_STEP = """UPDATE second_factors SET last_step = :step
+    WHERE user_id = :user_id AND confirmed_at IS NOT NULL AND last_step < :step RETURNING user_id"""
+_FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = :user_id"
+_ADD_CODES = Bulk("INSERT INTO recovery_codes (user_id, code_sha256) VALUES {(?, ?b)}")
+_USE_CODE = "DELETE FROM recovery_codes WHERE user_id = :user_id AND code_sha256 = :sha256 RETURNING user_id"
+_CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = :user_id"
+_REMOVE_FACTOR = "DELETE FROM second_factors WHERE user_id = :user_id RETURNING confirmed_at"
+
+
+class SecondFactors(StorePart):
+    async def of(self, user_id: str) -> SecondFactor | None:
+        """The second factor, which may not be in force yet."""
+        return await self.engine.one(SecondFactor, _FACTOR, {"user_id": user_id})
+
+    async def begin(self, user_id: str, secret: bytes) -> None:
+        """Keep a sealed secret until a code of it is given; an earlier one that was not confirmed goes."""
+        if not await self.engine.change(_BEGIN_FACTOR, {"user_id": user_id, "secret": secret, "now": self.env.now()}):
+            raise Refused(Code.CONFLICT, "The second factor is on already: turn it off first.")
+
+    @transaction
+    def confirm(self, tx: Tx, user_id: str, secret: bytes, step: int, codes: Sequence[str]) -> None:
+        """Put the factor with this sealed secret in force, the code of that step used, with recovery codes."""
+        result = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
+        hashed = [(user_id, sha256(code)) for code in codes]
+        if first(tx, _CONFIRM, result) is None:
+            raise Refused(Code.CONFLICT, "The second factor was changed meanwhile: begin again.")
+        run(tx, _FORGET_CODES, result)
+        _ADD_CODES.run(tx, hashed)
+
+    async def use_step(self, user_id: str, step: int) -> bool:
+        """Spend the code of this step, and of all before; False if it was spent."""
+        return bool(await self.engine.change(_USE_STEP, {"user_id": user_id, "step": step}))
+
+    async def use_recovery_code(self, user_id: str, code: str) -> bool:
+        return bool(await self.engine.change(_USE_CODE, {"user_id": user_id, "sha256": sha256(code)}))
+
+    async def recovery_codes_left(self, user_id: str) -> int:
+        return await self.engine.one(int, _CODES_LEFT, {"user_id": user_id}) or 0
+
+    @transaction
+    def remove(self, tx: Tx, user_id: str) -> bool:
+        run(tx, _FORGET_CODES, {"user_id": user_id})
+        row = first(tx, _REMOVE_FACTOR, {"user_id": user_id})
+        return row is not None and row[0] is not None

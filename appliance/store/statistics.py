@@ -163,26 +163,20 @@ class Statistics(StorePart):
             more = [_count(tx, item, now, self.rows_counted) for item in _COUNTINGS]
             return any(more)
 
-        if await self.engine.read(
-            lambda tx: all(item.end_of_slice(tx, now - item.lag, 0) is None for item in _COUNTINGS)
-        ):
+        ends = await self.engine.read(lambda tx: [item.end_of_slice(tx, now - item.lag, 0) for item in _COUNTINGS])
+        if not any(ends):
             return False  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(work, large=True)
 
     async def of(
         self, account_id: str, since: int, hourly: int | None = None, compared: int | None = None
     ) -> AccountStatistics:
-        """Everything counted for an account since the hour of that time, up to this moment, and the queue by pool.
-
-        Before the time `hourly` not by hour but by day (UTC). With `compared` also the period from then on that is as
-        long, if the whole period is kept.
-        """
+        """Return the counts since that hour; before `hourly` by day; with `compared` also the period before."""
         by_hour, earlier = since if hourly is None else hourly, since if compared is None else compared
         hours = _Hours(since // HOUR, by_hour // HOUR, earlier // HOUR, self.env.now() // HOUR)
         return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.env.now()), account_id)
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
-        """The outcomes of an account's recipients since the day of that time, up to this moment."""
         return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
 
 
@@ -207,8 +201,6 @@ def counted_until(tx: Tx, kind: str) -> str:
 
 
 class _Hours(NamedTuple):
-    """Which hours are read, since 1970."""
-
     since: int
     hourly: int
     compared: int
@@ -216,7 +208,6 @@ class _Hours(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """The last hour of the period before."""
         return self.compared + self.now - self.since
 
 

@@ -1,6 +1,7 @@
 """The suppression lists: the addresses an account no longer sends to, in their key form.
 
-A list is shown together with those who have unsubscribed (see `unsubscriptions.py`), who still get other messages.
+A list is shown together with those who have unsubscribed from a tag or template. An address gets no message of a list
+that it has unsubscribed from, until the entry is removed.
 """
 
 import time
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 
 from appliance.errors import Code, Refused
 from appliance.model.dashboard import SuppressionFilter
-from appliance.model.mail import Suppression, SuppressionOrigin
+from appliance.model.mail import NewMessage, Suppression, SuppressionOrigin, lists_of
 from appliance.store.body_parts import SUPPRESSION, add, check_room
-from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, first, rows
+from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run, transaction
 
 SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
 _SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -43,7 +44,6 @@ _AMONG = Bulk("SELECT account_id, address FROM suppressions WHERE (account_id, a
 
 
 def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
-    """Those of these accounts and addresses that are listed."""
     return set(_AMONG.run(tx, addresses))
 
 
@@ -81,8 +81,10 @@ class Suppressions(StorePart):
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
-    async def add_all(
+    @transaction
+    def add_all(
         self,
+        tx: Tx,
         account_id: str,
         entries: Sequence[tuple[str, str]],
         origin: SuppressionOrigin,
@@ -91,14 +93,10 @@ class Suppressions(StorePart):
     ) -> int:
         """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
         shared = {"account_id": account_id, "now": self.env.now(), "origin": origin.value}
-
-        def work(tx: Tx) -> int:
-            known = suppressed(tx, [(account_id, address) for address, _ in entries])
-            for address, reason in entries:
-                suppress(tx, {**shared, "address": address, "reason": reason}, may_store)
-            return len(entries) - len(known)
-
-        return await self.engine.write(work)
+        known = suppressed(tx, [(account_id, address) for address, _ in entries])
+        for address, reason in entries:
+            suppress(tx, {**shared, "address": address, "reason": reason}, may_store)
+        return len(entries) - len(known)
 
     async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
         """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
@@ -108,10 +106,7 @@ class Suppressions(StorePart):
     async def search(
         self, account_id: str, filters: SuppressionFilter, after: str, most: int, after_list: str = ""
     ) -> tuple[list[Suppression], Suppression | None]:
-        """The matching entries of a page, read off the event loop, and where to continue; None at the end of the list.
-
-        The list is read block by block for a bounded time: there may be few or none although the search is not over.
-        """
+        """Return matching entries and where to continue (None at the end), read for a bounded time: maybe none yet."""
 
         def work(tx: Tx) -> tuple[list[Suppression], Suppression | None]:
             results: list[Suppression] = []
@@ -133,15 +128,73 @@ class Suppressions(StorePart):
         return await self.engine.scan(work, account_id)
 
     async def of_address(self, address: str) -> list[tuple[str, Suppression]]:
-        """What is listed of an address, each with the name of the account."""
         results = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))
         return [(name, _entry(*entry)) for name, *entry in results]
 
-    async def remove(self, account_id: str, address: str) -> None:
-        def work(tx: Tx) -> bool:
-            deleted = rows(tx, _DELETE, {"account_id": account_id, "address": address})
-            add(tx, account_id, -SUPPRESSION * len(deleted))
-            return bool(deleted)
-
-        if not await self.engine.write(work):
+    @transaction
+    def remove(self, tx: Tx, account_id: str, address: str) -> None:
+        if not rows(tx, _DELETE, {"account_id": account_id, "address": address}):
             raise Refused(Code.NOT_FOUND, "This address is not suppressed.")
+        add(tx, account_id, -SUPPRESSION)
+
+
+# ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
+
+_LISTS = Bulk("SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})")
+_OF_LIST = "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
+_ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
+_UNSUBSCRIBE = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
+    VALUES (:account_id, :address, :list, :now) ON CONFLICT DO NOTHING"""
+_RESUBSCRIBE = "DELETE FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
+_TAGS = "SELECT tag FROM unsubscribe_tags WHERE account_id = :account_id ORDER BY tag"
+_DELETE_TAGS = "DELETE FROM unsubscribe_tags WHERE account_id = :account_id"
+_ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)} ON CONFLICT DO NOTHING")
+
+
+def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
+    """The recipients of these messages, by id, that have unsubscribed from a list of their message; and from which."""
+    selected = set(_LISTS.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients]))
+    if not selected:
+        return {}
+    return {
+        recipient.id: mail_list
+        for new in news
+        for mail_list in lists_of(new.tags, new.template_alias)
+        for recipient in new.recipients
+        if (new.account_id, recipient.key, mail_list) in selected
+    }
+
+
+def unsubscribe(tx: Tx, account_id: str, mail_list: str, address: str, now: int) -> bool:
+    row = {"account_id": account_id, "list": mail_list, "address": address, "now": now}
+    if first(tx, _ACCOUNT, row) is None or not changed(tx, _UNSUBSCRIBE, row):
+        return False
+    add(tx, account_id, SUPPRESSION)
+    return True
+
+
+class Unsubscriptions(StorePart):
+    async def add(self, account_id: str, mail_list: str, address: str) -> bool:
+        """Unsubscribe an address; False where it was already, or where there is no such account any more."""
+        row = {"account_id": account_id, "list": mail_list, "address": address}
+        if await self.engine.rows(_OF_LIST, row):  # repeated posts to a link write once
+            return False
+        return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.env.now()))
+
+    @transaction
+    def remove(self, tx: Tx, account_id: str, mail_list: str, address: str) -> None:
+        row = {"account_id": account_id, "list": mail_list, "address": address}
+        if not changed(tx, _RESUBSCRIBE, row):
+            raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
+        add(tx, account_id, -SUPPRESSION)
+
+    # ---- tags whose messages get a link
+
+    async def tags(self, account_id: str) -> list[str]:
+        return await self.engine.all(str, _TAGS, {"account_id": account_id})
+
+    @transaction
+    def replace_tags(self, tx: Tx, account_id: str, tags: Sequence[str]) -> None:
+        """Have messages with these tags get links to unsubscribe, and no others."""
+        run(tx, _DELETE_TAGS, {"account_id": account_id})
+        _ADD_TAGS.run(tx, [(account_id, tag) for tag in tags])

@@ -104,11 +104,7 @@ class Templates(StorePart):
 
 
 def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
-    """The first rows, and whether there are more.
-
-    One at least, and no more of them than PAGE_CHARACTERS allow: a hundred large ones would take the event loop half a
-    second to read and to write.
-    """
+    """Return the first rows, no more than PAGE_CHARACTERS but at least one, and whether more follow."""
     page: list[Stored] = []
     characters = 0
     with closing(cursor):  # one that is left half-read would keep the log from being checkpointed

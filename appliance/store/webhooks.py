@@ -26,7 +26,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     ping_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -53,22 +53,18 @@ class WebhookStore(StorePart):
         return await self.engine.read(lambda tx: existing_webhook(tx, account_id))
 
     async def by_id(self, webhook_id: str) -> Webhook | None:
-        """A webhook, unless it has been deleted."""
         return await self.engine.one(_webhook, _BY_ID, {"id": webhook_id})
 
-    async def save(
-        self, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
+    @transaction
+    def save(
+        self, tx: Tx, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
     ) -> tuple[Webhook, bool]:
         """Change the account's webhook, or make one with this id and secret; with whether it was made."""
         row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.env.now()}
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}
-
-        def work(tx: Tx) -> tuple[Webhook, bool]:
-            changed = one(tx, _webhook, _UPDATE, row)
-            return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
-
-        return await self.engine.write(work)
+        changed = one(tx, _webhook, _UPDATE, row)
+        return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
 
     async def replace_secret(self, webhook: Webhook, secret: SealedSecret) -> None:
         row = {"account_id": webhook.account_id, "id": webhook.id, "now": self.env.now()}
@@ -82,10 +78,7 @@ class WebhookStore(StorePart):
 
 
 # ---- steps of a transaction
-
-
 def existing_webhook(tx: Tx, account_id: str) -> Webhook:
-    """Return the webhook of an account; raise Refused without one."""
     webhook = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
     if webhook is None:
         raise _none()
@@ -93,7 +86,6 @@ def existing_webhook(tx: Tx, account_id: str) -> Webhook:
 
 
 def enabled_webhook(tx: Tx, account_id: str) -> Webhook:
-    """The same, refused also when nothing may be posted to it."""
     webhook = existing_webhook(tx, account_id)
     if not webhook.enabled:
         raise Refused(Code.CONFLICT, "The webhook is disabled, so nothing is posted to it. Enable it first.")
@@ -165,10 +157,7 @@ _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
 
 
 def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
-    """Write the posts of events whose account wants them, as a step of the transaction that writes the events.
-
-    An event is a row of its table. Returned are the accounts that have something to be posted now.
-    """
+    """Write the posts of these rows of `events` whose account wants them; return the accounts with new posts."""
     if not events:
         return set()
     selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
@@ -187,8 +176,6 @@ def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
 
 
 class WaitingLane(NamedTuple):
-    """A lane in which something waits."""
-
     lane: Lane
     proven: bool  # its receiver
     first_due: int
@@ -204,7 +191,6 @@ class WebhookPosts(StorePart):
     _new: set[str] = field(default_factory=set)
 
     def add_new(self, accounts: Iterable[str]) -> None:
-        """Posts of these accounts have been committed."""
         self._new.update(accounts)
         self._wake.set()
 
@@ -213,23 +199,18 @@ class WebhookPosts(StorePart):
         return bool(self._new)
 
     def take_new(self) -> set[str]:
-        """The accounts with posts committed since the last call."""
         accounts = set(self._new)
         self._new.clear()
         return accounts
 
     async def wait_for_new(self, seconds: float) -> None:
-        """Return after `seconds`, or as soon as there are new posts or `wake` is called."""
         await self._wake.wait(seconds)
 
     def wake(self) -> None:
         self._wake.set()
 
     async def lanes(self) -> tuple[list[WaitingLane], float]:
-        """Every lane in which something waits; and the scan's seconds.
-
-        These are without the wait for a connection, which tells nothing of how much there was to scan.
-        """
+        """Return every lane with waiting posts, and the scan's seconds without the wait for a connection."""
 
         def scan(tx: Tx) -> tuple[list[WaitingLane], float]:
             began = perf_counter()
@@ -326,25 +307,21 @@ class WebhookHistory(StorePart):
     posts: WebhookPosts
 
     async def page(
-        self, account_id: str, message_id: str | None, before: str | None, most: int
+        self, account_id: str, message_id: str | None, before: str | None, most: int, *, off_loop: bool = False
     ) -> list[WebhookDelivery]:
-        """Posts of an account, or of one of its messages, the newest first, from the one before `before`."""
-        return await self.engine.read(lambda tx: _page(tx, account_id, message_id, before, most))
-
-    async def page_off_loop(
-        self, account_id: str, message_id: str | None, before: str | None, most: int
-    ) -> list[WebhookDelivery]:
-        """The same, read on a thread: each post has kilobytes of request and response."""
-        return await self.engine.scan(lambda tx: _page(tx, account_id, message_id, before, most), account_id)
+        """Return posts of an account, or of one of its messages, newest first. Many have megabytes: read `off_loop`."""
+        bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
+        query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
+        if off_loop:
+            results = await self.engine.scan(lambda tx: rows(tx, query, bindings), account_id)
+        else:
+            results = await self.engine.rows(query, bindings)
+        return [_delivery(*row) for row in results]
 
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
     ) -> tuple[list[WebhookDelivery], str | None]:
-        """Posts of this status and type, the newest first, and where to continue; None at the end of the log.
-
-        The log is read off the event loop, block by block, for a bounded time: there may be few or none although the
-        search is not over.
-        """
+        """Return matching posts, newest first, and where to continue (None at the end), read for a bounded time."""
         bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
         return await self.engine.scan(
             lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
@@ -361,12 +338,6 @@ class WebhookHistory(StorePart):
         delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
-
-
-def _page(tx: Tx, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
-    bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
-    query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-    return [_delivery(*row) for row in rows(tx, query, bindings)]
 
 
 def _search(
@@ -427,6 +398,6 @@ def _insert(
 
 
 def _delivery(*row: Any) -> WebhookDelivery:
-    values = list(row)
-    values[6], values[7], values[9] = Trigger(row[6]), PostStatus(row[7]), bytes(row[9])
-    return WebhookDelivery(*values)
+    *event, cause, status, attempt, body, response_status, response_body, error, taken, created, attempted, due = row
+    result = response_status, response_body, error, taken, created, attempted, due
+    return WebhookDelivery(*(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result))

@@ -9,6 +9,7 @@ SHA-256 of a password leaves this module, which is also all that the store has.
 import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Final
 
 import pybase64
 
@@ -18,8 +19,18 @@ from appliance.message.addresses import Address
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.store.access import sha256
-from appliance.submission import limits, replies
+from appliance.submission import replies
 from appliance.submission.replies import Rejected
+
+# Octets of a line with its CRLF.
+COMMAND_LINE: Final = 512  # RFC 5321 4.5.3.1.4
+# With SIZE, BODY, SMTPUTF8, AUTH, RET and ENVID: RFC 1870, 6152, 6531, 4954, 3461.
+MAIL_LINE: Final = COMMAND_LINE + 26 + 17 + 10 + 500 + 8 + 107
+RCPT_LINE: Final = COMMAND_LINE + 28 + 500  # with NOTIFY and ORCPT, RFC 3461
+ENVELOPE_ID: Final = 100  # characters of ENVID, RFC 3461 4.4
+ORIGINAL_RECIPIENT: Final = 500  # characters of ORCPT, RFC 3461 4.2
+AUTH_LINE: Final = 12_288  # an AUTH command or a response to its challenge, RFC 4954 4
+SKIPPED_LINE: Final = 64 * 1024  # of one overlong line, dropped before the session ends
 
 # Forbidden in commands: C0, DEL, and the C1 controls in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -30,7 +41,7 @@ _XTEXT_OCTET = re.compile(r"\+([0-9A-F]{2})")
 _ADDRESS_TYPE = re.compile(r"[A-Za-z0-9!#$%&'*+/?^_`{|}~-]+")  # an atom
 _PATH = re.compile(r" ?<([^<>]*)>(?: (.*))?")
 _CHUNK = re.compile(r"([0-9]{1,20})(?: (LAST))?", re.IGNORECASE)
-_LINES = {b"MAIL ": limits.MAIL_LINE, b"RCPT ": limits.RCPT_LINE}  # longer because of parameters
+_LINES = {b"MAIL ": MAIL_LINE, b"RCPT ": RCPT_LINE}  # longer because of parameters
 
 
 class InputBuffer:
@@ -44,7 +55,6 @@ class InputBuffer:
         self.data = self.data + data if self.data else data
 
     def take(self) -> bytes:
-        """Remove and return all input."""
         data, self.data = self.data, b""
         return data
 
@@ -57,10 +67,10 @@ class InputBuffer:
         end = self.data.find(b"\n") + 1
         if not end:
             self._skipped += len(self.take())
-            if self._skipped > limits.SKIPPED_LINE:
+            if self._skipped > SKIPPED_LINE:
                 raise Rejected(replies.LINE_TOO_LONG, final=True)
             return None
-        too_long = self._skipped > 0 or (end > limits.COMMAND_LINE and end > self._limit(auth=auth))
+        too_long = self._skipped > 0 or (end > COMMAND_LINE and end > self._limit(auth=auth))
         line, self.data, self._skipped = self.data[:end], self.data[end:], 0
         if too_long:
             raise Rejected(replies.LINE_TOO_LONG)
@@ -71,12 +81,11 @@ class InputBuffer:
     def _limit(self, *, auth: bool) -> int:
         verb = self.data[:5].upper()
         if auth or verb == b"AUTH ":
-            return limits.AUTH_LINE
-        return _LINES.get(verb, limits.COMMAND_LINE)
+            return AUTH_LINE
+        return _LINES.get(verb, COMMAND_LINE)
 
 
 def parse(line: bytes) -> tuple[str, str]:
-    """Return the verb in upper case, and the argument."""
     # RFC 5321 4.1.1: trailing white space is not significant; a tab is still a control character.
     line = line.rstrip(b" ")
     try:
@@ -106,7 +115,6 @@ def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
 
 
 def rcpt_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
-    """Return the address and the parameters of RCPT; only those of RFC 3461 exist."""
     address, parameters = _path(argument, "TO:", replies.SYNTAX_RCPT)
     if not address:
         raise Rejected(replies.SYNTAX_RCPT)
@@ -159,7 +167,7 @@ def _check_dsn_parameter(name: str, value: str | None) -> None:
     if name == "RET":
         if (value or "").upper() not in ("FULL", "HDRS"):
             raise Rejected(replies.BAD_RET)
-    elif value is None or len(value) > limits.ENVELOPE_ID or _decoded(value) is None:
+    elif value is None or len(value) > ENVELOPE_ID or _decoded(value) is None:
         raise Rejected(replies.BAD_ENVID)
 
 
@@ -187,7 +195,7 @@ def _original(value: str | None, *, utf8: bool) -> str:
     if utf8 and kind.lower() == "utf-8":
         encoded = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in encoded)
     address = _decoded(encoded)
-    if len(kind) + 1 + len(encoded) > limits.ORIGINAL_RECIPIENT or not _ADDRESS_TYPE.fullmatch(kind) or address is None:
+    if len(kind) + 1 + len(encoded) > ORIGINAL_RECIPIENT or not _ADDRESS_TYPE.fullmatch(kind) or address is None:
         raise Rejected(replies.BAD_ORCPT)
     return f"{kind};{address}"
 
@@ -201,7 +209,6 @@ def _decoded(text: str) -> str | None:
 
 
 def chunk(argument: str) -> tuple[int, bool]:
-    """Return the size of a BDAT chunk, and whether it is the last (RFC 3030 2)."""
     match = _CHUNK.fullmatch(argument)
     if match is None:
         # The length of the content that follows is unknown.
@@ -213,7 +220,6 @@ def chunk(argument: str) -> tuple[int, bool]:
 
 
 def parse_address(text: str, field: str = "RCPT TO") -> Address:
-    """Parse an envelope address, with the parser of the HTTP API."""
     code = "553 5.1.3" if field == "RCPT TO" else "553 5.1.7"
     if " " in text and not text.startswith('"'):
         raise Rejected(replies.reply(code, f"{field}: an address must not contain a space"))
@@ -236,7 +242,6 @@ AuthExchange = Generator[bytes, str, Login]  # yields challenges, receives decod
 
 
 def begin_login(argument: str) -> tuple[AuthExchange, bytes | Login]:
-    """Start an AUTH exchange; return it with the first challenge, or the result of the initial response."""
     name, _, response = argument.partition(" ")
     if not name or " " in response:
         raise Rejected(replies.SYNTAX_AUTH)
@@ -248,7 +253,6 @@ def begin_login(argument: str) -> tuple[AuthExchange, bytes | Login]:
 
 
 def continue_login(exchange: AuthExchange, response: str) -> bytes | Login:
-    """Return the next challenge or the login, given a base64 response."""
     if response == "*":
         raise Rejected(replies.LOGIN_ABORTED)
     try:

@@ -1,9 +1,8 @@
 """One SMTP connection: moves bytes between the client and `protocol.py`, runs its actions, and enforces deadlines.
 
-This file is the fence around aiosmtpd (written against 1.4.6). `aiosmtpd.smtp.SMTP` is only the base class: every
-method that asyncio calls is overridden, so none of its code runs. Its own loop costs 1.6 ms per message and 3.2 ms per
-connection on trio-asyncio, tells clients about internal errors, and lets a client that disconnects cancel the storing
-of its message. A test fails when an asyncio callback is not overridden, or when aiosmtpd uses a name defined here.
+This file is the fence around aiosmtpd (written against 1.4.6). `aiosmtpd.smtp.SMTP` is only the base class, and every
+callback is overridden, by test: its own loop costs 1.6 ms per message and 3.2 ms per connection on trio-asyncio, tells
+clients about internal errors, and lets a client that disconnects cancel the storing of its message.
 
 asyncio calls the session when data arrives, and replies leave within that call. Only slow actions run in the session's
 Trio task (`run`), which nothing but the end of the program cancels.
@@ -13,7 +12,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import trio
 from aiosmtpd.smtp import SMTP
@@ -22,18 +21,24 @@ from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, PublicError
 from appliance.model.accounts import Caller
 from appliance.net.connection_server import ConnectionTable
-from appliance.submission import limits, replies
-from appliance.submission.actions import Action, FindCaller, FindRecipient, Logins, Phase, PlainAction, Submit
+from appliance.submission import replies
+from appliance.submission.content import Action, FindCaller, FindRecipient, Logins, Phase, PlainAction, Submit
 from appliance.submission.loop import run_coroutine
 from appliance.submission.protocol import SmtpProtocol
 from appliance.telemetry.log import Log
 from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
 
-_TLS_TIMEOUTS: dict[str, Any] = {
-    "ssl_handshake_timeout": limits.TLS_HANDSHAKE,
-    "ssl_shutdown_timeout": limits.TLS_SHUTDOWN,
-}
+READ_AHEAD: Final = 64 * 1024  # octets read while a message is being stored
+SLOW_START: Final = 10.0  # seconds before the rate is checked
+MIN_CONTENT_RATE: Final = 500  # octets per second of a message after SLOW_START
+TURN_PAUSE: Final = 0.005  # seconds between two turns of one client
+# Seconds; the timeouts of commands, messages and sessions are settings.
+WRITE_TIMEOUT: Final = 30.0  # for a client that does not read its replies
+REPLY_LINGER: Final = 2.0  # for reading input after the last reply, so that no reset destroys it
+STOPPING_LINGER: Final = 0.3  # the same during shutdown
+TLS_HANDSHAKE: Final = 10.0
+_TLS_TIMEOUTS: dict[str, Any] = {"ssl_handshake_timeout": TLS_HANDSHAKE, "ssl_shutdown_timeout": 2.0}
 
 
 class SmtpSession(SMTP):
@@ -109,7 +114,7 @@ class SmtpSession(SMTP):
     def pause_writing(self) -> None:
         """The client does not read its replies: stop reading from it."""
         self._blocked = True
-        self._due = trio.current_time() + limits.WRITE_TIMEOUT
+        self._due = trio.current_time() + WRITE_TIMEOUT
         self._pause()
 
     def resume_writing(self) -> None:
@@ -128,7 +133,6 @@ class SmtpSession(SMTP):
         return self.transport is not None
 
     async def run(self) -> None:
-        """Run the protocol's actions until the connection is lost."""
         try:
             while not self._lost:
                 await self._wakeup.wait()
@@ -157,8 +161,8 @@ class SmtpSession(SMTP):
             if now >= self._due and self.transport is not None:
                 self.transport.abort()
             return
-        content, seconds = self._protocol.content, now - self._phase_began - limits.SLOW_START
-        is_slow = self._phase is Phase.CONTENT and content and content.size < limits.MIN_CONTENT_RATE * seconds
+        content, seconds = self._protocol.content, now - self._phase_began - SLOW_START
+        is_slow = self._phase is Phase.CONTENT and content and content.size < MIN_CONTENT_RATE * seconds
         if now >= self._due or is_slow:
             self._end(replies.TOO_SLOW)
         elif self._phase is Phase.COMMAND and now >= self._began + self._settings.session_timeout:
@@ -180,7 +184,7 @@ class SmtpSession(SMTP):
                 REFUSALS.add((self._way, Code.UNAUTHORIZED))
                 self._protocol.login_failed(too_many=refused.retry_after is not None)
             elif action is PlainAction.YIELD:
-                await trio.sleep(limits.TURN_PAUSE)
+                await trio.sleep(TURN_PAUSE)
                 self._protocol.resume()
             elif not await self._start_tls():
                 return
@@ -243,7 +247,6 @@ class SmtpSession(SMTP):
     # ---- between the protocol and the transport
 
     def _begin(self, action: Action | None) -> None:
-        """Write the replies, and hand the action, if any, to `run`."""
         if action is PlainAction.START_TLS:
             # Before the client can read the reply: its next bytes belong to TLS.
             self._awaits_tls = True
@@ -252,11 +255,10 @@ class SmtpSession(SMTP):
         if action is not None:
             self._action = action
             self._wakeup.set()
-        elif self._phase is Phase.ACTION and len(self._protocol.input.data) > limits.READ_AHEAD:
+        elif self._phase is Phase.ACTION and len(self._protocol.input.data) > READ_AHEAD:
             self._pause()
 
     def _flush(self) -> None:
-        """Write the replies, and set the deadline of the phase."""
         protocol, transport = self._protocol, self.transport
         wrote = bool(protocol.out)
         if wrote:
@@ -295,7 +297,7 @@ class SmtpSession(SMTP):
         else:
             transport.write_eof()
             self._resume()
-        linger = limits.STOPPING_LINGER if self._protocol.stopping else limits.REPLY_LINGER
+        linger = STOPPING_LINGER if self._protocol.stopping else REPLY_LINGER
         self._abort_timer = self.loop.call_later(linger, transport.abort)
 
     def _end(self, last_reply: bytes) -> None:

@@ -1,26 +1,110 @@
-"""One message being received: its envelope, its content from DATA or BDAT, and the memory it uses. No I/O.
+"""One message being received: its envelope, its content from DATA or BDAT, and its memory. No I/O.
+
+The first half is the interface between the SMTP protocol and the rest of the program: backend calls, actions, phases.
 
 Only CRLF.CRLF ends DATA. Anything else that another server might take for an end or a line is content, for which intake
 refuses the message: nothing after a smuggled end is ever read as a command.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import chain
+from typing import Final
 
 from appliance.concurrency.fair_share import MemoryBudget
-from appliance.errors import PublicError
-from appliance.message.addresses import Address
+from appliance.errors import PublicError, Refused
+from appliance.message.addresses import Address, cost_of_address
 from appliance.message.characters import joined, replaced
-from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
-from appliance.submission import commands, limits, replies
-from appliance.submission.actions import Backend, FindRecipient
+from appliance.submission import commands, replies
+from appliance.submission.commands import Login, MailParameters
 from appliance.submission.replies import Rejected
 
-END = b"\r\n.\r\n"
-AT_ONCE = 8 * 1024  # octets copied in one step
+END: Final = b"\r\n.\r\n"
+AT_ONCE: Final = 8 * 1024  # octets copied in one step
+# Octets on the wire: a dot-stuffed line is at least four octets long, one of them the dot.
+DATA_OCTETS: Final = MESSAGE_SIZE + MESSAGE_SIZE // 3 + 1
+RCPT_COMMANDS: Final = 1_000  # in one transaction, accepted or not
+ADDRESS_COST: Final = 300  # estimated microseconds; more expensive addresses are parsed on a worker thread
+
+
+@dataclass(frozen=True, slots=True)
+class Logins:
+    """How clients of a listener log in; the first two do not block."""
+
+    known_caller: Callable[[Login], Caller | None]  # the cached caller
+    admit: Callable[[Caller], bool]  # count this connection for the credential; False: too many
+    find_caller: Callable[[Login], Awaitable[Caller | None]]  # None: wrong or revoked
+    wrong_login: Callable[[str], Awaitable[Refused]]  # count a failure of this address; returns after a delay
+    plaintext: bool = False  # also without TLS
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The functions that the protocol and its driver call, and in which listeners differ.
+
+    With `logins` a message requires a caller; otherwise AUTH is not offered and callers are None. The first two do not
+    block.
+    """
+
+    check_sender: Callable[[Caller | None, str, bool], str]  # address, SMTPUTF8; returns the stored form
+    check_recipient: Callable[[Caller | None, str], "Address | FindRecipient"]  # raises Rejected
+    find_recipient: Callable[["FindRecipient"], Awaitable[Address | Rejected | PublicError]]
+    submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
+    most_recipients: int  # per message
+    logins: Logins | None = None
+    owner: str = ""  # owns the memory of messages without a caller
+    dsn: bool = False  # offers delivery status notifications (RFC 3461)
+
+
+class PlainAction(Enum):
+    START_TLS = auto()  # do the TLS handshake; then call `secured`
+    WRONG_LOGIN = auto()  # count the failed login, and wait; then call `login_failed`
+    YIELD = auto()  # let other connections run; then call `resume`
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Store this message; then call `submitted`."""
+
+    caller: Caller | None
+    sender: str
+    recipients: tuple[str, ...]
+    content: Callable[[], bytes]  # call once, and not on the event loop if large
+    size: int  # octets on the wire
+    secure: bool  # received over TLS
+    dsn: Mapping[str, DsnRequest] | None = None  # requested notifications by recipient key
+    login: Login | None = None  # of the session
+
+
+@dataclass(frozen=True, slots=True)
+class FindRecipient:
+    owner: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindCaller:
+    """Look up the account of a login; then call `caller_found`."""
+
+    login: Login
+    mail: tuple[str, MailParameters] | None = None  # the sender and its parameters for MAIL; None for AUTH
+
+
+Action = PlainAction | Submit | FindRecipient | FindCaller
+
+
+class Phase(Enum):
+    COMMAND = auto()
+    CONTENT = auto()
+    ACTION = auto()
+    OVER = auto()
+
+
+# ---- content
 
 
 class DataContent:
@@ -40,7 +124,7 @@ class DataContent:
         end = self._held.find(END, self._searched)
         if end < 0:
             self._searched = max(0, len(self._held) - len(END) + 1)
-            if self.refusal or self.size > limits.DATA_OCTETS:
+            if self.refusal or self.size > DATA_OCTETS:
                 self.discard(replies.TOO_LARGE)
             return None
         rest = bytes(self._held[end + len(END) :])
@@ -64,8 +148,6 @@ class DataContent:
 
 
 class ChunkedContent:
-    """The content of BDAT commands (RFC 3030)."""
-
     def __init__(self) -> None:
         self._held = bytearray()
         self._awaited = 0  # missing octets of the current chunk
@@ -104,12 +186,7 @@ class IncomingTransaction:
     """From MAIL to the end of the message: the envelope, and the memory of the content."""
 
     def __init__(
-        self,
-        backend: Backend,
-        caller: Caller | None,
-        sender: str,
-        budget: MemoryBudget,
-        parameters: commands.MailParameters,
+        self, backend: Backend, caller: Caller | None, sender: str, budget: MemoryBudget, parameters: MailParameters
     ) -> None:
         self._utf8 = "SMTPUTF8" in parameters
         self.sender = backend.check_sender(caller, sender, self._utf8)
@@ -126,11 +203,10 @@ class IncomingTransaction:
         self._memory = 0
 
     def rcpt(self, argument: str) -> bytes | FindRecipient:
-        """Return the reply to RCPT, or the action that it needs first."""
         if self.chunks is not None:
             raise Rejected(replies.NOT_AMONG_CHUNKS)
         self._rcpts += 1
-        if self._rcpts > limits.RCPT_COMMANDS:
+        if self._rcpts > RCPT_COMMANDS:
             raise Rejected(replies.TOO_MUCH_JUNK, final=True)
         text, parameters = commands.rcpt_path(argument, dsn=self._backend.dsn)
         if not (self._utf8 or text.isascii()):
@@ -153,7 +229,6 @@ class IncomingTransaction:
         return replies.RECIPIENT_OK
 
     def take_memory(self, content: DataContent | ChunkedContent, octets: int) -> None:
-        """Reserve memory for new content, or discard the content."""
         if self._budget.try_take(self._owner, octets):
             self._memory += octets
         else:
@@ -186,7 +261,6 @@ def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender
 
 
 def any_recipient(caller: Caller | None, text: str) -> Address | FindRecipient:
-    """Accept any address; expensive ones are parsed off the event loop."""
-    if of_address(text) <= limits.ADDRESS_COST:
+    if cost_of_address(text) <= ADDRESS_COST:
         return commands.parse_address(text)
     return FindRecipient(caller.account_id if caller else "", text)

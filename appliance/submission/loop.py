@@ -1,11 +1,9 @@
 """trio-asyncio's event loop, tuned for SMTP: batched callbacks, directly attached sockets, logged errors.
 
-This file is the fence around trio-asyncio (written against 0.16.0). It uses `open_loop` and the loop's timers,
-transports and TLS, which are asyncio's. It uses no asyncio tasks: since Python 3.14 they fail on a loop that asyncio
-does not run itself. `run_coroutine` runs an asyncio coroutine in a Trio task instead.
+This file is the fence around trio-asyncio (written against 0.16.0). It uses no asyncio tasks: since Python 3.14 they
+fail on a loop that asyncio does not run itself. `run_coroutine` runs an asyncio coroutine in a Trio task instead.
 
-Four internals are replaced or called directly, because there is no public way. `tests/submission/test_loop.py` fails
-when one of them moves:
+Four internals have no public equivalent. `tests/submission/test_loop.py` fails when one of them moves:
 
 - `_main_loop_one` runs one callback per turn of Trio's scheduler. A connection needs four, a handshake many more: with
   twenty busy clients a new one waited 40 ms for its greeting. Ours runs all queued callbacks, as asyncio does.
@@ -16,14 +14,18 @@ when one of them moves:
   sessions use no context variables.
 - `_make_socket_transport` is what `connect_accepted_socket` calls without TLS. Calling it directly saves a task and two
   futures, 0.8 ms per connection.
+
+trio-asyncio 0.16.0 derives classes from two names of asyncio that Python 3.14 removed, and the appliance uses neither
+class. `_removed_names` adds the names during the import. Delete it once trio-asyncio supports Python 3.14.
 """
 
 import asyncio
+import asyncio.events
 import select
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, Final, TypeVar, cast
 
@@ -39,8 +41,27 @@ log = get_logger("submission")
 T = TypeVar("T")
 
 
+@contextmanager
+def _removed_names() -> Iterator[None]:
+    replacements = (
+        (asyncio.events, "BaseDefaultEventLoopPolicy", getattr(asyncio.events, "_BaseDefaultEventLoopPolicy", object)),
+        (asyncio, "AbstractChildWatcher", object),
+    )
+    missing = [(module, name, base) for module, name, base in replacements if not hasattr(module, name)]
+    for module, name, base in missing:
+        setattr(module, name, base)
+    try:
+        yield
+    finally:
+        for module, name, _ in missing:
+            delattr(module, name)
+
+
+with _removed_names():
+    from trio_asyncio import open_loop as open_loop
+
+
 def prepare(loop: Any) -> None:
-    """Replace parts of a new loop; trio-asyncio has no types."""
     loop.set_exception_handler(_log_error)
     _read_by_callbacks(loop)
     run_one = loop._main_loop_one
@@ -63,7 +84,6 @@ def prepare(loop: Any) -> None:
 
 
 def attach(loop: Any, protocol: asyncio.Protocol, client: socket.socket) -> None:
-    """Connect an accepted socket to a protocol."""
     client.setblocking(False)
     loop._make_socket_transport(client, protocol)
 

@@ -2,7 +2,7 @@
 
 `connection.py` drives it, and a `Backend` decides what the listener accepts: submission, or feedback (`inbound/`). A
 message needs EHLO, AUTH (under TLS) if clients log in, MAIL, at least one RCPT, then DATA or BDAT. Commands may be
-pipelined (RFC 2920): input is read up to the first command that needs an `Action`, or `limits.COMMANDS_PER_TURN`.
+pipelined (RFC 2920): input is read up to the first command that needs an `Action`, or COMMANDS_PER_TURN.
 
     phase    input is read as                ends with
     COMMAND  command lines, AUTH responses   DATA, BDAT: CONTENT; a command that needs an action: ACTION
@@ -14,17 +14,35 @@ pipelined (RFC 2920): input is read up to the first command that needs an `Actio
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import PublicError
-from appliance.message.addresses import Address
-from appliance.message.cost import of_address
+from appliance.message.addresses import Address, cost_of_address
 from appliance.model.accounts import Caller
-from appliance.submission import commands, limits, replies
-from appliance.submission.actions import Action, Backend, FindCaller, Phase, PlainAction, Submit
+from appliance.submission import commands, replies
 from appliance.submission.commands import AuthExchange, Login, MailParameters
-from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
+from appliance.submission.content import (
+    ADDRESS_COST,
+    Action,
+    Backend,
+    ChunkedContent,
+    DataContent,
+    FindCaller,
+    IncomingTransaction,
+    Phase,
+    PlainAction,
+    Submit,
+)
 from appliance.submission.replies import Rejected
+
+EHLO_NAME: Final = 255  # octets, RFC 5321 4.5.3.1.2
+MAX_ERRORS: Final = 20  # 5xx replies since the last accepted message
+MAX_JUNK_COMMANDS: Final = 100  # commands without progress since the last accepted message
+SMALL_CHUNK: Final = 1_024  # octets; a smaller BDAT counts as a junk command
+LOGIN_FAILURES: Final = 3  # on one connection
+COMMANDS_PER_TURN: Final = 50  # before other connections run: about a millisecond of the event loop
+COSTLY_SENDER: Final = 20  # commands that an expensive sender address counts for
 
 Result = bytes | Action | None  # the reply to a command, or the action it needs first; None: replied
 
@@ -51,7 +69,6 @@ class SmtpProtocol:
         self._reset(secure=secure)
 
     def _reset(self, *, secure: bool) -> None:
-        """Reset the session after STARTTLS (RFC 3207 4.2)."""
         self.secure = secure
         self._may_login = self._logins is not None and (secure or self._logins.plaintext)
         self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
@@ -68,7 +85,6 @@ class SmtpProtocol:
         return self.proceed()
 
     def proceed(self) -> Action | None:
-        """Read up to the first command that needs an action."""
         action = self._read()
         if action is not None:
             self.phase = Phase.ACTION
@@ -108,7 +124,7 @@ class SmtpProtocol:
         """`too_many`: the client's address is blocked for failures on all its connections."""
         self._login_failures += 1
         self.resume()
-        if too_many or self._login_failures >= limits.LOGIN_FAILURES:
+        if too_many or self._login_failures >= LOGIN_FAILURES:
             self.end(replies.TOO_MANY_FAILURES)
         else:
             self._counted(replies.WRONG_LOGIN)
@@ -166,7 +182,7 @@ class SmtpProtocol:
                 action = self._read_content()
             elif not (self._takes_commands() and self.input.has_line(auth=self._exchange is not None)):
                 break
-            elif self._turn >= limits.COMMANDS_PER_TURN:
+            elif self._turn >= COMMANDS_PER_TURN:
                 action = PlainAction.YIELD
             else:
                 self._turn += 1
@@ -209,17 +225,17 @@ class SmtpProtocol:
         self.out.append(reply)
         if reply.startswith(b"5"):
             self._errors += 1
-            if self._errors >= limits.MAX_ERRORS:
+            if self._errors >= MAX_ERRORS:
                 self.end(replies.TOO_MANY_ERRORS)
         else:
             self._junk += 1
-            if self._junk >= limits.MAX_JUNK_COMMANDS:
+            if self._junk >= MAX_JUNK_COMMANDS:
                 self.end(replies.TOO_MUCH_JUNK)
 
     # ---- the session
 
     def _hello(self, name: str, *, extended: bool) -> None:
-        if not 0 < len(name) <= limits.EHLO_NAME:
+        if not 0 < len(name) <= EHLO_NAME:
             raise Rejected(replies.SYNTAX_NAME)
         self._greeted, self._extended = True, extended
         self._end_transaction()
@@ -282,8 +298,8 @@ class SmtpProtocol:
         if self._transaction is not None:
             raise Rejected(replies.MAIL_TWICE)
         sender, parameters = commands.mail_path(argument, dsn=self.backend.dsn)
-        if of_address(sender) > limits.ADDRESS_COST:
-            self._turn += limits.COSTLY_SENDER
+        if cost_of_address(sender) > ADDRESS_COST:
+            self._turn += COSTLY_SENDER
         if self._login is None:
             return self._begin_transaction(None, sender, parameters)
         # Look the caller up for each message: a session may outlive its credential.
@@ -365,7 +381,7 @@ class SmtpProtocol:
             envelope = transaction.caller, transaction.sender, to
             self._submitting = True
             return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn, self._login)
-        elif content.announced < limits.SMALL_CHUNK:
+        elif content.announced < SMALL_CHUNK:
             self._counted(replies.CHUNK_ACCEPTED)
         else:
             self.out.append(replies.CHUNK_ACCEPTED)

@@ -10,8 +10,6 @@ TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 53
 
 
 class Rejected(Exception):
-    """Reject a command with `reply`; a `final` one ends the session."""
-
     def __init__(self, reply: bytes, *, final: bool = False) -> None:
         super().__init__(reply)
         self.reply = reply
@@ -25,12 +23,10 @@ def reply(code: str, text: str) -> bytes:
 
 
 def refusal(refused: PublicError) -> bytes:
-    """Return the SMTP code and text of a refusal."""
     return reply(refused.code.smtp, refused.text)
 
 
 def queued(message_id: str) -> bytes:
-    """Return the reply to a message on disk."""
     return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
 
 

@@ -23,19 +23,17 @@ from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
-from appliance.intake.services import IntakeServices
+from appliance.intake.accept import IntakeServices
 from appliance.message.addresses import Address
-from appliance.message.cost import of_size
+from appliance.message.characters import cost_of_size
 from appliance.message.limits import RECIPIENTS
 from appliance.model.accounts import Caller
 from appliance.net.connection_server import ConnectionServer, ConnectionTable, KnownNetworks, listen
 from appliance.submission import replies
-from appliance.submission.actions import Backend, FindRecipient, Logins, Submit
 from appliance.submission.commands import parse_address
-from appliance.submission.compat import open_loop
 from appliance.submission.connection import SmtpSession
-from appliance.submission.content import any_recipient, caller_sender
-from appliance.submission.loop import attach, prepare
+from appliance.submission.content import Backend, FindRecipient, Logins, Submit, any_recipient, caller_sender
+from appliance.submission.loop import attach, open_loop, prepare
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.system import memory
@@ -58,8 +56,6 @@ BackendFor = Callable[[str, Callable[[Caller], bool]], Backend]  # from a client
 
 @dataclass(frozen=True, slots=True)
 class SmtpService:
-    """The differences between SMTP services: submission, or feedback."""
-
     way: str  # the service's name in metrics, and its section of the settings
     files: Callable[[Config], Files]  # of the certificate
     memory: int  # bytes for messages being received
@@ -121,7 +117,6 @@ class SmtpServer:
             await session.run()
 
     def _admit(self, session: SmtpSession, address: str, caller: Caller) -> bool:
-        """Count a session by its credential instead of its address."""
         limit = self._settings.max_connections_per_credential
         if not self.table.log_in(session, caller.account_id, caller.idempotency_scope, limit):
             return False
@@ -182,8 +177,6 @@ def load_certificate(config: Config, way: str = "smtp", files: Callable[[Config]
 
 @dataclass(slots=True)
 class Submission:
-    """Submission: authenticated callers send from their own domains to any recipient."""
-
     config: Config
     env: Environment
     services: IntakeServices
@@ -225,7 +218,7 @@ class Submission:
         if caller is None and (caller := await credentials.caller(login.username, login.password_sha256)) is None:
             raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
         request_id = self.env.identifier("req")
-        content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
+        content = await intake.workers.run(caller.account_id, cost_of_size(message.size), message.content)
         submitted = await intake.submit(
             caller, message.sender, message.recipients, content, request_id, secure=message.secure, dsn=message.dsn
         )

@@ -26,8 +26,7 @@ from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.accept import MessageIntake
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.keys.passwords import PasswordHasher
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import PasswordHasher, WebhookSecrets
 from appliance.message.characters import fault_in_line
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, User
 from appliance.model.dashboard import Actor

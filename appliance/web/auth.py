@@ -12,7 +12,7 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.intake.services import CACHED, CACHED_FOR, Credentials
+from appliance.intake.limits import CACHED, CACHED_FOR, Credentials
 from appliance.message.addresses import parse
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, Role, User
 from appliance.model.mail import Message

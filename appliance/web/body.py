@@ -16,8 +16,8 @@ import trio
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, Refused
-from appliance.message.json_faults import explain, find_repeated_key
 from appliance.message.limits import KEY_LENGTH
+from appliance.message.request import explain, find_repeated_key
 
 # A message is briefly in memory twice, as received and as decoded, so it counts twice.
 MEMORY_FACTOR = 2
@@ -171,7 +171,7 @@ def decode_body(body: bytes, kind: type[T]) -> T:
         value = msgspec.json.decode(body, type=kind)
     # Bad UTF-8 raises UnicodeDecodeError and deep nesting RecursionError, which are not DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as fault:
-        raise explain(fault, body, kind) from fault
+        raise explain(fault, body) from fault
     if (repeated := find_repeated_key(body)) is not None:
         raise repeated
     return value

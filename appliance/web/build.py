@@ -6,12 +6,10 @@ import trio
 
 from appliance.config.settings import Config
 from appliance.environment import Environment
-from appliance.intake.services import IntakeServices
+from appliance.intake.accept import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
-from appliance.keys.passwords import PasswordHasher
-from appliance.keys.totp import TotpSecrets
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
 from appliance.store import Store
 from appliance.system import memory
 from appliance.web import openapi, pages, unsubscribe

@@ -15,13 +15,12 @@ import trio
 from appliance.config.settings import HttpSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
-from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
+from appliance.feedback.return_path import UNSUBSCRIBE_PATH
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
-from appliance.intake.receipt import Receipt
-from appliance.message.cost import of_size
+from appliance.message.characters import cost_of_size
 from appliance.message.request import decode
-from appliance.message.schema import SendRequest
+from appliance.message.schema import Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
@@ -181,7 +180,7 @@ class Edge:
         memory, began = self.budgets.of_account(caller.account_id), trio.current_time()
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             size = len(body)
-            request = await self.intake.workers.run(caller.account_id, of_size(size), decode, body)
+            request = await self.intake.workers.run(caller.account_id, cost_of_size(size), decode, body)
             body.clear()  # frees memory: a large message does not fit twice
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, address)

@@ -11,8 +11,7 @@ import trio
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.keys.keyfile import UnsealError
-from appliance.keys.passwords import PasswordHasher, hash_password
-from appliance.keys.totp import TotpSecrets, is_totp_code, plain_code
+from appliance.keys.secrets import PasswordHasher, TotpSecrets, hash_password, is_totp_code, plain_code
 from appliance.model.accounts import User
 from appliance.net.address_policy import site_of
 from appliance.store import Store

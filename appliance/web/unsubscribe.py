@@ -12,7 +12,7 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, PublicError, Refused
-from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH, Unsubscription
+from appliance.feedback.return_path import UNSUBSCRIBE_PATH, Unsubscription
 from appliance.intake.limits import RequestRate
 from appliance.net.address_policy import client_network
 from appliance.telemetry.metrics import UNSUBSCRIBES

@@ -10,7 +10,7 @@ from appliance.config.settings import Config
 from appliance.config.values import is_address
 from appliance.dns.resolver import DnsResolver, Resolver
 from appliance.environment import Environment
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import WebhookSecrets
 from appliance.net.address_policy import Address
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store

@@ -16,7 +16,7 @@ import trio
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.keys.keyfile import UnsealError
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
 from appliance.net.address_policy import Address, Network
 from appliance.net.dial import Dial, Shortage, dial_first

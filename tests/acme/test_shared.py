@@ -21,9 +21,9 @@ from appliance.config.settings import AcmeSettings
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.store import Store
+from appliance.store.installation import ACME_CHORE
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import NodeIdentity
-from appliance.store.shared_certificates import ACME_CHORE
 from appliance.tls.certificate_files import ACME_FILE
 from tests.acme.authority import DIRECTORY, Authority
 from tests.postgresql_server import PostgresServer, empty, postgresql

@@ -24,7 +24,7 @@ from appliance.backup.verify import verify
 from appliance.environment import Environment
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.keys.totp import TotpSecrets
+from appliance.keys.secrets import TotpSecrets
 from appliance.store import FILE_NAME, open_store
 from appliance.store.pools import EVERY
 from appliance.store.sqlite.connection import open_writer

@@ -8,7 +8,7 @@ import trio
 
 from appliance.environment import Environment
 from appliance.keys.keyfile import load_or_create
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import FILE_NAME, open_store
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.keys import secrets
 from tests.cli.shell import Shell
 
 
@@ -11,6 +12,7 @@ from tests.cli.shell import Shell
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
+    monkeypatch.setitem(secrets.ARGON2, "memory_cost", 64)  # hashes that take no time
     return Shell(tmp_path)
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from appliance import __version__
 from appliance.cli import leaves, main
-from appliance.keys.passwords import password_matches
+from appliance.keys.secrets import password_matches
 from appliance.model.accounts import LedgerEntry, Role
 from appliance.store import Store
 from tests.cli.shell import ROOT, Shell, fields, user_of

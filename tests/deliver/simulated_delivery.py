@@ -33,7 +33,7 @@ from appliance.model.accounts import Role
 from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.net.address_policy import Address
 from appliance.store import Store, open_store
-from appliance.store.new_mail import NewMail
+from appliance.store.queue import NewMail
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx
 

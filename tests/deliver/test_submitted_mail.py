@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from appliance.config.values import Share
 from appliance.deliver.preparing import Payloads
-from appliance.feedback.unsubscribe import UnsubscribeLinks
+from appliance.feedback.return_path import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.accounts import Caller, CredentialKind

@@ -11,7 +11,7 @@ import pytest
 from appliance.config.load import parse
 from appliance.errors import Code
 from appliance.message import limits
-from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
+from appliance.message.header_lines import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
 from appliance.model.accounts import Scope
 from appliance.web.openapi import document
 from appliance.web.operations import PAGE_LIMIT

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from appliance.errors import Code
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
-from appliance.submission import limits, replies
+from appliance.submission import commands, connection, protocol, replies
 from appliance.tls.certificate_files import CERTIFICATE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "smtp.md").read_text()
@@ -38,13 +38,13 @@ def test_the_limits_are_those_of_the_program() -> None:
     told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
     assert told["recipients per message"] == str(RECIPIENTS)
     assert told["message size"] == f"{MESSAGE_SIZE // 1024**2} MiB"
-    lines = f"{limits.COMMAND_LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `RCPT` {limits.RCPT_LINE:,}; "
-    lines += f"`AUTH` and its responses {limits.AUTH_LINE:,}"
+    lines = f"{commands.COMMAND_LINE} octets; `MAIL` {commands.MAIL_LINE:,}; `RCPT` {commands.RCPT_LINE:,}; "
+    lines += f"`AUTH` and its responses {commands.AUTH_LINE:,}"
     assert told["command line"] == lines
-    assert told["failed logins per connection"].startswith(f"{limits.LOGIN_FAILURES},")
-    assert told["errors (5xx) since the last accepted message"] == str(limits.MAX_ERRORS)
-    assert told["commands without mail since the last accepted message"] == str(limits.MAX_JUNK_COMMANDS)
-    rate = f"{limits.MIN_CONTENT_RATE} bytes a second, after its first {limits.SLOW_START:.0f} seconds"
+    assert told["failed logins per connection"].startswith(f"{protocol.LOGIN_FAILURES},")
+    assert told["errors (5xx) since the last accepted message"] == str(protocol.MAX_ERRORS)
+    assert told["commands without mail since the last accepted message"] == str(protocol.MAX_JUNK_COMMANDS)
+    rate = f"{connection.MIN_CONTENT_RATE} bytes a second, after its first {connection.SLOW_START:.0f} seconds"
     assert told["minimum transfer rate of a message"] == rate
-    assert told["TLS handshake"] == f"{limits.TLS_HANDSHAKE:.0f} seconds"
+    assert told["TLS handshake"] == f"{connection.TLS_HANDSHAKE:.0f} seconds"
     assert f"`{CERTIFICATE}`" in DOCUMENT

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Code
-from appliance.message import header_rules, limits, submitted
-from appliance.message.header_rules import OverSmtp
+from appliance.message import header_lines, limits, submitted
+from appliance.message.header_lines import OverSmtp
 
 HEADING = "## What happens to a submitted message"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,8 +31,8 @@ def names(text: str) -> set[str]:
 
 def smtp_table() -> dict[str, OverSmtp]:
     """What is done with each field, a prefix as `arc-*`."""
-    prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_rules.RESERVED_HEADER_PREFIXES.items()}
-    return {**{name.decode(): action for name, action in header_rules._EXACT.items()}, **prefixes}
+    prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_lines.RESERVED_HEADER_PREFIXES.items()}
+    return {**{name.decode(): action for name, action in header_lines._EXACT.items()}, **prefixes}
 
 
 def test_the_fields_are_those_of_the_code() -> None:

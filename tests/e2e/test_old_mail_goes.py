@@ -11,7 +11,7 @@ import trio
 from appliance.environment import Environment
 from appliance.model.mail import RecipientStatus
 from appliance.store import FILE_NAME
-from appliance.store.sqlite.space import FREE_BYTES
+from appliance.store.sqlite.file_care import FREE_BYTES
 from tests import engines
 from tests.running_appliance import Provisioned, Running, appliance, provision
 from tests.store.samples import DAY, Clock, Messages, outcome

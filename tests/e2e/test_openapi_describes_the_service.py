@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import Code
-from appliance.keys.totp import code_of
+from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
 from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelope
 from appliance.store.pools import EVERY

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.keys.keyfile import load
 from tests.e2e import raw
 from tests.e2e.contract.service import Caller, error, eventually, owner

@@ -28,7 +28,6 @@ _VALUE = re.compile(rb'(?<=>)[^<>]+(?=<)|(?<=":")[^"]*(?=")|(?<=": ")[^"]*(?=")|
 
 
 def revalued(data: bytes, number: int) -> bytes:
-    """A copy of a document with one to three other values; its form stays."""
     random = Random(number)
     places = list(_VALUE.finditer(data))
     for found in sorted(random.sample(places, random.randint(1, 3)), key=re.Match.start)[::-1]:

@@ -9,7 +9,6 @@ HEAD = b"From: reports@provider.example\r\nTo: dmarc@bounces.example.com\r\nSubj
 
 
 def as_mail(content: bytes, kind: str, filename: str = "report") -> bytes:
-    """One file, behind a short text."""
     return (
         HEAD
         + b'MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary="b"\r\n\r\n'
@@ -22,13 +21,11 @@ def as_mail(content: bytes, kind: str, filename: str = "report") -> bytes:
 
 
 def alone(content: bytes, kind: str) -> bytes:
-    """The file is the message, as Google sends it."""
     head = f"Content-Type: {kind}; name=report\r\nContent-Transfer-Encoding: base64\r\n\r\n"
     return HEAD + head.encode() + base64.encodebytes(content).replace(b"\n", b"\r\n")
 
 
 def zipped(content: bytes, files: int = 1, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """An archive with the same file so many times."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", method) as opened:
         for number in range(files):
@@ -37,5 +34,4 @@ def zipped(content: bytes, files: int = 1, method: int = zipfile.ZIP_DEFLATED) -
 
 
 def gzipped(content: bytes) -> bytes:
-    """Without a time in it."""
     return gzip.compress(content, mtime=0)

@@ -9,22 +9,21 @@ from contextlib import suppress
 import pytest
 
 from appliance.feedback.arf import read_complaint
-from appliance.feedback.dmarc_report import parse_dmarc_report, read_dmarc_report
+from appliance.feedback.dmarc import dmarc_counts, parse_dmarc_report
 from appliance.feedback.dsn import read_notice
+from appliance.feedback.mime import UnreadableReport, expanded
 from appliance.feedback.reply_rules import judge_reply, parse_reply
-from appliance.feedback.report_file import UnreadableReport, expanded
 from appliance.feedback.return_path import read_address
-from appliance.feedback.tls_report import parse_tls_report, read_tls_report
+from appliance.feedback.tls_report import parse_tls_report, tls_counts
 from tests.cpu_time import longest_hold
 from tests.feedback.mutated_mail import GROWTH as GROWTH_OF_MEMORY
 from tests.feedback.mutated_mail import LONGEST, made, read_all, run
 from tests.message.hostile_mail import HOSTILE
 
-MUTATIONS = 3_000  # a change to a reader is tried with 100,000: see mutated_mail.py
+MUTATIONS = 3_000  # try a change to a reader with 100,000
 
 
 def test_mutated_messages_are_read() -> None:
-    """Changed copies of the corpus raise nothing, none takes long, and memory does not grow with them."""
     found = run(MUTATIONS)
     assert found.failures == []
     assert found.slowest < LONGEST, found.slowest_is
@@ -41,12 +40,11 @@ def test_mutated_messages_can_be_made_again() -> None:
 
 
 def parsed(data: bytes) -> str:
-    """What kind of report a mail holds."""
     with suppress(UnreadableReport):
-        read_dmarc_report(data)
+        dmarc_counts(data)
         return "dmarc"
     with suppress(UnreadableReport):
-        read_tls_report(data)
+        tls_counts(data)
         return "tls"
     return ""
 
@@ -66,7 +64,6 @@ def _status(fields: bytes) -> bytes:
 
 
 def _status_and_text(fields: bytes) -> bytes:
-    """Many groups without a reply of their own, and a long text that may have it."""
     head = b"Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\n\r\n" + b"550 user unknown, host \r\n" * 2_000
     return head + b"\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n" + fields
 
@@ -80,41 +77,34 @@ def _dmarc(inside: bytes) -> bytes:
 
 
 def notice(data: bytes) -> None:
-    """As a bounce."""
     read_notice(data, "rcpt@example.net")
 
 
 def complaint(data: bytes) -> None:
-    """As a complaint."""
     read_complaint(data, attached=True)
 
 
 def xml(data: bytes) -> None:
-    """As a DMARC report, if it is one."""
     with suppress(UnreadableReport):
         parse_dmarc_report(data)
 
 
 def json(data: bytes) -> None:
-    """As a TLS report, if it is one."""
     with suppress(UnreadableReport):
         parse_tls_report(data)
 
 
 def words(data: bytes) -> None:
-    """As the words of a reply."""
     text = data.decode("latin-1")
     judge_reply(550, None, text)
     parse_reply(text)
 
 
 def rcpt(data: bytes) -> None:
-    """As an address."""
     read_address(data.decode("latin-1"))
 
 
 def unpacked(data: bytes) -> None:
-    """As a compressed file."""
     with suppress(UnreadableReport):
         expanded(data)
 
@@ -174,7 +164,6 @@ SIZE, GROWTH, BOUND = 32 * 1024, 8, 24.0  # octets; times as many; times as long
 
 
 def seconds(read: Callable[[bytes], None], data: bytes) -> float:
-    """The least processor time of two readings."""
     taken = []
     for _ in range(2):
         start = time.process_time()
@@ -185,7 +174,6 @@ def seconds(read: Callable[[bytes], None], data: bytes) -> float:
 
 @pytest.mark.parametrize("case", range(len(GROWING)), ids=lambda number: f"{GROWING[number][0].__name__}-{number}")
 def test_time_grows_no_faster_than_the_input(case: int) -> None:
-    """Eight times as much takes about eight times as long, or nothing to speak of."""
     read, framed, unit = GROWING[case]
     small, large = (framed(unit * (size // len(unit))) for size in (SIZE, GROWTH * SIZE))
     taken = seconds(read, large)
@@ -229,14 +217,12 @@ def test_the_interpreter_lock_is_not_kept(case: int) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_expensive_mail_is_cheap(name: str) -> None:
-    """What was written to be expensive for the reader of stored mail is so for none of these readers."""
     start = time.process_time()
     read_all(HOSTILE[name](500_000))
     assert time.process_time() - start < 5
 
 
 def test_a_bomb_is_not_expanded() -> None:
-    """It is refused while it is expanded."""
     compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = b"".join(compressor.compress(b"\0" * 2**20) for _ in range(64)) + compressor.flush()
     start = time.process_time()

@@ -31,12 +31,10 @@ with (Path(__file__).parent / "corpus" / "replies.tsv").open(newline="") as tabl
 
 
 def rule_of(text: str) -> Rule:
-    """The rule for a reply as a log shows it."""
     return judge_reply(*parse_reply(text))
 
 
 def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
-    """The client's report of this reply, read as from the wire."""
     reader = ReplyReader()
     reader.feed(text.encode() + b"\r\n")
     reply = reader.next_reply()
@@ -48,7 +46,6 @@ def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
 
 
 def test_the_table_is_large_and_covers_the_providers() -> None:
-    """At least 150 examples, none of them twice, from every provider and server that the issue names."""
     examples = [example for _, example in EXAMPLES]
     assert len(examples) >= 150
     assert len(set(examples)) == len(examples)
@@ -57,7 +54,6 @@ def test_the_table_is_large_and_covers_the_providers() -> None:
 
 
 def test_the_columns_of_the_table_agree() -> None:
-    """Names are unique; every rule has a source and an example; class and suppression never differ."""
     assert len({rule.name for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert rule.source, rule.name
@@ -73,7 +69,6 @@ def test_the_columns_of_the_table_agree() -> None:
 
 
 def test_no_rule_suppresses_a_policy_status() -> None:
-    """5.7.x is about the sender, whatever else the reply says."""
     for rule in RULES:
         assert not (rule.suppress and any(status.startswith("5.7") for status in rule.status)), rule.name
     for words in ("user unknown", "no such user", "mailbox disabled", "", "recipient address rejected: access denied"):
@@ -115,7 +110,6 @@ def test_the_class_of_a_reply(source: str, text: str, expected: BounceClass) -> 
 
 
 def test_a_greylist_that_does_not_name_itself_holds_nothing() -> None:
-    """rspamd's default reply, to a recipient or to the message."""
     rule = rule_of("451 4.7.1 Try again later")
     assert (rule.fault, rule.bounce_class, rule.hold) == (Fault.NONE, BounceClass.TEMPORARY, "if repeated")
     for stage in (Stage.RCPT, Stage.DATA, Stage.END_OF_DATA):
@@ -125,7 +119,6 @@ def test_a_greylist_that_does_not_name_itself_holds_nothing() -> None:
 
 
 def test_microsoft_365_says_that_a_recipient_is_unknown() -> None:
-    """Directory-based edge blocking suppresses the address and does not count against the sender."""
     text = "550 5.4.1 Recipient address rejected: Access denied. [AM0EUR02FT012.eop-EUR02.prod.protection.outlook.com]"
     assert judge(said(text)).suppresses
     assert judge(said(text)).fault is FaultSide.RECIPIENT
@@ -144,13 +137,11 @@ def test_microsoft_365_says_that_a_recipient_is_unknown() -> None:
     ],
 )
 def test_an_unknown_user_is_suppressed_whatever_the_code(text: str) -> None:
-    """Class and suppression follow from one rule."""
     assert rule_of(text).bounce_class is BounceClass.INVALID_RECIPIENT
     assert judge(said(text)).suppresses
 
 
 def test_an_address_decides_nothing() -> None:
-    """The words of a recipient's own address are not the server's."""
     assert rule_of("550 No such user <spam@example.com>").suppress
     assert rule_of("550 <blocked.policy@dmarc.example>: no such user").suppress
     assert not rule_of("550 Message from user.unknown@example.com refused").suppress
@@ -191,7 +182,6 @@ def test_a_reply_about_something_else_suppresses_no_address(text: str) -> None:
 
 
 def test_a_bounce_that_quotes_the_command_still_suppresses() -> None:
-    """Postfix adds the command to what the server said."""
     assert rule_of("host mx.example.com[192.0.2.1] said: 550 User unknown (in reply to RCPT TO command)").suppress
 
 
@@ -240,21 +230,18 @@ def test_class_and_delivery_agree_on_every_status() -> None:
 def test_what_is_missing_or_malformed(
     code: int | None, status: str | None, words: str, expected: BounceClass, suppress: bool
 ) -> None:
-    """A late bounce may have no code, no status, or neither."""
     rule = judge_reply(code, status, words)
     assert (rule.bounce_class, rule.suppress) == (expected, suppress)
 
 
 @given(st.none() | st.integers(-1, 10**6), st.none() | st.text(max_size=20), st.text())
 def test_any_input_has_a_rule(code: int | None, status: str | None, words: str) -> None:
-    """Nothing raises."""
     judge_reply(code, status, words)
     judge_reply(*parse_reply(words), provider=status)
 
 
 @pytest.mark.parametrize("words", ["user ", "mailbox quota ", "user mailbox ", "ip address ", "@", "a@b ", "a"])
 def test_a_long_reply_is_soon_judged(words: str) -> None:
-    """Only the first 1,000 characters count, however often the words of the table occur in them."""
     text = words * (8_000 // len(words))
     judged = iter(range(10**6))  # each call another text, for the last replies are remembered
     assert cpu_seconds(lambda: judge_reply(550, None, f"{next(judged)} {text}")) < 0.005
@@ -278,5 +265,4 @@ def test_a_long_reply_is_soon_judged(words: str) -> None:
     ],
 )
 def test_a_reply_is_parsed(text: str, parsed: tuple[int | None, str | None, str]) -> None:
-    """As logs and bounces show replies."""
     assert parse_reply(text) == parsed

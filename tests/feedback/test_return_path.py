@@ -4,6 +4,7 @@ import base64
 import hmac
 from random import Random
 
+import pybase64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from appliance.feedback.return_path import (
     ReportAddress,
     ReturnPaths,
     TokenFault,
+    UnsubscribeLinks,
+    Unsubscription,
     read_address,
 )
 from appliance.times import DAY, HOUR
@@ -28,12 +31,10 @@ PATHS = ReturnPaths(b"k" * 32)
 
 
 def recipient_id(at: int = NOW, bits: int = 12345678901234567890123) -> str:
-    """An id as accepting gives them."""
     return Environment(now=lambda: at, random_bits=lambda: bits % 2**74).identifier("rcp")
 
 
 def token_of(address: str) -> str:
-    """The token of a return path."""
     read = read_address(address)
     assert read is not None
     assert read.token is not None
@@ -41,7 +42,6 @@ def token_of(address: str) -> str:
 
 
 def check(address: str, now: int = NOW, paths: ReturnPaths = PATHS) -> RecipientIds | TokenFault:
-    """What an address leads to at this time."""
     read = read_address(address)
     assert read is not None
     assert read.token is not None
@@ -63,14 +63,12 @@ def test_a_token_leads_to_its_recipient(at: int, bits: int) -> None:
 
 @given(st.randoms(use_true_random=False))
 def test_case_does_not_matter(random: Random) -> None:
-    """Servers on the way fold local parts, and domains have no case."""
     address = PATHS.address(recipient_id(), NAME)
     folded = "".join(random.choice((c.upper(), c.lower())) for c in address)
     assert check(folded) == check(address)
 
 
 def test_a_token_expires() -> None:
-    """After thirty days it is told apart from a forged one, until its time comes round."""
     address = PATHS.address(recipient_id(), NAME)
     assert isinstance(check(address, NOW + LIFETIME), RecipientIds)
     assert check(address, NOW + LIFETIME + 1) is TokenFault.EXPIRED
@@ -97,7 +95,6 @@ def test_every_bit_counts(bit: int) -> None:
 
 @given(st.integers(0, 20), st.randoms(use_true_random=False))
 def test_a_token_to_unsubscribe(number: int, random: Random) -> None:
-    """It leads to the same recipient in any case of its letters, says the list, and expires."""
     id_ = recipient_id()
     address = PATHS.unsubscribe_address(id_, NAME, number)
     folded = "".join(random.choice((c.upper(), c.lower())) for c in address)
@@ -118,14 +115,12 @@ def test_neither_kind_of_token_can_be_made_of_the_other() -> None:
 
 
 def test_guesses_find_nothing() -> None:
-    """Twenty thousand guesses at the MAC of a known recipient are all forged."""
     token, random = token_of(PATHS.address(recipient_id(), NAME)), Random(7)
     guesses = {token[:14] + "".join(random.choices("abcdefghijklmnopqrstuvwxyz234567", k=10)) for _ in range(20_000)}
     assert {PATHS.check(guess, NAME, NOW) for guess in guesses - {token}} == {TokenFault.FORGED}
 
 
 def test_the_mac_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the library's comparison, whose answer decides."""
     compared: list[tuple[int, int]] = []
 
     def differ(one: bytes, other: bytes) -> bool:
@@ -138,7 +133,6 @@ def test_the_mac_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_clock_that_runs_ahead() -> None:
-    """An id from up to an hour ahead is good; one from further ahead cannot be one of ours."""
     assert isinstance(check(PATHS.address(recipient_id(NOW + HOUR), NAME)), RecipientIds)
     assert check(PATHS.address(recipient_id(NOW + HOUR + 1), NAME)) is TokenFault.FORGED
 
@@ -181,13 +175,11 @@ def test_the_form_does_not_change() -> None:
     ],
 )
 def test_an_address_of_rcpt(address: str, expected: FeedbackAddress | None) -> None:
-    """A token in form, a report address, or neither."""
     assert read_address(address) == expected
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_an_address_or_none(text: str) -> None:
-    """And any token in form can be checked."""
     read_address(text)
     for kind in "bu":
         read = read_address(f"{kind}+{text}@x.y")
@@ -197,7 +189,6 @@ def test_any_text_is_an_address_or_none(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["address", "unsubscribe"])
 def test_customers_read_no_token(kind: str) -> None:
-    """Neither in our command nor in a server's words, in whatever case; anything else stays as it is."""
     paths, id_ = ReturnPaths(bytes(32)), Environment().identifier("rcp")
     name = "bounces.example.com"
     address = paths.address(id_, name) if kind == "address" else paths.unsubscribe_address(id_, name, 3)
@@ -206,3 +197,60 @@ def test_customers_read_no_token(kind: str) -> None:
         assert shown.lower() == text.lower().replace(address[2:].partition("@")[0], "…")
     for text in ("MAIL FROM:<news+tag@example.com>", "250 b+c@example.com", "1+1", ""):
         assert without_tokens(text) == text
+
+
+LINKS = UnsubscribeLinks(b"k" * 32, "https://mail.example.com")
+WANTED = Unsubscription("acc_1", "tag:news", "ada@example.net")
+KNOWN_LINK = "AWFjY18xAHRhZzpuZXdzAGFkYUBleGFtcGxlLm5ldP70meSQZYIPT8bIEdiMius"
+
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=64)
+
+
+@given(words, words, words)
+def test_a_token_says_what_it_was_made_of(account_id: str, mail_list: str, address: str) -> None:
+    """Any account, list and address come back as they were."""
+    wanted = Unsubscription(account_id, mail_list, address)
+    assert LINKS.read(LINKS.token(wanted)) == wanted
+
+
+def test_tokens_stay_good() -> None:
+    assert LINKS.token(WANTED) == KNOWN_LINK
+    assert LINKS.read(KNOWN_LINK) == WANTED
+    assert LINKS.url(WANTED) == f"https://mail.example.com/unsubscribe/{KNOWN_LINK}"
+
+
+@pytest.mark.parametrize("base_url", ["http://mail.example.com", ""])
+def test_there_is_no_link_without_https(base_url: str) -> None:
+    """RFC 8058 allows no other scheme; tokens of earlier links are still read."""
+    links = UnsubscribeLinks(b"k" * 32, base_url)
+    assert not links.usable
+    assert links.url(WANTED) is None
+    assert links.read(KNOWN_LINK) == WANTED
+
+
+@given(st.integers(0, len(KNOWN_LINK) - 1), st.sampled_from("ABab01-_"))
+def test_a_changed_token_is_forged(place: int, letter: str) -> None:
+    """Whatever letter is exchanged, the token is refused, unless it stands for the same bytes."""
+    changed = KNOWN_LINK[:place] + letter + KNOWN_LINK[place + 1 :]
+    same = _bytes(changed) == _bytes(KNOWN_LINK)
+    assert (LINKS.read(changed) is not None) == same
+
+
+@given(st.text(max_size=120) | st.text("AZaz09-_", min_size=20, max_size=1100))
+def test_anything_else_is_forged(token: str) -> None:
+    assert LINKS.read(token) is None
+
+
+def test_another_installations_token_is_forged() -> None:
+    assert UnsubscribeLinks(b"j" * 32, "https://mail.example.com").read(KNOWN_LINK) is None
+
+
+def test_the_longest_link_fits_a_line() -> None:
+    longest = Unsubscription("acc_" + "0" * 32, "tag:" + "x" * 64, "ä" * 32 + "@" + "d" * 189)
+    url = UnsubscribeLinks(b"k" * 32, f"https://{'h' * 253}:65535").url(longest)
+    assert url is not None
+    assert len(f"List-Unsubscribe: <{url}>") <= 998
+
+
+def _bytes(token: str) -> bytes:
+    return pybase64.urlsafe_b64decode(token + "=" * (-len(token) % 4))

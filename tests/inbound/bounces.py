@@ -32,7 +32,6 @@ Diagnostic-Code: smtp; {said}
 
 
 def vacation() -> bytes:
-    """What a person's mailbox answers by itself."""
     text = "From: ada@example.net\nSubject: On vacation\nAuto-Submitted: auto-replied\n\nI am away.\n"
     return text.replace("\n", "\r\n").encode()
 

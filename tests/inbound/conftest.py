@@ -21,48 +21,39 @@ KEY = bytes(32)
 
 @dataclass
 class Read:
-    """What mail comes back to, and what came of it."""
-
     store: Store
     env: Environment
     worker: FeedbackWorker
     account_id: str
 
     async def delivered(self, *addresses: str) -> NewMessage:
-        """A message that servers have taken."""
         new = await stored_mail.accept(self.store, self.env, self.account_id, *addresses)
         due = await stored_mail.due(self.store, new)
         await self.store.queue.record([outcome(each, RecipientStatus.DELIVERED, self.env.now()) for each in due])
         return new
 
     def path(self, message: NewMessage, number: int = 0, name: str = NAME) -> str:
-        """The return path of a recipient."""
         return ReturnPaths(KEY).address(message.recipients[number].id, name)
 
     async def comes_back(self, mime: bytes, *addresses: str) -> None:
-        """A mail to these addresses, read at once."""
         await self.store.feedback.add(addresses, mime)
         assert await self.worker.read_next()
         assert await self.rows("SELECT count(*) FROM feedback_mail") == [(0,)]
 
     async def message(self, message: NewMessage) -> Message:
-        """How a message stands."""
         found = await self.store.messages.read(self.account_id, message.id)
         assert found is not None
         return found
 
     async def suppressed(self) -> list[tuple[str, str]]:
-        """Addresses, and what put them there."""
         return [(each.address, each.origin) for each in await self.store.suppressions.page(self.account_id, "", 100)]
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the database says."""
         return await self.store.engine.rows(query, {})
 
 
 @pytest.fixture
 async def read(tmp_path: Path) -> AsyncIterator[Read]:
-    """The worker of a server that sends for example.com."""
     env = Environment()
     async with open_store(tmp_path, env, inline=True) as store:
         account_id = await stored_mail.account(store)

@@ -1,7 +1,7 @@
 """The protocol of the listener by itself: which envelopes are taken, and how guessing ends."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,25 +12,22 @@ from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import listener
-from appliance.inbound.listener import KEPT_BYTES, FeedbackListener, checked_mail
-from appliance.inbound.rates import FeedbackRates
+from appliance.inbound.listener import KEPT_BYTES, RATES, FeedbackListener, checked_mail
 from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
-from appliance.model.feedback import QueueShare
-from appliance.submission import limits, replies
-from appliance.submission.actions import FindRecipient, PlainAction, Submit
-from appliance.submission.protocol import SmtpProtocol
+from appliance.model.feedback import QueueShare, ShareScope
+from appliance.store.feedback import SHARE_PARTS, QueueLimits
+from appliance.submission import replies
+from appliance.submission.content import FindRecipient, PlainAction, Submit
+from appliance.submission.protocol import MAX_ERRORS, SmtpProtocol
 from appliance.submission.replies import Rejected
+from tests.inbound.bounces import bounce
+from tests.inbound.conftest import KEY, NAME, Read
 from tests.submission.offline_client import MESSAGE
-
-NAME = "bounces.example.com"
-KEY = bytes(32)
 
 
 @dataclass
 class Fakes:
-    """A store that knows one name, and an intake whose disk may be full."""
-
     names: tuple[str, ...] = (NAME,)
     full: bool = False
     asked: list[str] = field(default_factory=list)
@@ -38,7 +35,6 @@ class Fakes:
     workers: Workers = field(default_factory=Workers)
 
     async def of_return_path(self, name: str) -> list[tuple[str, str]]:
-        """The owners of a name."""
         self.asked.append(name)
         return [("acc_1", "example.com")] if name in self.names else []
 
@@ -46,27 +42,22 @@ class Fakes:
         """There always is."""
 
     async def add(self, addresses: tuple[str, ...], mime: bytes, _: Iterable[QueueShare]) -> str:
-        """Store a mail."""
         self.added.append((addresses, mime))
         return "fbm_1"
 
     def check_disk(self) -> None:
-        """Refuse when it is full."""
         if self.full:
             raise StorageUnavailable("The server is low on disk space.")
 
 
 @dataclass
 class Talk:
-    """A session, and what a client says in it."""
-
     listener: FeedbackListener
     protocol: SmtpProtocol
     fakes: Fakes
     env: Environment
 
     async def send(self, data: bytes) -> list[bytes]:
-        """Bytes in; the last lines of the replies."""
         action = self.protocol.receive(data)
         while action is not None:
             if isinstance(action, FindRecipient):
@@ -85,21 +76,18 @@ class Talk:
         return [line for line in lines if line[3:4] != b"-"]
 
     async def say(self, line: bytes) -> bytes:
-        """One line in, one reply out."""
         (reply,) = await self.send(line + b"\r\n")
         return reply
 
     def token(self, name: str = NAME, age: int = 0) -> bytes:
-        """A return path of a recipient whose id was given so long ago."""
         given = Environment(now=lambda: self.env.now() - age)
         return ReturnPaths(KEY).address(given.identifier("rcp"), name).encode()
 
 
 def made() -> Talk:
-    """A session that was greeted."""
     env, fakes = Environment(), Fakes()
     store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes))
-    feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), FeedbackRates(env), "mail.example.com")
+    feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), "mail.example.com")
     backend = feedback.backend_for("192.0.2.1", lambda _: False)
     protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**20, owner_part=2), secure=False)
     protocol.out.clear()
@@ -107,7 +95,6 @@ def made() -> Talk:
 
 
 async def talk() -> Talk:
-    """One that has said EHLO and has a sender."""
     new = made()
     await new.say(b"EHLO mx.example.net")
     assert await new.say(b"MAIL FROM:<>") == replies.SENDER_OK
@@ -115,7 +102,6 @@ async def talk() -> Talk:
 
 
 async def test_an_address_to_unsubscribe() -> None:
-    """It is taken in any case; forged, of another kind or name, and expired ones are refused."""
     new = await talk()
     paths, id_ = ReturnPaths(KEY), new.env.identifier("rcp")
     old = Environment(now=lambda: new.env.now() - LIFETIME - 1_000_000).identifier("rcp")
@@ -146,7 +132,6 @@ async def test_the_server_has_a_postmaster(address: bytes) -> None:
 
 
 async def test_what_is_offered() -> None:
-    """STARTTLS and no AUTH; AUTH is no command here."""
     new = made()
     new.protocol.receive(b"EHLO mx.example.net\r\n")
     offered = b"".join(new.protocol.out)
@@ -172,14 +157,12 @@ async def test_what_is_offered() -> None:
     ],
 )
 async def test_any_sender_is_taken(line: bytes, code: bytes) -> None:
-    """Also none; what is not offered is refused."""
     new = made()
     await new.say(b"EHLO mx.example.net")
     assert (await new.say(line)).startswith(code)
 
 
 async def test_a_full_disk_refuses_for_now() -> None:
-    """451 at MAIL, as in submission."""
     new = made()
     new.fakes.full = True
     await new.say(b"EHLO mx.example.net")
@@ -187,7 +170,6 @@ async def test_a_full_disk_refuses_for_now() -> None:
 
 
 async def test_wrong_tokens_are_refused_without_the_database() -> None:
-    """A good one is accepted in any case; an expired, forged or foreign one is refused with its reason."""
     new = await talk()
     good = new.token()
     assert await new.say(b"RCPT TO:<" + new.token(age=LIFETIME + 10**9) + b">") == listener.TOKEN_EXPIRED
@@ -205,7 +187,6 @@ async def test_wrong_tokens_are_refused_without_the_database() -> None:
 
 @pytest.mark.parametrize("kind", [b"fbl", b"DMARC", b"tlsrpt", b"postmaster", b"Abuse"])
 async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
-    """A name is looked up once for a while, known or not."""
     new = await talk()
     for _ in range(2):
         assert await new.say(b"RCPT TO:<" + kind + b"@Bounces.example.com>") == replies.RECIPIENT_OK
@@ -216,49 +197,39 @@ async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        b"ada@example.net",
-        b"webmaster@bounces.example.com",
-        b"fbl",
-        b"b+@bounces.example.com",
-        b"fbl@bounces.example.com@example.net",
-        b"fbl%example.net@bounces.example.com",
-        b"@example.net:fbl@bounces.example.com",
-        b'"fbl"@bounces.example.com',
+        b"ada@example.net", b"webmaster@bounces.example.com", b"fbl", b"b+@bounces.example.com",
+        b"fbl@bounces.example.com@example.net", b"fbl%example.net@bounces.example.com",
+        b"@example.net:fbl@bounces.example.com", b'"fbl"@bounces.example.com',
     ],
-)
+)  # fmt: skip
 async def test_nothing_else_is_taken(address: bytes) -> None:
-    """No relay, no mailbox."""
     new = await talk()
     assert await new.say(b"RCPT TO:<" + address + b">") == listener.NO_RELAY
     assert await new.say(b"DATA") == replies.RCPT_FIRST
 
 
 async def test_recipients_have_no_parameters() -> None:
-    """NOTIFY and ORCPT are not offered."""
     new = await talk()
     assert await new.say(b"RCPT TO:<" + new.token() + b"> NOTIFY=NEVER") == replies.NO_SUCH_PARAMETER
 
 
 async def test_a_thousand_guesses_end_early() -> None:
-    """Pipelined guesses end with the limit of errors, and the name is looked up once."""
     new = await talk()
     guesses = b"".join(b"RCPT TO:<b+%024d@bounces.example.com>\r\n" % 2 for _ in range(500))
     guesses += b"RCPT TO:<fbl@bounces.example.org>\r\n" * 500
     heard = await new.send(guesses.replace(b"0", b"a"))
-    assert len(heard) == limits.MAX_ERRORS + 1
+    assert len(heard) == MAX_ERRORS + 1
     assert heard[-1] == replies.TOO_MANY_ERRORS
     assert len(new.fakes.asked) <= 1
 
 
 async def test_few_recipients_are_taken() -> None:
-    """The eleventh may come with another message."""
     new = await talk()
     heard = await new.send(b"".join(b"RCPT TO:<" + new.token() + b">\r\n" for _ in range(12)))
     assert heard == [replies.RECIPIENT_OK] * 10 + [replies.TOO_MANY_RECIPIENTS] * 2
 
 
 def test_what_is_kept_of_a_mail() -> None:
-    """No more than its beginning; a lone line end or a header without end is refused."""
     assert checked_mail(lambda: MESSAGE) == MESSAGE
     assert len(checked_mail(lambda: MESSAGE + b"x" * (5 * 2**20))) == KEPT_BYTES
     for wrong in (MESSAGE + b"\n", b"a\rb\r\n", b"A: b\r\n" * (HEADER_LINES + 1)):
@@ -268,10 +239,117 @@ def test_what_is_kept_of_a_mail() -> None:
 
 
 async def test_an_address_is_kept_in_lower_case() -> None:
-    """So that two spellings are one recipient."""
     new = made()
     found = await new.listener.find_recipient(FindRecipient("192.0.2.1", new.token().decode().upper()))
     assert isinstance(found, Address)
     assert found.key == found.spelling == found.key.lower()
     with pytest.raises(Rejected):
         new.listener.check_recipient("192.0.2.1", None, "ada@example.net")
+
+
+SECOND = 1_000_000
+OTHER_NAME = "bounces.example.org"
+OTHER_NETWORK = "198.51.100.7"
+FLOODER = "192.0.2.1"
+
+
+@dataclass
+class Clock:
+    now: int
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Server:
+    read: Read
+    listener: FeedbackListener
+    clock: Clock
+
+    async def send(self, network: str, *addresses: str) -> str:
+        backend = self.listener.backend_for(network, lambda _: False)
+        protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**24, owner_part=1), secure=False)
+        talk = Talk(self.listener, protocol, Fakes(), self.read.env)
+        lines = [
+            b"EHLO mx.example.net",
+            b"MAIL FROM:<>",
+            *(b"RCPT TO:<" + address.encode() + b">" for address in addresses),
+            b"DATA",
+        ]
+        for line in lines:
+            reply = (await talk.send(line + b"\r\n"))[-1].decode()
+            if reply[0] not in "23":
+                return f"{line[:4].decode()} {reply[:3]}"
+        (reply_bytes,) = await talk.send(bounce("ada@example.net") + b".\r\n")
+        return reply_bytes[:3].decode()
+
+    def token(self, name: str = NAME) -> str:
+        return ReturnPaths(KEY).address(self.read.env.identifier("rcp"), name)
+
+
+@pytest.fixture
+async def server(read: Read) -> Server:
+    other = await read.store.accounts.create("other", "other@example.org", "hash")
+    await read.store.access.add_domain(other.id, "example.org", usable=True)
+    clock = Clock(read.env.now())
+    env = replace(read.env, now=clock)
+    intake = cast(Any, SimpleNamespace(check_disk=lambda: None, workers=Workers()))
+    return Server(read, FeedbackListener(env, read.store, intake, ReturnPaths(KEY), "mail.example.com"), clock)
+
+
+async def queued(server: Server) -> int:
+    ((count,),) = await server.read.rows("SELECT count(*) FROM feedback_mail")
+    return int(count)
+
+
+async def test_one_token_from_one_network_does_not_fill_the_queue(server: Server) -> None:
+    """The flood is refused at RCPT and then at MAIL; bounces of others, and of the same account, still get 250."""
+    token = server.token()
+    replies = [await server.send(FLOODER, token) for _ in range(300)]
+    assert set(replies) == {"250", "RCPT 451", "MAIL 451"}
+    assert replies[-1] == "MAIL 451"
+    assert await queued(server) == RATES[ShareScope.TOKEN][1]
+    for network, name in ((OTHER_NETWORK, NAME), (OTHER_NETWORK, OTHER_NAME)):
+        assert await server.send(network, server.token(name)) == "250"
+
+
+async def test_a_patient_flood_is_stopped_by_the_shares_of_the_queue(server: Server) -> None:
+    """Below all rates, for days, with a worker that reads nothing: each share fills up, and others still get 250."""
+    server.read.store.feedback = replace(server.read.store.feedback, limits=QueueLimits(mails=640))
+    token = server.token()
+    replies = []
+    for _ in range(640 // SHARE_PARTS[ShareScope.TOKEN] + 1):
+        server.clock.now += 100 * SECOND
+        replies.append(await server.send(FLOODER, token))
+    assert replies == ["250"] * (640 // SHARE_PARTS[ShareScope.TOKEN]) + ["RCPT 451"]
+    while replies[-1] == "250" or len(replies) < 20:  # now with tokens enough
+        server.clock.now += SECOND
+        replies.append(await server.send(FLOODER, server.token()))
+    assert await queued(server) == 640 // SHARE_PARTS[ShareScope.NETWORK]
+    assert await server.send(OTHER_NETWORK, server.token()) == "RCPT 451", "the account's share is as large"
+    assert await server.send(OTHER_NETWORK, server.token(OTHER_NAME)) == "250"
+
+
+async def test_a_flood_of_reports_leaves_room_for_others(server: Server) -> None:
+    flooded = f"dmarc@{NAME}"
+    replies = [await server.send(FLOODER, flooded) for _ in range(100)]
+    assert replies.count("250") == RATES[ShareScope.ADDRESS][1]
+    assert set(replies) == {"250", "RCPT 451"}
+    assert await server.send(OTHER_NETWORK, flooded) == "250"
+    for number in range(1, 20):
+        for _ in range(50):
+            await server.send(f"203.0.113.{number}", flooded)
+    assert await queued(server) <= 10_000 // SHARE_PARTS[ShareScope.ADDRESS]
+    assert await server.send(OTHER_NETWORK, flooded) == "RCPT 451"
+    assert await server.send(OTHER_NETWORK, f"dmarc@{OTHER_NAME}") == "250"
+    assert await server.send(OTHER_NETWORK, server.token()) == "250"
+
+
+async def test_a_network_of_ipv6_is_one_client(server: Server) -> None:
+    most = int(RATES[ShareScope.NETWORK][1])
+    replies = [await server.send(f"2001:4860:4860::{number:x}", server.token()) for number in range(most + 1)]
+    assert replies == ["250"] * most + ["MAIL 451"]
+    assert await server.send("2001:4860:4861::1", server.token()) == "250"
+    server.clock.now += SECOND
+    assert await server.send("2001:4860:4860::1", server.token()) == "250"

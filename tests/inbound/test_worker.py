@@ -33,7 +33,6 @@ def results(kind: str) -> dict[str, int]:
 
 
 async def test_a_bounce_at_a_token(read: Read) -> None:
-    """The recipient of the token has bounced late, and no other; in whatever case the address came."""
     message = await read.delivered("ada@example.net", "bob@example.net")
     counted = BOUNCES.values.get(("late_bounced", "invalid_recipient"), 0)
     for _ in range(2):
@@ -59,7 +58,6 @@ async def test_a_bounce_at_a_token(read: Read) -> None:
     ],
 )
 async def test_what_is_no_bounce_changes_nothing(read: Read, mime: bytes, result: str) -> None:
-    """It is counted, and gone."""
     message = await read.delivered("ada@example.net")
     before, told = await read.message(message), results("bounce").get(result, 0)
     await read.comes_back(mime, read.path(message))
@@ -95,7 +93,6 @@ async def test_a_mail_to_unsubscribe(
 
 
 async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
-    """A list that the message does not have, a name that the token is not for, an unknown recipient."""
     message = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net", tags=("news",))
     id_, paths = message.recipients[0].id, ReturnPaths(KEY)
     addresses = [
@@ -109,7 +106,6 @@ async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
 
 
 async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_clock: trio.testing.MockClock) -> None:
-    """It waits for the result of its recipient, and lets others go before it."""
     early = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net")
     other = await read.delivered("bob@example.net")
     await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
@@ -129,7 +125,6 @@ async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_cloc
 
 
 async def test_a_bounce_without_a_result_comes_to_an_end(read: Read, autojump_clock: trio.testing.MockClock) -> None:
-    """After some seconds it is counted as one for a recipient that was not delivered."""
     early = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net")
     told = results("bounce").get("not_delivered", 0)
     await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
@@ -141,7 +136,6 @@ async def test_a_bounce_without_a_result_comes_to_an_end(read: Read, autojump_cl
 
 
 async def test_a_bounce_of_a_policy_suppresses_nothing(read: Read) -> None:
-    """It is a late bounce all the same."""
     message = await read.delivered("ada@example.net")
     await read.comes_back(bounce("ada@example.net", status="5.7.1", code="554"), read.path(message))
     assert (await read.message(message)).recipients[0].late_bounce is not None
@@ -149,7 +143,6 @@ async def test_a_bounce_of_a_policy_suppresses_nothing(read: Read) -> None:
 
 
 async def test_a_token_that_leads_nowhere(read: Read) -> None:
-    """Of another installation, at a name that it is not for, expired by then, or of no recipient."""
     message = await read.delivered("ada@example.net")
     before, told = await read.message(message), results("bounce").get("unmatched", 0)
     unknown = read.worker.return_paths.address(read.env.identifier("rcp"), NAME)
@@ -177,14 +170,12 @@ async def test_a_token_outlives_the_name_it_was_made_for(read: Read) -> None:
 
 
 async def test_one_mail_to_several_tokens(read: Read) -> None:
-    """Each of its recipients has bounced, with what the mail says of it."""
     message = await read.delivered("ada@example.net", "bob@example.net")
     await read.comes_back(bounce("ada@example.net"), read.path(message), read.path(message, 1))
     assert all(each.late_bounce is not None for each in (await read.message(message)).recipients)
 
 
 async def test_a_complaint_at_a_token(read: Read) -> None:
-    """The token names the recipient, whatever the report says."""
     message = await read.delivered("ada@example.net")
     await read.comes_back(complaint("Subject: x", recipient="eve@example.net"), read.path(message))
     assert await read.suppressed() == [("ada@example.net", "complaint")]
@@ -273,7 +264,6 @@ VERIFICATION = (
 
 
 async def test_the_verification_mail_of_a_feedback_loop_is_kept(read: Read) -> None:
-    """It belongs to the account of the return path, and says what is in it as text."""
     await read.comes_back(VERIFICATION, f"fbl@{NAME}")
     (mail,) = await read.store.feedback_inbox.newest(read.account_id, 10)
     assert (mail.kind, mail.address, mail.result) == ("fbl", f"fbl@{NAME}", "not_understood")
@@ -296,7 +286,6 @@ async def test_the_inbox_is_bounded(read: Read) -> None:
 
 
 async def test_mail_of_a_return_path_without_a_single_owner_is_for_administrators(read: Read) -> None:
-    """An account that has not proven the domain is no owner; of two that have, neither sees it."""
     await read.store.accounts.create("stranger", "stranger@example.org", "hash")
     stranger = (await read.store.accounts.create("other", "other@example.org", "hash")).id
     await read.store.domains.register(stranger, "example.com")
@@ -311,7 +300,6 @@ async def test_mail_of_a_return_path_without_a_single_owner_is_for_administrator
 
 
 async def test_old_mail_in_the_inbox_is_deleted(read: Read) -> None:
-    """With the metadata of messages."""
     await read.comes_back(VERIFICATION, f"fbl@{NAME}")
     assert (await read.store.feedback_inbox.forget(read.env.now() - 60_000_000, 10)).deleted == 0
     assert (await read.store.feedback_inbox.forget(read.env.now() + 60_000_000, 10)).deleted == 1
@@ -365,7 +353,6 @@ async def test_mail_that_could_loop_or_is_large_is_only_kept(read: Read, mime: b
 
 
 async def test_forwarding_has_a_rate(read: Read) -> None:
-    """A flood stays in the inbox; mail to fbl@ is never forwarded."""
     read.worker.forward_to = "operator@example.net"
     for _ in range(worker.FORWARDED_PER_HOUR + 5):
         await read.comes_back(VERIFICATION, f"abuse@{NAME}")
@@ -374,7 +361,6 @@ async def test_forwarding_has_a_rate(read: Read) -> None:
 
 
 async def test_a_suspended_or_unwilling_account_forwards_nothing(read: Read) -> None:
-    """Nor does a return path without an owner, or an account that suppresses the address."""
     read.worker.forward_to = "operator@example.net"
     await read.comes_back(VERIFICATION, "abuse@bounces.example.org")
     await read.store.suppressions.add(read.account_id, "operator@example.net", "test")
@@ -387,7 +373,6 @@ async def test_a_suspended_or_unwilling_account_forwards_nothing(read: Read) -> 
 
 @pytest.mark.parametrize(("address", "kind"), [("dmarc", "dmarc"), ("tlsrpt", "tls")])
 async def test_reports_that_cannot_be_read(read: Read, address: str, kind: str) -> None:
-    """They are counted, and gone."""
     told = REPORTS_READ.values.get((kind, "not_understood"), 0)
     await read.comes_back(as_mail(gzipped(b"<feedback>"), "application/gzip"), f"{address}@{NAME}")
     await read.comes_back(vacation(), f"{address}@{NAME}")
@@ -417,8 +402,6 @@ async def test_changed_mail_is_read_to_its_end(read: Read) -> None:
 
 
 async def test_a_mail_that_cannot_be_read_is_given_up(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many tries, and others are read before it is tried again."""
-
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
@@ -462,7 +445,6 @@ async def test_a_stored_address_that_cannot_be_read_stops_nothing_else(
 
 
 async def test_a_step_that_refuses_stored_data_stops_nothing_else(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mail whose transaction is refused is given up at once, not tried again."""
     message = await read.delivered("ada@example.net")
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -479,7 +461,6 @@ async def test_a_step_that_refuses_stored_data_stops_nothing_else(read: Read, mo
 async def test_a_storage_that_refuses_for_a_while_loses_nothing(
     read: Read, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The worker waits for it, however long that takes, and it is no try of the mail."""
     message = await read.delivered("ada@example.net")
     refusals = 20
     finish = type(read.store.feedback).finish
@@ -497,7 +478,6 @@ async def test_a_storage_that_refuses_for_a_while_loses_nothing(
 
 
 async def test_it_runs_until_cancelled(read: Read) -> None:
-    """Mail that comes while it waits is read at once."""
     message = await read.delivered("ada@example.net")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read.worker.run)

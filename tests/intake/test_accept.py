@@ -15,8 +15,7 @@ from appliance.config.values import Share
 from appliance.deliver.preparing import Envelope
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.feedback.return_path import RecipientIds, ReturnPaths, UnsubscribeLinks, Unsubscription, read_address
 from appliance.intake import accept
 from appliance.intake.accept import MessageIntake, Submitted
 from appliance.intake.limits import FreeSpace, Quota
@@ -26,7 +25,7 @@ from appliance.message.request import decode
 from appliance.model.accounts import Caller
 from appliance.model.mail import MessageStatus, RecipientStatus, Source
 from appliance.store import Store, open_store
-from appliance.store.new_mail import due_recipients
+from appliance.store.queue import due_recipients
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.web.api.message_objects import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
@@ -42,8 +41,6 @@ HUGE = 2**62  # bytes no disk has
 
 @dataclass
 class Hall:
-    """Intake on a real store."""
-
     store: Store
     env: Environment
     clock: Clock
@@ -66,35 +63,29 @@ class Hall:
         )
 
     async def caller(self) -> Caller:
-        """Who the SMTP credential stands for, now."""
         found = await self.store.access.caller_by_credential(self.account.username)
         assert found is not None
         return found[0]
 
     async def submit(self, data: bytes | None = None, *to: str, **others: Any) -> Submitted:
-        """Submit a message with the SMTP credential."""
         sender = others.pop("sender", "shop@example.com")
         door = others.pop("door", None) or self.door()
         recipients = to or ("ada@example.net",)
         return await door.submit(await self.caller(), sender, recipients, data or message(), "req_1", **others)
 
     async def send(self, key: str) -> accept.Accepted:
-        """Send a message over HTTP with the same credential."""
         body = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi"}
         return await self.door().send(await self.caller(), decode(json.dumps(body).encode()), key, "req_2", 100)
 
     async def credits(self) -> int | None:
-        """What is left on the account."""
         return (await self.store.accounts.named(self.account.name)).credits
 
     async def count(self) -> int:
-        """How many recipients wait for delivery."""
         return len(await self.store.queue.due(simulated=False, most=1000))
 
 
 @pytest.fixture
 async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
-    """An account with ten credits and two domains."""
     clock = Clock()
     env = Environment(now=clock)
     async with open_store(tmp_path / "data", env, inline=True) as store:
@@ -104,7 +95,6 @@ async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
 
 
 async def refused(hall: Hall, *arguments: Any, **others: Any) -> Refused:
-    """Why a message is refused; nothing is stored, nothing is charged."""
     before = await hall.credits(), await hall.count()
     with pytest.raises(Refused) as refusal:
         await hall.submit(*arguments, **others)
@@ -142,13 +132,11 @@ async def test_a_submitted_message_can_be_read_like_any_other(hall: Hall) -> Non
 
 
 async def test_the_trace_says_when_there_was_no_tls(hall: Hall) -> None:
-    """A message that came in the clear is not called secured."""
     done = await hall.submit(secure=False)
     assert b"with ESMTPA\r\n" in (await hall.store.messages.mime(done.message_id) or b"")
 
 
 async def test_it_is_handed_to_delivery_in_memory(hall: Hall) -> None:
-    """Delivery is handed the message as it is on disk."""
     done = await hall.submit()
     (fresh,) = hall.store.new_mail.take()
     assert (fresh.message.id, fresh.charged) == (done.message_id, 1)
@@ -176,7 +164,6 @@ async def test_no_message_stays_expected(hall: Hall, monkeypatch: pytest.MonkeyP
 
 
 async def test_tags_are_kept_with_the_message(hall: Hall) -> None:
-    """X-Service-Tag is read as tags, and stays in the message as over HTTP."""
     await hall.submit(message(b"X-Service-Tag: order, eu"))
     (fresh,) = hall.store.new_mail.take()
     assert fresh.message.tags == ("order", "eu")
@@ -184,7 +171,6 @@ async def test_tags_are_kept_with_the_message(hall: Hall) -> None:
 
 
 async def test_a_large_message_is_made_off_the_event_loop(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a quarter of a megabyte on the work is done in a thread, with the same result."""
     trips: list[object] = []
     run_sync = trio.to_thread.run_sync
 
@@ -245,7 +231,6 @@ async def test_only_the_accounts_own_domains_may_send(
 
 
 async def test_a_suspended_account_may_not_submit(hall: Hall) -> None:
-    """Neither when the session knew, nor when it was suspended in the meantime."""
     before = await hall.caller()
     await hall.store.accounts.set_suspended(hall.account.account_id, True)
     assert (await refused(hall)).code is Code.ACCOUNT_SUSPENDED
@@ -255,12 +240,10 @@ async def test_a_suspended_account_may_not_submit(hall: Hall) -> None:
 
 
 async def test_a_full_disk_takes_nothing(hall: Hall) -> None:
-    """Below the watermark a message is refused for now."""
     assert (await refused(hall, door=hall.door(min_free_disk=HUGE))).code is Code.TEMPORARY_FAILURE
 
 
 async def test_credits_are_needed_for_every_recipient(hall: Hall) -> None:
-    """Eleven recipients cannot be paid with ten credits; ten can."""
     addresses = [f"ada{number}@example.net" for number in range(11)]
     assert (await refused(hall, None, *addresses)).code is Code.INSUFFICIENT_CREDITS
     await hall.submit(None, *addresses[:10])
@@ -268,14 +251,12 @@ async def test_credits_are_needed_for_every_recipient(hall: Hall) -> None:
 
 
 async def test_the_daily_cap_holds(hall: Hall) -> None:
-    """What goes over the cap of the day is refused until tomorrow."""
     await hall.store.accounts.set_daily_cap(hall.account.account_id, 1)
     await hall.submit()
     assert (await refused(hall)).code is Code.WARMUP_LIMITED
 
 
 async def test_a_suppressed_recipient_bounces_at_once(hall: Hall) -> None:
-    """It is never tried, and its credit comes back; the others are delivered."""
     await hall.store.suppressions.add(hall.account.account_id, "ada@example.net", "by hand")
     done = await hall.submit(None, "Ada@Example.net", "grace@example.net")
     stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
@@ -289,7 +270,6 @@ async def test_a_suppressed_recipient_bounces_at_once(hall: Hall) -> None:
 
 
 async def test_the_sandbox_simulates_submitted_mail(hall: Hall) -> None:
-    """Nothing of it leaves the machine; source and credits are real."""
     done = await hall.submit(door=hall.door(sandbox=True))
     stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
     assert stored is not None
@@ -300,7 +280,6 @@ async def test_the_sandbox_simulates_submitted_mail(hall: Hall) -> None:
 
 
 async def test_a_test_caller_costs_nothing_and_is_simulated(hall: Hall) -> None:
-    """Should a test credential ever submit, it is a test as over HTTP."""
     caller = await hall.store.access.caller_by_key(hall.account.test_key)
     assert caller is not None
     done = await hall.door().submit(caller, "shop@example.com", ["ada@example.net"], message(), "req_1")
@@ -316,7 +295,6 @@ KEYED = message(b"Idempotency-Key: order-4711")
 
 
 async def test_a_retry_gets_the_first_id_and_queues_nothing(hall: Hall) -> None:
-    """The same key and message is answered with the first id, for 24 hours, also when it was written anew."""
     first = await hall.submit(KEYED)
     again = await hall.submit(KEYED.replace(b"05:43:34", b"05:50:00").replace(b"<1@", b"<2@"))
     assert (again.message_id, again.replayed, first.replayed) == (first.message_id, True, False)
@@ -326,7 +304,6 @@ async def test_a_retry_gets_the_first_id_and_queues_nothing(hall: Hall) -> None:
 
 
 async def test_another_message_under_the_key_is_a_conflict(hall: Hall) -> None:
-    """Another body, or other recipients, need another key."""
     await hall.submit(KEYED)
     assert (await refused(hall, KEYED + b"PS\r\n")).code is Code.IDEMPOTENCY_CONFLICT
     assert (await refused(hall, KEYED, "grace@example.net")).code is Code.IDEMPOTENCY_CONFLICT
@@ -343,19 +320,16 @@ async def test_what_was_accepted_stays_accepted(hall: Hall) -> None:
 
 
 async def test_a_refused_message_does_not_burn_its_key(hall: Hall) -> None:
-    """After a refusal the key is free for the corrected message."""
     await refused(hall, KEYED, *[f"ada{number}@example.net" for number in range(11)])
     assert not (await hall.submit(KEYED)).replayed
 
 
 async def test_without_a_key_the_same_message_is_sent_twice(hall: Hall) -> None:
-    """Only a key makes two messages one."""
     assert (await hall.submit()).message_id != (await hall.submit()).message_id
     assert await hall.credits() == 8
 
 
 async def test_keys_are_shared_by_both_ways_of_one_credential(hall: Hall) -> None:
-    """A key used over HTTP cannot be used for another message over SMTP, nor the other way round."""
     await hall.send("order-4711")
     assert (await refused(hall, KEYED)).code is Code.IDEMPOTENCY_CONFLICT
     await hall.submit(message(b"Idempotency-Key: order-4712"))
@@ -366,7 +340,6 @@ async def test_keys_are_shared_by_both_ways_of_one_credential(hall: Hall) -> Non
 
 
 async def test_keys_of_two_credentials_do_not_meet(hall: Hall) -> None:
-    """Another SMTP credential of the same account has keys of its own."""
     first = await hall.submit(KEYED)
     username, _ = await hall.store.access.create_credential(hall.account.account_id)
     hall.account = replace(hall.account, username=username)
@@ -392,7 +365,6 @@ async def test_many_at_once_under_one_key_are_one_message(hall: Hall) -> None:
 
 
 async def test_many_retries_at_once_are_all_answered(hall: Hall) -> None:
-    """Once the first is on disk, none of its retries has to wait for another one."""
     first = await hall.submit(KEYED)
     door, told = hall.door(), []
 
@@ -435,7 +407,6 @@ TAGGED = (b"X-Service-Tag: receipts, news",)
 
 
 async def sent_header(hall: Hall, **fields: Any) -> str:
-    """The header of a message sent over HTTP."""
     body = {"from": "shop@example.com", "to": "Ada@example.net", "subject": "Hello", "text": "Hi"} | fields
     body = {name: value for name, value in body.items() if value is not None}
     request = decode(json.dumps(body).encode())
@@ -446,7 +417,6 @@ async def sent_header(hall: Hall, **fields: Any) -> str:
 
 
 async def submitted_header(hall: Hall, *fields: bytes, to: tuple[str, ...] = ()) -> str:
-    """The header of a message sent over SMTP."""
     done = await hall.submit(message(*fields), *to)
     mime = await hall.store.messages.mime(done.message_id)
     assert mime is not None
@@ -454,7 +424,6 @@ async def submitted_header(hall: Hall, *fields: bytes, to: tuple[str, ...] = ())
 
 
 def link_of(header: str) -> Unsubscription | None:
-    """What the link in a header asks for; None where there is none."""
     found = [line for line in header.split("\r\n") if line.startswith("List-Unsubscribe")]
     if not found:
         return None
@@ -464,7 +433,6 @@ def link_of(header: str) -> Unsubscription | None:
 
 
 async def test_a_message_with_such_a_tag_has_a_link(hall: Hall) -> None:
-    """Over HTTP and SMTP alike, the first such tag is what its one recipient can unsubscribe from."""
     await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news", "other"])
     wanted = Unsubscription(hall.account.account_id, "tag:news", "ada@example.net")
     assert link_of(await sent_header(hall, tags=["receipts", "news", "other"])) == wanted
@@ -504,7 +472,6 @@ async def test_a_message_to_several_has_no_link(hall: Hall, monkeypatch: pytest.
 
 
 async def test_a_senders_own_link_stays_alone(hall: Hall) -> None:
-    """Who gives List-Unsubscribe, or has signed that there is none, keeps it so."""
     await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news"])
     own = "<mailto:leave@example.com>"
     headers = [

@@ -18,7 +18,6 @@ LABEL = "a" * 50
     ],
 )
 def test_a_return_path_is_a_name_below_the_domain(text: str, name: str) -> None:
-    """In lower case and A-labels, as DNS is asked for it."""
     assert return_path(text, "example.com") == name
 
 
@@ -43,5 +42,4 @@ def test_any_other_name_is_refused(text: str, reason: str) -> None:
 
 
 def test_an_address_with_a_token_fits() -> None:
-    """The longest name, behind `b+`, 24 characters and an @."""
     assert len("b+") + 24 + len("@") + RETURN_PATH_LENGTH == ADDRESS_LENGTH

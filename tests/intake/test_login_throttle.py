@@ -25,29 +25,23 @@ ELSEWHERE = "203.0.113.9"
 
 @dataclass
 class Clock:
-    """The time, which tests move."""
-
     now: int = 1_700_000_000 * SECOND
 
     def __call__(self) -> int:
-        """The time."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time."""
     return Clock()
 
 
 @pytest.fixture
 def guesses(clock: Clock) -> LoginThrottle:
-    """No failure has been counted yet."""
     return LoginThrottle(Environment(now=clock))
 
 
 def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
-    """What the refusal tells the client."""
     assert refused.value.code is Code.RATE_LIMITED
     assert refused.value.retry_after is not None
     assert str(refused.value.retry_after) in refused.value.text
@@ -55,14 +49,12 @@ def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
 
 
 def wait_of(guesses: LoginThrottle, account: str, address: str, known: tuple[str, ...] = ()) -> int:
-    """How many seconds a login is told to wait, which must be refused."""
     with pytest.raises(Refused) as refused:
         guesses.attempt(account, address, known)
     return seconds_to_wait(refused)
 
 
 def passes(guesses: LoginThrottle, account: str, address: str, known: tuple[str, ...] = ()) -> None:
-    """A login is checked at once; it leaves no trace."""
     attempt = guesses.attempt(account, address, known)
     assert attempt.wait == 0
     attempt.withdrawn()
@@ -81,7 +73,6 @@ def checked(guesses: LoginThrottle, account: str, addresses: list[str]) -> int:
 
 
 def address(number: int) -> str:
-    """One of many addresses, each of its own site."""
     return f"100.{64 + number // 256}.{number % 256}.1"
 
 
@@ -118,7 +109,6 @@ def test_a_network_is_an_ipv4_address_or_an_ipv6_64(guesses: LoginThrottle, one:
     ],
 )
 def test_a_site_is_an_ipv4_24_or_an_ipv6_48(one: str, other: str, same: bool) -> None:
-    """What one attacker easily has as a whole has one turn at a time."""
     assert (site_of(one) == site_of(other)) is same
 
 
@@ -137,7 +127,6 @@ def test_of_300_logins_at_once_from_30_networks_few_are_checked(guesses: LoginTh
 
 
 def test_a_right_password_gives_its_count_back(guesses: LoginThrottle) -> None:
-    """A hundred logins that succeed, one after the other, leave nothing counted."""
     for _ in range(100):
         guesses.attempt("account", OWNER).succeeded()
     assert guesses.wrong_secret(OWNER) is None
@@ -145,7 +134,6 @@ def test_a_right_password_gives_its_count_back(guesses: LoginThrottle) -> None:
 
 
 def test_a_success_gives_back_no_more_than_its_own(guesses: LoginThrottle) -> None:
-    """Logging in to an account of one's own does not make failures at others disappear."""
     for number in range(9):
         guesses.attempt(f"victim {number}", ATTACKER)
     guesses.attempt("own", ATTACKER).succeeded()
@@ -154,7 +142,6 @@ def test_a_success_gives_back_no_more_than_its_own(guesses: LoginThrottle) -> No
 
 
 def test_a_login_that_was_not_checked_costs_nothing(guesses: LoginThrottle) -> None:
-    """A server too busy to hash takes its count back."""
     for _ in range(100):
         guesses.attempt("account", OWNER).withdrawn()
     passes(guesses, "account", OWNER)
@@ -164,7 +151,6 @@ def test_a_login_that_was_not_checked_costs_nothing(guesses: LoginThrottle) -> N
 
 
 def test_a_network_has_ten_failures_a_minute(guesses: LoginThrottle, clock: Clock) -> None:
-    """The eleventh has to wait until the first is a minute old, and then goes through."""
     for number in range(10):
         guesses.attempt(f"account {number}", ATTACKER)
         clock.now += SECOND
@@ -175,7 +161,6 @@ def test_a_network_has_ten_failures_a_minute(guesses: LoginThrottle, clock: Cloc
 
 
 def test_a_network_has_fifty_failures_a_day(guesses: LoginThrottle, clock: Clock) -> None:
-    """However slowly it goes on, a day later it may again."""
     for _ in range(50):
         assert guesses.wrong_secret(ATTACKER) is None
         clock.now += 10 * MINUTE
@@ -186,7 +171,6 @@ def test_a_network_has_fifty_failures_a_day(guesses: LoginThrottle, clock: Clock
 
 
 def test_other_networks_are_not_touched(guesses: LoginThrottle) -> None:
-    """One network's failures are its own."""
     for _ in range(100):
         guesses.wrong_secret(ATTACKER)
     passes(guesses, "account", OWNER)
@@ -195,14 +179,12 @@ def test_other_networks_are_not_touched(guesses: LoginThrottle) -> None:
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"])
 def test_loopback_is_not_counted_by_network(guesses: LoginThrottle, loopback: str) -> None:
-    """Every application on the machine, and an undeclared proxy, would share that count."""
     for _ in range(100):
         assert guesses.wrong_secret(loopback) is None
     passes(guesses, "account", loopback)
 
 
 def test_a_known_network_logs_in_whatever_else_failed_there(guesses: LoginThrottle) -> None:
-    """A program with a revoked key behind the owner's address does not keep the owner out."""
     for _ in range(100):
         guesses.wrong_secret(OWNER)
     passes(guesses, "account", OWNER, known=(OWNER,))
@@ -213,7 +195,6 @@ def test_a_known_network_logs_in_whatever_else_failed_there(guesses: LoginThrott
 
 
 def test_a_network_waits_after_ten_failures_and_longer_with_each(guesses: LoginThrottle, clock: Clock) -> None:
-    """A minute first, doubled by each further failure, an hour at most."""
     waits = []
     for _ in range(PER_ACCOUNT - 1):
         guesses.attempt("account", "127.0.0.1")
@@ -227,7 +208,6 @@ def test_a_network_waits_after_ten_failures_and_longer_with_each(guesses: LoginT
 
 
 def test_slow_failures_are_nothing(guesses: LoginThrottle, clock: Clock) -> None:
-    """An owner who mistypes now and then never has to wait."""
     for _ in range(50):
         guesses.attempt("account", "127.0.0.1")
         clock.now += 2 * MINUTE
@@ -244,7 +224,6 @@ def test_one_address_that_guesses_all_day_keeps_no_other_out(guesses: LoginThrot
 
 
 def test_a_quiet_day_forgives(guesses: LoginThrottle, clock: Clock) -> None:
-    """Long after an attack one mistyped password is one mistyped password, not an hour's wait."""
     checked(guesses, "account", ["127.0.0.1"] * 15)
     clock.now += DAY
     guesses.attempt("account", "127.0.0.1")
@@ -252,7 +231,6 @@ def test_a_quiet_day_forgives(guesses: LoginThrottle, clock: Clock) -> None:
 
 
 def test_other_accounts_are_not_touched(guesses: LoginThrottle) -> None:
-    """One account's failures are its own."""
     checked(guesses, "account", ["127.0.0.1"] * 15)
     passes(guesses, "another", "127.0.0.1")
 
@@ -288,7 +266,6 @@ def test_a_known_network_has_ten_guesses_a_minute(guesses: LoginThrottle, clock:
 
 
 def test_a_login_makes_its_network_known(guesses: LoginThrottle) -> None:
-    """The whole /64 of a login that has succeeded passes under an attack from everywhere."""
     guesses.attempt("account", "2a01:4f8:1:2::1").succeeded()
     checked(guesses, "account", [address(number) for number in range(200)])
     passes(guesses, "account", "2a01:4f8:1:2::ffff")
@@ -296,7 +273,6 @@ def test_a_login_makes_its_network_known(guesses: LoginThrottle) -> None:
 
 
 def test_a_login_forgives_its_own_network(guesses: LoginThrottle) -> None:
-    """After the owner has come in, what was mistyped from there is forgotten."""
     first = guesses.attempt("account", "127.0.0.1")
     checked(guesses, "account", ["127.0.0.1"] * 15)
     first.succeeded()
@@ -307,7 +283,6 @@ def test_a_login_forgives_its_own_network(guesses: LoginThrottle) -> None:
 
 
 def test_three_networks_slow_down_no_other(guesses: LoginThrottle) -> None:
-    """Guessing counts as distributed from four networks on."""
     checked(guesses, "account", [address(number) for number in range(3)] * 50)
     passes(guesses, "account", OWNER)
 
@@ -328,7 +303,6 @@ def test_under_distributed_guessing_logins_come_one_after_the_other(guesses: Log
 
 
 def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: LoginThrottle, clock: Clock) -> None:
-    """An owner from a new network waits once, however many attackers come meanwhile, and then logs in."""
     checked(guesses, "account", [address(number) for number in range(50)])
     wait = wait_of(guesses, "account", OWNER)
     assert wait <= 50 * 30
@@ -339,7 +313,6 @@ def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: LoginThrottle, cl
 
 
 def test_a_turn_not_taken_is_lost(guesses: LoginThrottle, clock: Clock) -> None:
-    """A site that does not come for its turn loses it."""
     checked(guesses, "account", [address(number) for number in range(200)])
     assert len(guesses.accounts["account"].turns) == TURNS
     clock.now += 100 * 30 * SECOND + TURN_KEPT + SECOND
@@ -358,7 +331,6 @@ def test_one_site_has_one_turn(guesses: LoginThrottle) -> None:
 
 
 def codes_compared(guesses: LoginThrottle, account: str, addresses: list[str], known: tuple[str, ...] = ()) -> int:
-    """How many of these codes, all of them wrong, are compared."""
     count = 0
     for each in addresses:
         try:
@@ -388,14 +360,12 @@ def test_codes_count_by_user_from_however_many_networks(guesses: LoginThrottle, 
 
 
 def test_codes_of_strangers_keep_out_no_owner_from_a_known_network(guesses: LoginThrottle) -> None:
-    """A known network has a count of its own, which is as small."""
     codes_compared(guesses, "ann", [address(number) for number in range(50)])
     assert codes_compared(guesses, "ann", [OWNER] * 50, known=(OWNER,)) == 10
     assert codes_compared(guesses, "ann", [ELSEWHERE] * 50, known=(OWNER, ELSEWHERE)) == 10
 
 
 def test_a_right_code_gives_back_its_own_count_only(guesses: LoginThrottle) -> None:
-    """An owner who logs in all day is not refused, and forgives no guess of others."""
     for _ in range(50):
         guesses.code("ann", OWNER).was_right()
     assert codes_compared(guesses, "ann", [ATTACKER] * 9) == 9
@@ -426,7 +396,6 @@ def test_codes_count_on_all_nodes(guesses: LoginThrottle, clock: Clock) -> None:
 
 
 def test_only_so_much_is_remembered(guesses: LoginThrottle) -> None:
-    """A flood of networks and accounts pushes out the longest quiet, and never the one at work."""
     guesses.remembered = 10
     for number in range(1000):
         checked(guesses, "account", [ATTACKER])
@@ -459,7 +428,6 @@ def test_a_clock_set_back_locks_no_user_out(guesses: LoginThrottle, clock: Clock
 
 
 def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: LoginThrottle, clock: Clock) -> None:
-    """A client that goes on guessing waits like one that has just begun to."""
     checked(guesses, "demo", [ATTACKER] * 50)
     checked(guesses, "many", [address(number) for number in range(50)])
     clock.now -= 2 * DAY
@@ -469,7 +437,6 @@ def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: LoginThrottle
 
 
 def test_a_clock_set_back_a_little_forgets_nothing(guesses: LoginThrottle, clock: Clock) -> None:
-    """A correction by seconds helps no guesser."""
     for _ in range(10):
         guesses.wrong_secret(ATTACKER)
     clock.now -= 5 * SECOND
@@ -513,7 +480,6 @@ def test_refused_logins_are_logged_when_they_begin_and_when_they_have_ended(
 
 
 def test_the_log_of_refused_logins_is_bounded(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """Of too many networks the one that was quiet longest has ended; each has still one line of each kind."""
     caplog.set_level("INFO", "appliance")
     guesses = LoginThrottle(Environment(now=clock), remembered=2)
     for number in (1, 2, 1, 3):

@@ -2,20 +2,39 @@
 
 import os
 import stat
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, KeyFileError, UnsealError, derive, load_or_create, seal, unseal
+from appliance.environment import Environment
+from appliance.keys.installation_key import key_check, record_own_key, shared_key
+from appliance.keys.keyfile import (
+    KEY_BYTES,
+    KEY_FILE,
+    KeyFileError,
+    UnsealError,
+    derive,
+    fingerprint,
+    load_or_create,
+    seal,
+    unseal,
+)
+from appliance.store import Store, open_store
+from appliance.store.postgresql import migrate
+from tests import stored_mail
+from tests.postgresql_server import PostgresServer, postgresql
+from tests.programs import needs
 
 KEY = derive(bytes(32), "dkim")
 CONTEXT = b"signing_key/7"
 
 
 def test_the_key_is_made_at_the_first_start_and_stays(tmp_path: Path) -> None:
-    """Every later start finds the same one; another installation has another."""
     key = load_or_create(tmp_path / "data")
     assert len(key) == KEY_BYTES
     assert load_or_create(tmp_path / "data") == key
@@ -23,7 +42,6 @@ def test_the_key_is_made_at_the_first_start_and_stays(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
-    """Whatever the umask says; and there is nothing left of making it."""
     before = os.umask(0)
     try:
         load_or_create(tmp_path / "data")
@@ -45,13 +63,11 @@ def test_a_damaged_key_is_not_replaced(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_start_that_was_killed_half_way_is_made_good(tmp_path: Path) -> None:
-    """A half-written key under its working name is not taken for one."""
     (tmp_path / KEY_FILE).with_suffix(".new").write_bytes(b"half")
     assert len(load_or_create(tmp_path)) == KEY_BYTES
 
 
 def test_two_that_start_together_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that makes the key while another is making it ends up with the same."""
     others: list[bytes] = []
     fsync = os.fsync
 
@@ -67,7 +83,6 @@ def test_two_that_start_together_have_one_key(tmp_path: Path, monkeypatch: pytes
 
 
 def test_keys_for_different_purposes_have_nothing_in_common() -> None:
-    """The same purpose gives the same key, another purpose or installation another."""
     key = bytes(range(KEY_BYTES))
     assert derive(key, "tokens") == derive(key, "tokens")
     assert len({derive(key, "tokens"), derive(key, "secrets"), derive(key[::-1], "tokens"), key}) == 4
@@ -79,7 +94,6 @@ def test_keys_for_different_purposes_have_nothing_in_common() -> None:
 
 @given(st.binary(max_size=3000), st.binary(max_size=50))
 def test_what_is_sealed_comes_back(plaintext: bytes, context: bytes) -> None:
-    """Any secret comes back whole, and can not be read in its sealed form."""
     sealed = seal(KEY, plaintext, context)
     assert unseal(KEY, sealed, context) == plaintext
     assert len(sealed) == len(plaintext) + 29
@@ -93,13 +107,11 @@ def test_layout() -> None:
 
 
 def test_no_two_are_alike() -> None:
-    """Sealing the same secret again gives other bytes, so equal secrets do not show."""
     assert len({seal(KEY, b"secret", CONTEXT) for _ in range(50)}) == 50
 
 
 @given(st.data())
 def test_a_changed_octet_is_noticed(data: st.DataObject) -> None:
-    """Whichever octet is changed, version included, the seal is broken."""
     sealed = bytearray(seal(KEY, b"secret", CONTEXT))
     sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(UnsealError):
@@ -108,7 +120,6 @@ def test_a_changed_octet_is_noticed(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=64))
 def test_noise_and_pieces(noise: bytes) -> None:
-    """Random bytes, a shortened secret and a lengthened one do not open."""
     sealed = seal(KEY, b"secret", CONTEXT)
     for bad in (noise, b"\x01" + noise, sealed[: len(noise) % len(sealed)], sealed + b"\x00"):
         with pytest.raises(UnsealError):
@@ -116,7 +127,6 @@ def test_noise_and_pieces(noise: bytes) -> None:
 
 
 def test_other_context_and_other_key() -> None:
-    """A secret that was moved to another place, or sealed under another key, does not open."""
     sealed = seal(KEY, b"secret", CONTEXT)
     for key, context in ((KEY, b"signing_key/8"), (KEY, b""), (derive(bytes(32), "other"), CONTEXT)):
         with pytest.raises(UnsealError):
@@ -125,8 +135,120 @@ def test_other_context_and_other_key() -> None:
 
 @pytest.mark.parametrize("length", [0, 16, 24, 31, 33])
 def test_only_keys_of_32_bytes(length: int) -> None:
-    """A shorter key, which AES would take, is an error of the caller."""
     with pytest.raises(ValueError, match="32 bytes"):
         seal(bytes(length), b"secret", CONTEXT)
     with pytest.raises(ValueError, match="32 bytes"):
         unseal(bytes(length), bytes(60), CONTEXT)
+
+
+OUTSIDE = Environment()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgresql() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: PostgresServer, tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(tmp_path, OUTSIDE, url=server.new_database(), inline=True) as opened:
+        yield opened
+
+
+@needs("postgresql")
+async def test_a_new_database_gets_a_key_and_every_node_needs_it(store: Store, tmp_path: Path) -> None:
+    """Another node without it, or with another, is refused, and no file is left or changed; with a copy it may."""
+    key = await shared_key(tmp_path / "one", store)
+    assert await shared_key(tmp_path / "one", store) == key
+    with pytest.raises(KeyFileError, match=r"appliance\.key: missing.*Copy the key file from another node"):
+        await shared_key(tmp_path / "two", store)
+    assert not (tmp_path / "two" / KEY_FILE).exists()
+    other = load_or_create(tmp_path / "three")
+    with pytest.raises(KeyFileError, match="wrong key file for this database"):
+        await shared_key(tmp_path / "three", store)
+    assert (tmp_path / "three" / KEY_FILE).read_bytes() == other
+    (tmp_path / "two").mkdir(exist_ok=True)
+    (tmp_path / "two" / KEY_FILE).write_bytes(key)
+    assert await shared_key(tmp_path / "two", store) == key
+
+
+@needs("postgresql")
+async def test_two_nodes_that_start_first_at_once(store: Store, tmp_path: Path) -> None:
+    made: list[bytes] = []
+    refused: list[Path] = []
+
+    async def start(directory: Path) -> None:
+        try:
+            made.append(await shared_key(directory, store))
+        except KeyFileError:
+            refused.append(directory)
+
+    async with trio.open_nursery() as nursery:
+        for name in ("one", "two", "three"):
+            nursery.start_soon(start, tmp_path / name)
+    assert len(made) == 1
+    assert len(refused) == 2
+    assert not any((directory / KEY_FILE).exists() for directory in refused)
+    assert await store.installation.key_fingerprint() == fingerprint(made[0])
+
+
+@needs("postgresql")
+async def test_a_database_with_secrets_is_not_new(store: Store, tmp_path: Path) -> None:
+    """One that was copied from elsewhere without its fingerprint: a new key would open nothing."""
+    account = await stored_mail.account(store)
+    await stored_mail.webhook(store, OUTSIDE, account, bytes(32))
+    with pytest.raises(KeyFileError, match="missing, but"):
+        await shared_key(tmp_path / "node", store)
+    assert not (tmp_path / "node" / KEY_FILE).exists()
+
+
+@needs("postgresql")
+async def test_a_wrong_key_is_told_before_the_schema_is_changed(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.new_database()
+    async with open_store(tmp_path, OUTSIDE, url=url, inline=True) as store:
+        key = await shared_key(tmp_path / "one", store)
+    later = (*migrate.migrations(), migrate.SchemaStep(9_999, "later", "CREATE TABLE later (id BIGINT)", 1))
+    monkeypatch.setattr(migrate, "migrations", lambda: list(later))
+    with pytest.raises(KeyFileError, match="missing, but"):
+        async with open_store(tmp_path, OUTSIDE, url=url, check_key=key_check(tmp_path / "two"), inline=True):
+            pass
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT to_regclass('later')").fetchone() == (None,)
+    async with open_store(tmp_path, OUTSIDE, url=url, check_key=key_check(tmp_path / "one"), inline=True) as store:
+        assert await store.installation.key_fingerprint() == fingerprint(key)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT to_regclass('later')").fetchone() == ("later",)
+
+
+def test_the_check_before_anything_is_written(tmp_path: Path) -> None:
+    check = key_check(tmp_path)
+    check(None)
+    with pytest.raises(KeyFileError, match="missing, but"):
+        check("aa")
+    own = fingerprint(load_or_create(tmp_path))
+    check(None)
+    check(own)
+    with pytest.raises(KeyFileError, match="wrong key file"):
+        check("aa")
+    (tmp_path / KEY_FILE).unlink()
+    (tmp_path / KEY_FILE).write_bytes(b"short")
+    with pytest.raises(KeyFileError, match="expected 32 bytes"):
+        check(None)
+
+
+async def test_beside_a_file_the_key_in_use_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SQLite's database goes on with any key; one that was exchanged is told, once, where secrets are stored."""
+    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
+        await record_own_key(tmp_path, store, bytes(32), created=False)
+        await record_own_key(tmp_path, store, b"1" * 32, created=False)
+        assert caplog.messages == []
+        account = await stored_mail.account(store)
+        await stored_mail.webhook(store, OUTSIDE, account, b"1" * 32)
+        for _ in range(2):
+            await record_own_key(tmp_path, store, bytes(32), created=False)
+        assert await store.installation.key_fingerprint() == fingerprint(bytes(32))
+    (told,) = caplog.messages
+    assert "key file changed since the last start" in told

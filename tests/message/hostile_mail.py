@@ -16,7 +16,6 @@ def _repeated(start: bytes, unit: bytes, end: bytes = b"\r\n\r\nx") -> Maker:
 
 
 def _nested_multiparts(size: int) -> bytes:
-    """Each level in the one above it, with a boundary of its own."""
     levels = max(1, size // 60)
     heads = [b"Content-Type: multipart/mixed; boundary=n%d\r\n\r\n--n%d\r\n" % (each, each) for each in range(levels)]
     return b"".join(heads)[:size]

@@ -44,12 +44,10 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def drafted(stored: StoredTemplate | None = None, **fields: Any) -> Draft:
-    """The draft of such a request, through JSON as in real life."""
     return draft(decode(json.dumps(body(**fields)).encode()), stored)
 
 
 def composed(**fields: Any) -> bytes:
-    """The bytes of such a message."""
     return compose(drafted(**fields), message_id=MESSAGE_ID, date_seconds=NOON)
 
 
@@ -59,5 +57,4 @@ def read(data: bytes) -> EmailMessage:
 
 
 def content(part: Any) -> Any:
-    """The content of a part the standard library has read."""
     return part.get_content()

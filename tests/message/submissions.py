@@ -28,12 +28,10 @@ def message(*fields: bytes, without: Sequence[bytes] = (), body: bytes = BODY) -
 def submission(
     data: bytes, sender: str = "shop@example.com", recipients: Sequence[str] = ("ada@example.net",)
 ) -> SubmittedMessage:
-    """What is read of a message."""
     return read(sender, recipients, data)
 
 
 def written(data: bytes) -> bytes:
-    """The message as it goes on."""
     return write(submission(data), message_id=ID, now_seconds=NOON, hostname=HOST)
 
 

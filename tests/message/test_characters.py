@@ -22,7 +22,6 @@ any_text = st.lists(
 
 @pytest.mark.parametrize("around", ["", "plain", "é", "漢字", "😀"])
 def test_every_character_is_checked_by_the_rule(around: str) -> None:
-    """One by one, alone and beside text of one, two, three and four octets."""
     for code in (*range(0x300), *range(0x2000, 0x2100), *range(0xD7F0, 0xE010), 0x1F600, 0x10FFFF):
         text = f"{around}{chr(code)}{around}"
         assert (fault_in_body(text) is not None) is (FAULT.search(text) is not None), hex(code)
@@ -30,7 +29,6 @@ def test_every_character_is_checked_by_the_rule(around: str) -> None:
 
 @given(any_text | hostile_text, st.sampled_from([1, 2, 3, 7, 64 * 1024]))
 def test_any_text_is_checked_by_the_rule(text: str, block: int) -> None:
-    """Whatever the text, and wherever it is cut into blocks."""
     assert (fault_in_body(text, block) is not None) is (FAULT.search(text) is not None)
 
 
@@ -59,13 +57,11 @@ def test_lone_line_ends_are_those_that_a_search_finds(message: bytes, block: int
     ],
 )
 def test_the_first_long_line_is_named_by_its_number(message: bytes, number: int | None) -> None:
-    """A line may have 998 octets beside its CRLF, the last one also without a CRLF."""
     assert number_of_long_line(message) == number
 
 
 @given(st.lists(st.integers(990, 1005) | st.integers(0, 40), max_size=12), st.booleans())
 def test_long_lines_are_those_that_splitting_finds(lengths: list[int], ended: bool) -> None:
-    """The steps of a thousand octets find what splitting into lines finds."""
     message = b"\r\n".join(b"x" * length for length in lengths) + (b"\r\n" if ended else b"")
     long = [number for number, line in enumerate(message.split(b"\r\n"), start=1) if len(line) > 998]
     assert number_of_long_line(message) == (long[0] if long else None)
@@ -77,7 +73,6 @@ def test_long_lines_are_those_that_splitting_finds(lengths: list[int], ended: bo
     block=st.sampled_from([3, 4, 5, 7, 64 * 1024]),
 )
 def test_replacing_in_blocks_is_replacing(old: bytes, new: bytes, data: bytes, block: int) -> None:
-    """Whatever lies across the border of two blocks, the pieces together are what replacing at once makes."""
     for given_as in (data, bytearray(data)):
         assert b"".join(replaced(given_as, old, new, block)) == data.replace(old, new)
 
@@ -87,5 +82,4 @@ def test_replacing_in_blocks_is_replacing(old: bytes, new: bytes, data: bytes, b
     st.sampled_from([1, 2, 7, 64 * 1024]),
 )
 def test_joining_in_blocks_is_joining(parts: list[bytes | memoryview], block: int) -> None:
-    """Whatever the parts, and wherever they are cut."""
     assert joined(parts, block) == b"".join(parts)

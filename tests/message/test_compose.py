@@ -36,7 +36,6 @@ STANDARD = ["From", "To", "Subject", "Date", "Message-ID", "MIME-Version", "Cont
 
 
 def names(data: bytes) -> list[str]:
-    """The names of the message's own headers, in order, read without any library."""
     head = data.partition(b"\r\n\r\n")[0]
     return [line.split(b":")[0].decode() for line in head.split(b"\r\n") if not line.startswith(b" ")]
 
@@ -63,13 +62,11 @@ def check_wire(data: bytes) -> None:
 
 
 def only(message: EmailMessage) -> Any:
-    """The one part that has a file name."""
     (part,) = [part for part in message.walk() if part.get_filename() is not None]
     return part
 
 
 def shape(part: Message) -> Any:
-    """The tree of content types."""
     kind = part.get_content_subtype()
     return (
         (kind, [shape(each) for each in part.iter_parts()])
@@ -82,7 +79,6 @@ def shape(part: Message) -> Any:
 
 
 def test_whole_message() -> None:
-    """A plain message, byte for byte."""
     assert composed(**{"from": "Shop <shop@example.com>"}, cc="c@x.test", tags=["a", "b"], headers={"X-A": "1"}) == (
         b"From: Shop <shop@example.com>\r\n"
         b"To: ada@example.net\r\n"
@@ -101,7 +97,6 @@ def test_whole_message() -> None:
 
 
 def test_bcc_is_nowhere() -> None:
-    """A blind copy leaves no trace in the bytes."""
     data = composed(bcc=["Secret <secret@example.org>", "hidden@example.org"], cc="c@x.test", reply_to="r@x.test")
     assert b"secret" not in data.lower()
     assert b"hidden" not in data
@@ -110,7 +105,6 @@ def test_bcc_is_nowhere() -> None:
 
 
 def test_message_id_with_brackets() -> None:
-    """The id may be given with its angle brackets; one that could break the header is a bug of the caller."""
     made = drafted()
     assert compose(made, message_id="<a@b>", date_seconds=0) == compose(made, message_id="a@b", date_seconds=0)
     for bad in ("", "a", "a@b\r\nX: y", "a b@c", "é@b", "a@b>"):
@@ -129,7 +123,6 @@ def test_encoded_word_in_the_subject_is_text() -> None:
 
 
 def test_long_unsubscribe_link_survives() -> None:
-    """A long value is folded only at its spaces, never inside a word."""
     link = f"<https://example.com/u?t={'a' * 700}&x=?y?=>"
     mail = f"<mailto:{'b' * 200}@example.com>"
     line = custom("List-Unsubscribe", f"{link}, {mail}")
@@ -139,14 +132,12 @@ def test_long_unsubscribe_link_survives() -> None:
 @pytest.mark.parametrize("length", [60, 70, 78, 900, 976, 990, 995, 996, 997, 998])
 @pytest.mark.parametrize("name", ["X", "List-Unsubscribe", "X" * 76])
 def test_one_long_word(name: str, length: int) -> None:
-    """One word of any allowed length fits its line, and comes back whole."""
     line = custom(name, "a" * length)
     assert max(map(len, line.split("\r\n"))) <= 998
     assert value_of(line).strip() == "a" * length
 
 
 def test_runs_of_spaces_are_folded_safely() -> None:
-    """Spaces in a row survive, and no line consists of them alone."""
     value = f"a{' ' * 300}b  c{' ' * 80}d"
     line = custom("X-A", value)
     assert value_of(line) == value
@@ -189,7 +180,6 @@ def test_each_encoded_word_holds_whole_characters() -> None:
 
 
 def test_international_domain_and_local_part() -> None:
-    """Domains become A-labels; only a non-ASCII local part brings UTF-8 into the headers."""
     assert b"To: a@xn--mller-kva.example\r\n" in composed(to="a@müller.example")
     data = composed(to="Jürgen <jürgen@müller.example>")
     assert "<jürgen@xn--mller-kva.example>\r\n".encode() in data
@@ -198,7 +188,6 @@ def test_international_domain_and_local_part() -> None:
 
 
 def test_fifty_recipients_are_folded() -> None:
-    """A long list is folded between addresses."""
     people = [f"Person Number {i} <person{i}@example.net>" for i in range(50)]
     data = composed(to=people)
     check_wire(data)
@@ -227,7 +216,6 @@ def test_fifty_recipients_are_folded() -> None:
     ],
 )
 def test_structure(fields: dict[str, Any], expected: Any) -> None:
-    """Each combination of content has its own tree, with no level that holds one part for nothing."""
     kinds = {
         "file": {"filename": "a.pdf", "content": "QQ=="},
         "inline": {"filename": "a.png", "content": "Qg==", "content_id": "logo"},
@@ -240,7 +228,6 @@ def test_structure(fields: dict[str, Any], expected: Any) -> None:
 
 
 def with_text(**fields: Any) -> bytes:
-    """A message without a text of its own, composed with one made from its HTML."""
     made = drafted(text=None, **fields)
     return compose(made, message_id=MESSAGE_ID, date_seconds=NOON, text_from_html=True)
 
@@ -252,10 +239,7 @@ def with_text(**fields: Any) -> bytes:
         ({"html": "<img src='cid:logo'>"}, "html"),
         ({"html": ""}, "html"),
         ({"html": "<p>Hi", "attachments": ["file"]}, ("mixed", [("alternative", ["plain", "html"]), "pdf"])),
-        (
-            {"html": "<p>Hi", "attachments": ["inline"]},
-            ("alternative", ["plain", ("related", ["html", "png"])]),
-        ),
+        ({"html": "<p>Hi", "attachments": ["inline"]}, ("alternative", ["plain", ("related", ["html", "png"])])),
         ({"attachments": ["file"]}, ("mixed", ["pdf"])),
     ],
 )
@@ -273,7 +257,6 @@ def test_html_alone_gets_a_text_part(fields: dict[str, Any], expected: Any) -> N
 
 
 def test_the_text_part_says_what_the_html_says() -> None:
-    """And both come out whole."""
     data = with_text(html="<p>Grüße,<br><a href='https://x.example'>Ada</a></p>")
     plain, markup = read(data).iter_parts()
     assert content(plain).splitlines() == ["Grüße,", "Ada (https://x.example)"]
@@ -281,14 +264,12 @@ def test_the_text_part_says_what_the_html_says() -> None:
 
 
 def test_a_text_of_its_own_is_kept() -> None:
-    """Nothing is made where the sender wrote a text, be it an empty one."""
     made = drafted(text="", html="<p>Hi")
     data = compose(made, message_id=MESSAGE_ID, date_seconds=NOON, text_from_html=True)
     assert data == compose(made, message_id=MESSAGE_ID, date_seconds=NOON)
 
 
 def test_a_text_part_makes_no_message_too_large() -> None:
-    """A message that fits exactly without it is sent without it; one octet more is refused as ever."""
     html = "<p>Hello</p>"
     room = MESSAGE_SIZE - len(composed(text=None, html=html, attachments=[file_of(0)]))
     octets = room // 78 * 57
@@ -302,7 +283,6 @@ def test_a_text_part_makes_no_message_too_large() -> None:
 
 
 def file_of(octets: int) -> dict[str, str]:
-    """An attachment of so many octets."""
     return {"filename": "a.bin", "content": base64.b64encode(bytes(octets)).decode()}
 
 
@@ -329,7 +309,6 @@ def test_inline_image() -> None:
     ],
 )
 def test_transfer_encodings(text: str, encoding: str) -> None:
-    """ASCII that fits goes as it is, mostly ASCII as quoted-printable, the rest as base64."""
     message = read(composed(text=text))
     assert message["Content-Transfer-Encoding"] == encoding
     assert content(message).rstrip("\r\n").replace("\r\n", "\n") == text.rstrip("\n")
@@ -337,7 +316,6 @@ def test_transfer_encodings(text: str, encoding: str) -> None:
 
 @pytest.mark.parametrize("text", ["a \n b\t\n.\n..\n=\né", "é \t", "\n\né\n\n", "x" * 75 + "é" * 3, "é" + "y" * 5000])
 def test_quoted_printable(text: str) -> None:
-    """Spaces at the end of a line, lone dots and long lines come through quoted-printable unharmed."""
     data = composed(text=text, html="<p>")
     check_wire(data)
     first = next(iter(read(data).iter_parts()))
@@ -348,7 +326,6 @@ def test_quoted_printable(text: str) -> None:
     "line", ["é and a line of text \n", "x" * 1000 + "\n", "漢字の行\r\n", "é" + "=" * 90_000 + "\n"]
 )
 def test_long_texts(line: str) -> None:
-    """A text of many pieces comes back as it was, whatever its encoding."""
     text = line * (300_000 // len(line)) + "the end "
     data = composed(text=text, html="<p>")
     check_wire(data)
@@ -357,12 +334,10 @@ def test_long_texts(line: str) -> None:
 
 
 def test_newlines_become_crlf() -> None:
-    """LF and CRLF both end as CRLF."""
     assert composed(text="a\nb\r\nc").endswith(b"\r\n\r\na\r\nb\r\nc\r\n")
 
 
 def test_boundary_is_not_in_the_text() -> None:
-    """A text that holds the boundary itself gets another one, and the same message always the same bytes."""
     first = composed(html="<p>")
     found = re.search(rb'boundary="(.*)"', first)
     assert found
@@ -403,7 +378,6 @@ def test_contents(size: int) -> None:
 
 
 def test_exactly_ten_mebibytes() -> None:
-    """A message of exactly 10 MiB is composed, one byte more is refused with 413."""
     small = len(composed(text="x"))
     lines = "y" * 77 + "\n"
     room = MESSAGE_SIZE - small + 1
@@ -416,7 +390,6 @@ def test_exactly_ten_mebibytes() -> None:
 
 
 def test_memory_of_a_large_message() -> None:
-    """From the body to the bytes, a message of nearly 10 MiB takes less than four times its size."""
     whole = body(attachments=[{"filename": "a.bin", "content": base64.b64encode(bytes(7_600_000)).decode()}])
     data = json.dumps(whole).encode()
     del whole
@@ -466,7 +439,6 @@ messages = st.fixed_dictionaries(
 
 
 def header(data: bytes, name: str) -> str:
-    """One header line of the message, folded as it stands."""
     head = data.partition(b"\r\n\r\n")[0].decode() + "\r\n"
     (line,) = re.findall(rf"(?m)^{name}:.*\r\n(?:[ ].*\r\n)*", head)
     return str(line)
@@ -474,7 +446,6 @@ def header(data: bytes, name: str) -> str:
 
 @given(messages)
 def test_what_goes_in_comes_out(fields: dict[str, Any]) -> None:
-    """Every field of any message is read back as it was, and no header appears that was not asked for."""
     try:
         made = drafted(**fields)
     except Refused:
@@ -513,7 +484,6 @@ def test_what_goes_in_comes_out(fields: dict[str, Any]) -> None:
 @example("a" * 76)
 @example('quo"te \\ back')
 def test_display_names(name: str) -> None:
-    """A display name comes back as it was."""
     escaped = re.sub(r'(["\\])', r"\\\1", name)
     data = composed(**{"from": f'"{escaped}" <a@x.test>'})
     line = unfolded(header(data, "From")).removesuffix("<a@x.test>").strip(" ")
@@ -559,7 +529,6 @@ def test_hostile_characters(field: str, text: str) -> None:
 
 @given(line_text)
 def test_encoded_length_is_what_is_written(value: str) -> None:
-    """The length that draft() measures is that of the value compose() writes."""
     value = value.strip(" ")
     written = unfolded(custom("X", value))
     assert abs(len(written) - encoded_length(value)) <= 14 if "=?" in written else len(written) == encoded_length(value)
@@ -572,7 +541,6 @@ def test_encoded_length_is_what_is_written(value: str) -> None:
     st.none() | line_text,
 )
 def test_a_single_mailbox_is_written_as_several_are(field: str, bare: str, name: str | None) -> None:
-    """The short way for one address gives the line that the way for many gives."""
     quoted = (name or "")[:100].replace("\\", "\\\\").replace('"', '\\"')
     text = bare if name is None else f'"{quoted}" <{bare}>'
     try:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
-from appliance.message.attachments import File
-from appliance.message.compose import draft
-from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved
+from appliance.message.compose import File, draft
+from appliance.message.header_lines import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved
 from appliance.message.request import decode
 from appliance.message.schema import Attachment, SendRequest
 from appliance.model.mail import StoredTemplate
@@ -21,7 +20,6 @@ WELCOME = StoredTemplate("welcome", 3, "Hi {{name}}", "Hello {{name}}", "<p>{{na
 
 
 def reason(stored: StoredTemplate | None = None, **fields: Any) -> str:
-    """The sentence that refuses a request with these fields."""
     with pytest.raises(Refused) as caught:
         drafted(stored, **fields)
     assert caught.value.code is Code.INVALID_REQUEST
@@ -34,7 +32,6 @@ def attached(**fields: Any) -> dict[str, Any]:
 
 
 def test_whole_draft() -> None:
-    """Every field arrives where it belongs."""
     made = drafted(
         None,
         **{"from": "Shop <shop@example.com>"},
@@ -69,7 +66,6 @@ def test_duplicates_collapse_to_the_first_spelling() -> None:
 
 
 def test_fifty_unique_recipients() -> None:
-    """Fifty unique addresses are fine however often they are repeated; one more is not."""
     fifty = [f"r{i}@x.test" for i in range(50)]
     made = drafted(to=fifty, cc=[address.upper() for address in fifty], bcc=fifty)
     assert len(made.recipients) == 50
@@ -77,7 +73,6 @@ def test_fifty_unique_recipients() -> None:
 
 
 def test_empty_lists_of_copies() -> None:
-    """An empty cc or bcc is the same as none; an empty to is refused."""
     assert len(drafted(cc=[], bcc=[]).recipients) == 1
     assert reason(to=[]).startswith("to: ")
 
@@ -95,7 +90,6 @@ def test_empty_lists_of_copies() -> None:
     ],
 )
 def test_bad_addresses_name_their_field(fields: dict[str, Any], field: str) -> None:
-    """A bad address is named by its field and its place in the list."""
     assert reason(**fields).startswith(f"{field}: ")
 
 
@@ -115,23 +109,19 @@ def test_bad_addresses_name_their_field(fields: dict[str, Any], field: str) -> N
     ],
 )
 def test_combinations(fields: dict[str, Any], field: str) -> None:
-    """What must, or must not, be given together is refused by the field at fault."""
     assert reason(**fields).startswith(f"{field}: ")
 
 
 def test_an_empty_body_is_a_body() -> None:
-    """An empty string is present, and so is an empty subject."""
     made = drafted(text="", subject="")
     assert (made.subject, made.text, made.html) == ("", "", None)
 
 
 def test_attachments_alone_are_enough() -> None:
-    """A message may have nothing but files."""
     assert drafted(text=None, attachments=[attached()]).text is None
 
 
 def test_template() -> None:
-    """A template supplies subject and bodies; a given subject wins literally."""
     fields: dict[str, Any] = {"text": None, "template": "welcome", "variables": {"name": "<A>", "more": 1}}
     made = drafted(WELCOME, subject=None, **fields)
     assert (made.subject, made.text, made.html) == ("Hi <A>", "Hello <A>", "<p>&lt;A&gt;")
@@ -140,14 +130,12 @@ def test_template() -> None:
 
 
 def test_subject_length() -> None:
-    """500 characters, not octets."""
     assert drafted(subject="é" * 500).subject == "é" * 500
     assert reason(subject="é" * 501).startswith("subject: ")
 
 
 @pytest.mark.parametrize("bad", ["\r", "\n", "\r\n", "\t", "\x00", "\x1f", "\x7f", "\x80", "\x9f", "\u2028", "\u2029"])
 def test_one_line_fields(bad: str) -> None:
-    """Nothing that could end a line may stand in a field of one line."""
     assert reason(subject=f"a{bad}b").startswith("subject: must not contain a")
     assert reason(headers={"X-A": f"a{bad}b"}).startswith("headers.X-A: must not contain a")
     assert reason(tags=[f"a{bad}b"]).startswith("tags[0]: ")
@@ -163,19 +151,16 @@ def test_one_line_fields(bad: str) -> None:
 )
 @pytest.mark.parametrize("around", ["x", "é", "😀" * 3])
 def test_bodies_refuse_controls(bad: str, around: str) -> None:
-    """A body holds no control character but tab and newline, and no carriage return without its line feed."""
     assert reason(text=f"{around}{bad}{around}").startswith("text: must not contain a")
     assert reason(html=f"{around}{bad}").startswith("html: must not contain a")
 
 
 def test_bodies_accept_newlines() -> None:
-    """LF, CRLF, tabs and Unicode line separators are fine in a body."""
     text = "a\nb\r\nc\td\u2028é\r\n"
     assert drafted(text=text, html=text).text == text
 
 
 def test_surrogates_never_pass() -> None:
-    """Half a surrogate pair is refused even in a request that was not made from JSON."""
     for fields in ({"subject": "\ud800"}, {"text": "\ud800"}, {"headers": {"X-A": "\udc00"}}, {"tags": ["\ud800"]}):
         request = SendRequest(**{"sender": "a@x.test", "to": "b@x.test", "subject": "x", "text": "x", **fields})  # type: ignore[arg-type]
         with pytest.raises(Refused):
@@ -199,13 +184,11 @@ def test_surrogates_never_pass() -> None:
     ],
 )
 def test_reserved_headers(name: str) -> None:
-    """Reserved names are refused in any case."""
     for spelling in (name, name.upper(), name.title()):
         assert reason(headers={spelling: "x"}) == f"headers.{spelling}: this header is reserved"
 
 
 def test_reserved_list() -> None:
-    """The list is that of the decisions, whole and in lower case, and near names are free."""
     assert len(RESERVED_HEADERS) == 18
     assert all(name == name.lower() for name in (*RESERVED_HEADERS, *RESERVED_HEADER_PREFIXES))
     for name in ("X-From", "List-Unsubscribe", "List-Unsubscribe-Post", "In-Reply-To", "References", "Precedence"):
@@ -214,12 +197,10 @@ def test_reserved_list() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "X:", "X_A", "é", "x" * 77, "X-A\n", "Bcc ", " Bcc"])
 def test_bad_header_names(name: str) -> None:
-    """A header's name has letters, digits and hyphens only."""
     assert reason(headers={name: "x"}).startswith("headers: ")
 
 
 def test_headers_twice() -> None:
-    """The same header in two spellings is refused."""
     assert reason(headers={"X-A": "1", "x-a": "2"}).startswith("headers.x-a: ")
 
 
@@ -236,7 +217,6 @@ def test_header_value_length() -> None:
 
 
 def test_tags() -> None:
-    """One string is one tag; a tag given twice counts once; spaces inside are fine."""
     assert drafted(tags="one").tags == ("one",)
     assert drafted(tags=["b", "a", "b", "x y~!"]).tags == ("b", "a", "x y~!")
     assert drafted(tags=[]).tags == ()
@@ -245,7 +225,6 @@ def test_tags() -> None:
 
 @pytest.mark.parametrize("tag", ["", "a,b", "é", " a", "a ", "x" * 65, "a\x7f"])
 def test_bad_tags(tag: str) -> None:
-    """Tags have 1 to 64 printable ASCII characters and no comma."""
     assert reason(tags=["ok", tag]).startswith("tags[1]: ")
     assert reason(tags=tag).startswith("tags: ")
 
@@ -258,7 +237,6 @@ def test_bad_tags(tag: str) -> None:
     ["", " ", ".", "..", "/", "a/b", "../../etc/passwd", "..\\x", "C:\\x", "é" * 128, "a" * 256, "a\x00.txt"],
 )
 def test_bad_filenames(filename: str) -> None:
-    """A file name is not empty, has no path and fits a file system."""
     assert reason(attachments=[attached(), attached(filename=filename)]).startswith("attachments[1].filename: ")
 
 
@@ -267,7 +245,6 @@ def test_bad_filenames(filename: str) -> None:
     ["Q", "QQ=", "Q Q=", "QQ==QQ==", "Q-_A", "éé==", "QQ\x00=", "====", "data:,x", "Q$$=", "QUJDR", "Q\n", "QQ\t=="],
 )
 def test_bad_base64(content: str) -> None:
-    """Only standard base64 is read."""
     assert reason(attachments=[attached(content=content)]).startswith("attachments[0].content: ")
 
 
@@ -276,20 +253,17 @@ def test_bad_base64(content: str) -> None:
     [("QQ", b"A"), ("QUI", b"AB"), ("QQ==\n", b"A"), ("QU\r\nJD\nRA=\r\n=", b"ABCD"), ("\r\nQUJD\r\n", b"ABC")],
 )
 def test_base64_in_lines_or_without_padding(content: str, file: bytes) -> None:
-    """Line breaks anywhere are skipped, and padding may be left out, as some encoders do."""
     request = decode(json.dumps(body(attachments=[attached(content=content)])).encode())
     assert draft(request, None).files[0].content == file
 
 
 def test_line_breaks_do_not_count_towards_the_size() -> None:
-    """What counts is the file, not how its base64 was broken into lines."""
     content = "QUJD\r\n" * 2_000_000  # 12 MB of text, 6 MB of file
     request = decode(json.dumps(body(attachments=[attached(content=content)])).encode())
     assert len(draft(request, None).files[0].content) == 6_000_000
 
 
 def test_base64_is_released() -> None:
-    """Once decoded, the base64 text is gone from the request."""
     request = decode(json.dumps(body(attachments=[attached(content=base64.b64encode(b"abc").decode())])).encode())
     assert draft(request, None).files[0].content == b"abc"
     assert request.attachments == [Attachment("a.txt", "")]
@@ -298,18 +272,12 @@ def test_base64_is_released() -> None:
 @pytest.mark.parametrize(
     ("filename", "content_type"),
     [
-        ("a.pdf", "application/pdf"),
-        ("A.PNG", "image/png"),
-        ("a.tar.gz", "application/gzip"),
-        ("a.eml", "application/octet-stream"),
-        ("a.unknown", "application/octet-stream"),
-        ("README", "application/octet-stream"),
-        ("pdf", "application/octet-stream"),
-        (".html", "text/html"),
+        ("a.pdf", "application/pdf"), ("A.PNG", "image/png"), ("a.tar.gz", "application/gzip"),
+        ("a.eml", "application/octet-stream"), ("a.unknown", "application/octet-stream"),
+        ("README", "application/octet-stream"), ("pdf", "application/octet-stream"), (".html", "text/html"),
     ],
-)
+)  # fmt: skip
 def test_content_type_by_extension(filename: str, content_type: str) -> None:
-    """Without a content_type the extension decides, the same on every machine."""
     assert drafted(attachments=[attached(filename=filename)]).files[0].content_type == content_type
 
 
@@ -318,7 +286,6 @@ def test_content_type_by_extension(filename: str, content_type: str) -> None:
     ["image/png", "text/plain; charset=utf-8", "text/plain;charset=utf-8", 'text/csv; header="a b"', "a/vnd.x+y"],
 )
 def test_given_content_types(content_type: str) -> None:
-    """A media type with simple parameters is kept as given."""
     assert drafted(attachments=[attached(content_type=content_type)]).files[0].content_type == content_type
 
 
@@ -328,12 +295,10 @@ def test_given_content_types(content_type: str) -> None:
      "message/rfc822", "MULTIPART/x", 'a/b; c="d\\"', "a/" + "b" * 300],
 )  # fmt: skip
 def test_bad_content_types(content_type: str) -> None:
-    """Anything else, and types that hold parts of their own, is refused."""
     assert reason(attachments=[attached(content_type=content_type)]).startswith("attachments[0].content_type: ")
 
 
 def test_content_ids() -> None:
-    """A content_id has safe characters and is unique in the message."""
     assert drafted(attachments=[attached(content_id="logo.1@x")]).files[0].content_id == "logo.1@x"
     for bad in ("", "a b", "<a>", "é", "a" * 129, "a\r\n"):
         assert reason(attachments=[attached(content_id=bad)]).startswith("attachments[0].content_id: ")
@@ -343,13 +308,11 @@ def test_content_ids() -> None:
 
 
 def test_number_of_attachments() -> None:
-    """Twenty files and no more."""
     assert len(drafted(attachments=[attached()] * 20).files) == 20
     assert reason(attachments=[attached()] * 21).startswith("attachments: ")
 
 
 def test_too_large_before_decoding() -> None:
-    """Attachments that are too large together are refused unread, even if they are garbage."""
     with pytest.raises(Refused) as caught:
         drafted(attachments=[attached(content="!" * 6_000_000), attached(content="!" * 6_000_000)])
     assert caught.value.code is Code.PAYLOAD_TOO_LARGE
@@ -382,7 +345,6 @@ def test_too_large_before_decoding() -> None:
     )
 )
 def test_nothing_but_refused(fields: dict[str, Any]) -> None:
-    """Whatever the fields hold, a request becomes a draft or a Refused that names a field."""
     try:
         drafted(WELCOME, **fields)
     except Refused as refusal:

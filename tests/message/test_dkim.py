@@ -17,10 +17,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import Refused
+from appliance.keys import dkim_keys
 from appliance.keys.dkim_keys import generate, record_value
 from appliance.message import dkim
 from appliance.message.compose import compose
-from appliance.message.dkim import GUARDED, SIGNED, Algorithm, SigningKey, canonical_body, canonical_field, sign
+from appliance.message.dkim import (
+    GUARDED,
+    SIGNATURES,
+    SIGNED,
+    Algorithm,
+    HeaderSignature,
+    SigningKey,
+    canonical_body,
+    canonical_field,
+    header_signatures,
+    sign,
+)
 from tests.message.samples import MESSAGE_ID, NOON, body_text, composed, drafted, line_text
 
 DOMAIN = "example.com"
@@ -46,13 +58,11 @@ if not hasattr(oracle, "nacl"):
 
 @cache
 def keys() -> tuple[SigningKey, SigningKey]:
-    """An RSA and an Ed25519 key, the same ones for all tests."""
     rsa, ed25519 = (SigningKey(DOMAIN, f"s-{kind}", kind, generate(kind)) for kind in Algorithm)
     return rsa, ed25519
 
 
 def records(*signers: SigningKey) -> dict[str, str]:
-    """What DNS says about these keys."""
     return {f"{key.selector}._domainkey.{key.domain}": record_value(key.key) for key in signers}
 
 
@@ -70,22 +80,18 @@ def verified(message: bytes, index: int = 0, zone: dict[str, str] | None = None)
 
 
 def signed(message: bytes) -> bytes:
-    """The message with both signatures in front."""
     return sign(message, keys(), now_seconds=NOON) + message
 
 
 def both_verify(message: bytes) -> bool:
-    """Whether both signatures of a signed message hold."""
     return verified(message, 0) and verified(message, 1)
 
 
 def neither_verifies(message: bytes) -> bool:
-    """Whether both signatures are broken."""
     return not verified(message, 0) and not verified(message, 1)
 
 
 def tags(signature: bytes) -> dict[str, str]:
-    """The tags of one DKIM-Signature field, white space removed."""
     text = re.sub(r"\s+", "", signature.decode().partition(":")[2])
     return dict(tag.split("=", 1) for tag in text.split(";"))
 
@@ -169,21 +175,9 @@ def test_rfc_6376_canonical_forms() -> None:
 # --- Canonical forms ---
 
 ODD = (
-    b" ",
-    b"\t",
-    b"  ",
-    b" " * 9,
-    b"\r\n",
-    b"\r\n\r\n",
-    b"a",
-    b"b=",
-    b":",
-    b";",
-    b"\xc3\xa9",
-    b"\xff",
-    b"\x00",
+    b" ", b"\t", b"  ", b" " * 9, b"\r\n", b"\r\n\r\n", b"a", b"b=", b":", b";", b"\xc3\xa9", b"\xff", b"\x00",
     b"\x0cx",
-)
+)  # fmt: skip
 odd_octets = st.lists(st.sampled_from(ODD), max_size=40).map(b"".join)
 
 
@@ -192,7 +186,6 @@ odd_octets = st.lists(st.sampled_from(ODD), max_size=40).map(b"".join)
 @example(b"\r\n \r\n\t\r\n", 8, 2)
 @example(b"a" * 63 + b"\r\n" + b"b" * 70 + b" \r\n", 64, 2)
 def test_canonical_body(body: bytes, piece: int, tail: int) -> None:
-    """Whatever the body, and wherever it is cut into pieces, its relaxed form is dkimpy's."""
     body += b"\r\n"  # as it arrives: dkimpy keeps the spaces of a last line without CRLF
     for given_as in (body, body[:-2]):
         canonical = b"".join(canonical_body(b"head" + given_as, 4, piece=piece, tail=tail))
@@ -201,7 +194,6 @@ def test_canonical_body(body: bytes, piece: int, tail: int) -> None:
 
 @given(st.from_regex(rb"[A-Za-z-]{1,10}[ \t]{0,2}", fullmatch=True), odd_octets)
 def test_canonical_field(name: bytes, value: bytes) -> None:
-    """Whatever the field and its folding, its relaxed form is dkimpy's."""
     value = re.sub(rb"(?:\r\n)+(?=[^ \t])", b"\r\n ", value)
     value = value.rstrip(b"\r\n")  # a field ends before its CRLF
     ((name_there, value_there),) = Relaxed.canonicalize_headers([(name, value)])
@@ -230,7 +222,6 @@ messages = st.fixed_dictionaries(
 @settings(max_examples=250, deadline=None)
 @given(messages)
 def test_composed_messages_verify(fields: dict[str, Any]) -> None:
-    """Both signatures of every message we compose verify."""
     try:
         message = compose(drafted(**fields), message_id=MESSAGE_ID, date_seconds=NOON)
     except Refused:
@@ -281,7 +272,6 @@ def test_submitted_messages_verify(fields: bytes, body: bytes) -> None:
     ],
 )  # fmt: skip
 def test_nasty_messages_verify(message: bytes) -> None:
-    """Messages at the edge of what is legal verify, with a last CRLF where the wire would add one."""
     made = signed(message)
     complete = made if message.endswith(b"\r\n") else made + b"\r\n"
     assert both_verify(complete)
@@ -298,7 +288,6 @@ ORDINARY = composed(
 @settings(deadline=None)  # the first example may have to make a key
 @given(st.integers(0, len(ORDINARY) - 1), st.integers(1, 255))
 def test_a_changed_octet_breaks_it(position: int, change: int) -> None:
-    """Any other visible octet, anywhere in body or signed header, and both signatures fail."""
     octet = ORDINARY[position]
     changed = octet ^ change
     if octet in b" \t\r\n:" or changed in b" \t\r\n:" or (chr(octet).lower() == chr(changed).lower()):
@@ -328,7 +317,6 @@ def test_a_field_where_there_was_none(name: str) -> None:
 
 @pytest.mark.parametrize("name", [b"To", b"Subject", b"Cc", b"Date", b"List-Unsubscribe"])
 def test_a_removed_field_breaks_it(name: bytes) -> None:
-    """Taking a signed field away breaks both signatures."""
     less = re.sub(rb"(?m)^%b:.*\r\n" % name, b"", ORDINARY, count=1)
     assert less != ORDINARY
     assert neither_verifies(sign(ORDINARY, keys(), now_seconds=NOON) + less)
@@ -342,7 +330,6 @@ def test_harmless_changes() -> None:
 
 
 def test_signatures_are_independent() -> None:
-    """Each signature verifies without the other, in any order."""
     rsa, ed25519 = (sign(ORDINARY, [key], now_seconds=NOON) for key in keys())
     assert verified(rsa + ORDINARY)
     assert verified(ed25519 + ORDINARY)
@@ -354,7 +341,6 @@ def test_signatures_are_independent() -> None:
 
 
 def test_the_field() -> None:
-    """An Ed25519 signature, byte for byte but for the signature itself."""
     made = sign(composed(text=""), [keys()[1]], now_seconds=NOON)
     assert re.sub(rb" b=.*", b" b=", made, flags=re.DOTALL) == (
         b"DKIM-Signature: v=1; a=ed25519-sha256; c=relaxed/relaxed; t=1700000000;\r\n"
@@ -395,7 +381,6 @@ def test_names_are_listed_once_more_than_present() -> None:
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
 def test_many_fields_of_one_name(count: int) -> None:
-    """However many there are, they are signed from the lowest up; a list of too many is not remembered."""
     dkim._usual_listing.cache_clear()
     fields = b"".join(b"References: <%d@x>\r\n" % number for number in range(count))
     message = fields + b"From: a@example.com\r\n\r\nx\r\n"
@@ -406,7 +391,6 @@ def test_many_fields_of_one_name(count: int) -> None:
 
 @given(st.text("abc", min_size=1, max_size=63), st.integers(1, 4), st.sampled_from(Algorithm), st.integers(0, 10**10))
 def test_the_opening_is_remembered_in_both_forms(label: str, labels: int, algorithm: Algorithm, now: int) -> None:
-    """As it is written and, the same, in relaxed form; another second is another opening."""
     domain = ".".join([label] * labels)
     written, relaxed = dkim._opening(algorithm, domain, label, now)
     name, _, value = written.partition(b":")
@@ -435,19 +419,16 @@ def test_a_listing_is_remembered_in_both_forms(present: list[bytes]) -> None:
      b" From: x\r\n\r\n", b"From: a\nTo: b\r\n\r\n", b"From: a\rTo: b\r\n\r\n", b"From: a\n\nbody\r\n"],
 )  # fmt: skip
 def test_what_cannot_be_signed(message: bytes) -> None:
-    """A message without From, or with a lone CR or LF in its header, is an error of the caller."""
     with pytest.raises(ValueError, match="cannot be signed"):
         sign(message, keys(), now_seconds=NOON)
 
 
 def test_no_keys() -> None:
-    """Without a key there is no signature."""
     assert sign(ORDINARY, [], now_seconds=NOON) == b""
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a;b", "müller.example", "Example.com", "a..b", "-a", "a\r\n", "a" * 64])
 def test_names_that_could_break_the_field(name: str) -> None:
-    """A domain or selector that is no DNS name never becomes a key."""
     rsa, ed25519 = keys()
     with pytest.raises(ValueError, match="DNS names"):
         SigningKey(name, "s", Algorithm.RSA, rsa.key)
@@ -456,14 +437,12 @@ def test_names_that_could_break_the_field(name: str) -> None:
 
 
 def test_algorithm_and_key_must_agree() -> None:
-    """A key that is named by another algorithm is an error of the caller."""
     with pytest.raises(ValueError, match="algorithm"):
         SigningKey(DOMAIN, "s", Algorithm.RSA, keys()[1].key)
 
 
 @pytest.mark.parametrize("line", [b"QUJD" * 19 + b"\r\n", b"  indented \t text  \r\n", b" \r\n"])
 def test_memory_of_a_large_message(line: bytes) -> None:
-    """Signing ten megabytes takes less than one of them in memory."""
     message = b"From: a@example.com\r\n\r\n" + line * (10_000_000 // len(line))
     tracemalloc.start()
     try:
@@ -472,3 +451,72 @@ def test_memory_of_a_large_message(line: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1_000_000
+
+
+KEYS = [SigningKey("example.com", f"s-{each}", each, dkim_keys.generate(each)) for each in Algorithm]
+RECORDS = {key.selector: dkim_keys.record_value(key.key) for key in KEYS}
+MESSAGE = (
+    b"Received: from a by b\r\nFrom: Shop <shop@example.com>\r\nTo: ada@example.net\r\n"
+    b"Subject:  On\r\n\tits  way \r\nMessage-ID: <1@example.com>\r\n\r\nHello, Ada.\r\n"
+)
+
+
+def signed_by_both(message: bytes = MESSAGE) -> bytes:
+    return sign(message, KEYS, now_seconds=1_700_000_000) + message
+
+
+def good(header: bytes) -> list[str]:
+    return [each.selector for each in header_signatures(header) if each.verifies(RECORDS[each.selector])]
+
+
+def test_our_own_signatures_verify() -> None:
+    """Also with other line ends, without the body, with another body, and under fields that servers put on top."""
+    selectors = ["s-rsa", "s-ed25519"]
+    mail = signed_by_both()
+    header = mail.partition(b"\r\n\r\n")[0]
+    for copy in (mail, header, header + b"\r\n", mail.replace(b"\r\n", b"\n"), mail + b"more", b"X-A: b\r\n" + mail):
+        assert good(copy) == selectors
+    (first, _) = header_signatures(mail)
+    assert (first.domain, b"message-id" in first.signed_names) == ("example.com", True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"On\r\n", b"Off\r\n"),
+        (b"<1@example.com>", b"<2@example.com>"),
+        (b"Message-ID: ", b"Message-ID: <2@example.com>\r\nMessage-ID: "),
+        (b"Received: ", b"Message-ID: <2@example.com>\r\nReceived: "),
+        (b"Message-ID: <1@example.com>\r\n", b""),
+        (b"d=example.com", b"d=example.org"),
+        (b" bh=", b" bh=A"),
+        (b"c=relaxed/relaxed", b"c=simple/relaxed"),
+        (b"-sha256", b"-sha1"),
+    ],
+)
+def test_what_was_changed_does_not_verify(old: bytes, new: bytes) -> None:
+    mail = signed_by_both()
+    assert old in mail
+    assert good(mail.replace(old, new)) == []
+
+
+def test_another_key_does_not_verify() -> None:
+    first, second = header_signatures(signed_by_both())
+    other = dkim_keys.record_value(dkim_keys.generate(Algorithm.ED25519))
+    for record in (other, RECORDS["s-rsa"][:-8], "", "v=DKIM1; p=", "v=DKIM1; k=ed25519; p=AAAA", "p=\xff"):
+        assert not second.verifies(record)
+        assert not first.verifies(record)
+
+
+def test_few_signatures_are_read() -> None:
+    field = sign(MESSAGE, KEYS[:1], now_seconds=1)
+    assert len(header_signatures(field * 50 + MESSAGE)) == SIGNATURES
+
+
+@given(st.binary(max_size=300))
+def test_nothing_raises(data: bytes) -> None:
+    """Whatever the bytes are: as a header, as a signature, or as a record."""
+    for each in (data, b"DKIM-Signature: " + data, b"DKIM-Signature: a=rsa-sha256; c=relaxed; b=AAAA; h=" + data):
+        for found in header_signatures(each):
+            assert isinstance(found, HeaderSignature)
+            found.verifies(data.decode("latin-1"))

@@ -20,14 +20,12 @@ HEAD = b"From: a@example.com\r\nSubject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\n"
 
 
 def test_a_plain_message() -> None:
-    """Its header is decoded, its text is the text."""
     opened = read_message(HEAD + b"X-Long: a\r\n b\r\n\r\nHello")
     assert opened.headers == [("From", "a@example.com"), ("Subject", "Grüße"), ("X-Long", "a b")]
     assert (opened.text, opened.html, opened.attachments) == ("Hello", None, [])
 
 
 def test_parts_are_told_apart() -> None:
-    """The first text of each kind is shown; files, and further texts, are attached."""
     mime = (
         HEAD
         + b'Content-Type: multipart/mixed; boundary="b"\r\n\r\n'
@@ -45,12 +43,10 @@ def test_parts_are_told_apart() -> None:
 
 
 def test_utf8_in_a_header_is_read() -> None:
-    """As SMTPUTF8 allows it."""
     assert read_message("Subject: Grüße\r\n\r\n".encode()).headers == [("Subject", "Grüße")]
 
 
 def test_a_long_text_is_cut() -> None:
-    """And says so."""
     opened = read_message(HEAD + b"\r\n" + b"x" * (TEXT_BYTES + 1))
     assert opened.text is not None
     assert (len(opened.text), opened.truncated) == (TEXT_BYTES, True)
@@ -74,7 +70,6 @@ def test_a_long_text_is_cut() -> None:
     ],
 )
 def test_what_is_strange_is_shown_as_it_is(mime: bytes) -> None:
-    """Nothing that a client may have submitted raises, and everything shown can be written as JSON."""
     opened = read_message(mime)
     for text in (opened.text or "", opened.html or "", *(value for _, value in opened.headers)):
         text.encode("utf-8")
@@ -98,7 +93,6 @@ def test_whatever_is_put_together_is_shown(mime: bytes) -> None:
 
 @given(st.binary(max_size=400))
 def test_any_bytes_can_be_opened(mime: bytes) -> None:
-    """Whatever is stored."""
     for name, value in read_message(mime).headers:
         (name + value).encode("utf-8")
 
@@ -107,7 +101,6 @@ def test_any_bytes_can_be_opened(mime: bytes) -> None:
 
 
 def as_stdlib(view: MessageView) -> tuple[Any, ...]:
-    """What both readers tell of a message."""
     files = [(each.filename, each.content_type, each.size, each.content_id) for each in view.attachments]
     return view.text, view.html, files
 
@@ -130,7 +123,6 @@ filenames = st.text(
 def test_what_the_standard_library_writes_is_read_as_it_reads_it(
     text: str, html: str | None, files: list[tuple[str, bytes]], encoding: str, charset: str
 ) -> None:
-    """Same text, same html, same files with their names, types and sizes."""
     message = EmailMessage()
     message["Subject"] = "Hello"
     message.set_content(text, cte=encoding, charset=charset)
@@ -146,7 +138,6 @@ def test_what_the_standard_library_writes_is_read_as_it_reads_it(
 def test_what_we_compose_is_read_as_the_standard_library_reads_it(
     text: str | None, html: str | None, name: str, image: bool, subject: str
 ) -> None:
-    """The same for every message the HTTP API makes; its subject is read as it was given."""
     file = {
         "filename": f"{name}.png"[-100:],
         "content": "aGVsbG8gd29ybGQ=",
@@ -160,7 +151,6 @@ def test_what_we_compose_is_read_as_the_standard_library_reads_it(
 
 @pytest.mark.parametrize("charset", ["iso-8859-15", "windows-1251", "koi8-r", "shift_jis", "euc-jp", "big5", "euc-kr"])
 def test_the_charsets_of_the_world_are_read(charset: str) -> None:
-    """Text in a listed charset is shown as it was written."""
     text = {"windows-1251": "Привет", "koi8-r": "Привет", "iso-8859-15": "Grüße €", "euc-kr": "한국"}.get(
         charset, "日本"
     )
@@ -169,7 +159,6 @@ def test_the_charsets_of_the_world_are_read(charset: str) -> None:
 
 
 def test_an_unknown_charset_is_shown_as_ascii() -> None:
-    """Its octets over 127 become replacement characters; no codec is looked up by a sender's word."""
     assert read_message(b"Content-Type: text/plain; charset=punycode\r\n\r\na-\xe9").text == "a-\ufffd"
 
 
@@ -181,7 +170,6 @@ def test_a_file_name_in_pieces_is_put_together() -> None:
 
 
 def test_an_attached_message_is_a_file() -> None:
-    """It is not opened, so a message in a message in a message is one file."""
     inner = b"Content-Type: message/rfc822\r\n\r\n" * 2_000 + b"Subject: x\r\n\r\ny"
     view = read_message(inner)
     assert view.text is None
@@ -189,7 +177,6 @@ def test_an_attached_message_is_a_file() -> None:
 
 
 def test_an_outer_delimiter_ends_what_is_inside() -> None:
-    """An inner multipart that is never closed does not swallow the parts behind it."""
     mime = (
         b"Content-Type: multipart/mixed; boundary=out\r\n\r\n"
         b"--out\r\nContent-Type: multipart/alternative; boundary=in\r\n\r\n"
@@ -205,8 +192,6 @@ def test_an_outer_delimiter_ends_what_is_inside() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_takes_time_by_length_and_no_more(name: str) -> None:
-    """Four times the octets take at most about four times as long, and 10 MiB under a second of CPU."""
-
     def seconds(size: int) -> float:
         mime = HOSTILE[name](size)
         return cpu_seconds(lambda: read_message(mime), tries=3)
@@ -217,7 +202,6 @@ def test_reading_takes_time_by_length_and_no_more(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_takes_little_memory(name: str) -> None:
-    """Beside the message itself a few megabytes, whatever it holds; and what is shown is bounded."""
     mime = HOSTILE[name](10 * 1024 * 1024)
     tracemalloc.start()
     try:
@@ -232,7 +216,6 @@ def test_reading_takes_little_memory(name: str) -> None:
 
 
 def test_depth_and_number_of_parts_are_bounded() -> None:
-    """What is deeper is a file, what is more is left out, and `truncated` tells of it."""
     deep = read_message(HOSTILE["nested multiparts"](10_000))
     assert [each.content_type for each in deep.attachments] == ["multipart/mixed"]
     assert DEPTH < 20

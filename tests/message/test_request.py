@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
-from appliance.message.request import decode, fingerprint
+from appliance.message import limits
+from appliance.message.request import TOKENS, decode, explain, find_repeated_key, fingerprint, scan
 from appliance.message.schema import Attachment, SendRequest
+from tests.cpu_time import cpu_seconds
 from tests.message.samples import body
 
 START = '{"from":"a@b.c","to":"d@e.f"'
 
 
 def reason(data: bytes | str) -> str:
-    """The sentence that refuses this body."""
     with pytest.raises(Refused) as caught:
         decode(data.encode() if isinstance(data, str) else data)
     assert caught.value.code is Code.INVALID_REQUEST
@@ -30,7 +31,6 @@ def reason(data: bytes | str) -> str:
 
 
 def test_everything_given() -> None:
-    """Every field of the interface is read, `from` under its Python name."""
     request = decode(
         json.dumps(
             body(
@@ -52,32 +52,19 @@ def test_everything_given() -> None:
 
 
 def test_left_out_is_unset() -> None:
-    """A field that was not given is UNSET, which is neither empty nor null."""
     assert decode(b'{"from":"a","to":["b"]}') == SendRequest(sender="a", to=["b"])
 
 
 def test_bytearray() -> None:
-    """The body may be the bytearray it was received into."""
     assert decode(bytearray(START.encode() + b"}")).to == "d@e.f"
 
 
 OPTIONAL = (
-    "cc",
-    "bcc",
-    "reply_to",
-    "subject",
-    "text",
-    "html",
-    "template",
-    "variables",
-    "headers",
-    "tags",
-    "attachments",
-)
+    "cc", "bcc", "reply_to", "subject", "text", "html", "template", "variables", "headers", "tags", "attachments",
+)  # fmt: skip
 
 
 def test_null_is_the_same_as_leaving_it_out() -> None:
-    """Null for every optional field, of attachments too, decodes and fingerprints as if it were not there."""
     without = decode(json.dumps({"from": "a", "to": "b", "attachments": [{"filename": "x", "content": ""}]}).encode())
     nulls: dict[str, Any] = dict.fromkeys(OPTIONAL)
     attachment = {"filename": "x", "content": "", "content_type": None, "content_id": None}
@@ -106,14 +93,14 @@ def test_null_beside_a_long_body(name: str) -> None:
         ("{}", "from: this field is required"),
         ('{"from":"a"}', "to: this field is required"),
         (START + ',"subject":1}', "subject: expected a string, got a number"),
-        ('{"from":null,"to":"d@e.f"}', "from: expected a string, got null; this field is required"),
-        ('{"from":"a","to":null}', "to: expected a string or an array, got null; this field is required"),
-        ('{"from":"a","to":[null]}', "to[0]: expected a string, got null; leave the entry out instead"),
-        (START + ',"cc":[null]}', "cc[0]: expected a string, got null; leave the entry out instead"),
+        ('{"from":null,"to":"d@e.f"}', "from: expected a string, got null"),
+        ('{"from":"a","to":null}', "to: expected a string or an array, got null"),
+        ('{"from":"a","to":[null]}', "to[0]: expected a string, got null"),
+        (START + ',"cc":[null]}', "cc[0]: expected a string, got null"),
         (START + ',"attachments":[{"filename":"a","content":null}]}',
-         "attachments[0].content: expected a string, got null; this field is required"),
+         "attachments[0].content: expected a string, got null"),
         (START + ',"headers":{"from":null}}',
-         "headers.from: expected a string, got null; leave the field out instead"),
+         "headers.from: expected a string, got null"),
         (START + ',"cc":null,"subject":1}', "subject: expected a string, got a number"),
         (START + ',"cc":null,"cc":"x@y.z"}', "cc: this key occurs twice in one object"),
         (START + ',"cc":"x@y.z","cc":null}', "cc: this key occurs twice in one object"),
@@ -127,7 +114,7 @@ def test_null_beside_a_long_body(name: str) -> None:
         (START + ',"tags":[1]}', "tags[0]: expected a string, got a number"),
         (START + f',"tags":{json.dumps(["t"] * 21)}}}', "tags: must have at most 20 entries"),
         (START + ',"variables":{"a":1,"b":null}}',
-         "variables.b: expected a string, a number or a boolean, got null; leave the field out instead"),
+         "variables.b: expected a string, a number or a boolean, got null"),
         (START + ',"variables":{"a":[1]}}', "variables.a: expected a string, a number or a boolean, got an array"),
         (START + ',"variables":{"a":1e999}}', "variables.a: this number is out of range"),
         (START + f',"variables":{{"a":{2**1024}}}}}', "variables.a: this number is out of range"),
@@ -146,19 +133,18 @@ def test_null_beside_a_long_body(name: str) -> None:
         (START + ',"attachments":[{"filename":"x","path":"y"}]}', "attachments[0].path: there is no such field"),
         (START + ',"reply-to":"x"}', "reply-to: there is no such field"),
         (START + ',"sender":"x"}', "sender: there is no such field"),
-        (START + "} x", "body: something follows the JSON object (byte 31)"),
+        (START + "} x", "body: not valid JSON (byte 31)"),
         (START + ',"subject":"x', "subject: the JSON ends too early"),
         (START + ',"subject":"\n"}', "subject: not valid JSON (byte 40)"),
         (START + ',"subject":"\\x"}', "subject: not valid JSON (byte 42)"),
         (START + ",}", "body: not valid JSON (byte 29)"),
-        (START + ',"subject":"\\ud800"}', "subject: half of a surrogate pair in the string that begins at byte 39"),
-        (START + ',"subject":"\\udc00x"}', "subject: half of a surrogate pair in the string that begins at byte 39"),
+        (START + ',"subject":"\\ud800"}', "subject: half of a surrogate pair (byte 40)"),
+        (START + ',"subject":"\\udc00x"}', "subject: half of a surrogate pair (byte 45)"),
         (START + ',"headers":{"X-A":"\\\\\\ud83dx"}}',
-         "headers.X-A: half of a surrogate pair in the string that begins at byte 46"),
+         "headers.X-A: half of a surrogate pair (byte 49)"),
     ],
 )  # fmt: skip
 def test_refused(data: str, sentence: str) -> None:
-    """Each fault of shape is told in one sentence that begins with the field."""
     assert reason(data) == sentence
 
 
@@ -172,13 +158,11 @@ def test_refused(data: str, sentence: str) -> None:
     ],
 )
 def test_bad_encodings(data: bytes, sentence: str) -> None:
-    """Bytes that are no UTF-8 are refused with the field that holds them."""
     assert reason(data) == sentence
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"to":', '{"to":[', START + ',"variables":{"a":', "[{"])
 def test_nesting_bombs(opening: str) -> None:
-    """Deep nesting is a 400 wherever it stands."""
     reason(opening * 100_000)
     reason(START + ',"variables":' + opening * 100_000)
     reason(START + ',"z":' + opening * 100_000)
@@ -199,24 +183,20 @@ def test_nesting_bombs(opening: str) -> None:
     ],
 )  # fmt: skip
 def test_repeated_keys(data: str, field: str) -> None:
-    """A key that comes twice in one object is refused by its name."""
     assert reason(data) == f"{field}: this key occurs twice in one object"
 
 
 @pytest.mark.parametrize("subject", ["a:b", "\\u003a", "\\u003A:", "\\\\u003a", '\\":\\"', "\\\\", '{\\"a\\":1}'])
 def test_colons_inside_strings_are_no_keys(subject: str) -> None:
-    """Colons, quotes and escapes inside strings are not taken for repeated keys."""
     assert decode(f'{START},"subject":"{subject}"}}'.encode()).subject == json.loads(f'"{subject}"')
 
 
 def test_millions_of_tiny_values() -> None:
-    """A body of very many values is refused before each becomes an object."""
     assert "50000 values" in reason(START + ',"tags":[' + '"",' * 3_000_000 + '""]}')
     assert "50000 values" in reason(START + ',"headers":{' + ",".join(f'"{i}":""' for i in range(60_000)) + "}}")
 
 
 def test_commas_in_text_are_no_values() -> None:
-    """A long text may hold as many commas and colons as it likes."""
     text = "a, b: c\n" * 100_000
     whole = json.dumps(body(text=text, html=text))
     assert decode(whole.encode()).text == text
@@ -224,7 +204,6 @@ def test_commas_in_text_are_no_values() -> None:
 
 
 def test_large_attachment() -> None:
-    """A large attachment is read as it is, repeated keys beside it are still found."""
     content = pybase64.b64encode(os.urandom(3_000_000)).decode()
     whole = json.dumps(body(attachments=[{"filename": "x", "content": content}]))
     request = decode(whole.encode())
@@ -243,14 +222,12 @@ json_requests = st.dictionaries(st.sampled_from(FIELDS), json_values | st.text()
 
 @given(st.binary(max_size=200) | st.text(st.sampled_from('{}[]:,"\\u0d8"fromt1e '), max_size=60).map(str.encode))
 def test_any_bytes(data: bytes) -> None:
-    """Whatever the bytes, decode() answers with a request or a Refused."""
     with contextlib.suppress(Refused):
         decode(data)
 
 
 @given(json_values | json_requests, st.integers(0, 100), st.binary(max_size=2))
 def test_any_json(value: Any, cut: int, garbage: bytes) -> None:
-    """Whatever the JSON, whole or damaged, decode() answers with a request or a Refused."""
     data = json.dumps(value).encode()
     for attempt in (data, data[:cut], data[:cut] + garbage + data[cut:]):
         with contextlib.suppress(Refused):
@@ -280,7 +257,6 @@ requests = st.fixed_dictionaries(
 
 
 def pairs_of(value: Any) -> list[tuple[str, Any]]:
-    """All pairs of all objects in a JSON value, in any depth."""
     if isinstance(value, list):
         return [pair for each in value for pair in pairs_of(each)]
     if not isinstance(value, dict):
@@ -309,7 +285,6 @@ def written(value: Any, data: st.DataObject, repeat: list[int]) -> str:
 
 @given(requests, st.data())
 def test_repeated_keys_are_always_found(value: dict[str, Any], data: st.DataObject) -> None:
-    """However the JSON is spelt, it is refused exactly when some key occurs twice."""
     assert decode(written(value, data, [0]).encode()) is not None
     which = data.draw(st.integers(1, len(pairs_of(value))))
     assert "twice" in reason(written(value, data, [which]))
@@ -317,7 +292,6 @@ def test_repeated_keys_are_always_found(value: dict[str, Any], data: st.DataObje
 
 @given(requests, st.data(), st.booleans())
 def test_repeated_keys_are_found_without_any_white_space(value: dict[str, Any], data: st.DataObject, gap: bool) -> None:
-    """A body of the fewest bytes, or of a few more, has no room to hide the shortest of pairs."""
     tight = json.dumps(value, ensure_ascii=False, separators=(",", ": " if gap else ":"))
     assert decode(tight.encode()) is not None
     key = data.draw(st.sampled_from(sorted(value)))
@@ -339,7 +313,6 @@ def canonical(value: Any) -> Any:
 
 @given(requests, requests, st.data())
 def test_fingerprint_is_equality_of_json(one: dict[str, Any], other: dict[str, Any], data: st.DataObject) -> None:
-    """Two bodies have one fingerprint exactly when they are equal as JSON."""
     if data.draw(st.booleans()):  # near misses are found more easily by changing one field
         other = {**one, **{key: other[key] for key in data.draw(st.sets(st.sampled_from(list(other)), max_size=1))}}
     left, right = (decode(written(value, data, [0]).encode()) for value in (one, other))
@@ -388,12 +361,10 @@ def test_fingerprint_examples(one: str, other: str, equal: bool) -> None:
     ],
 )
 def test_fingerprints_stay_what_they_are(data: str, fingerprint_before: str) -> None:
-    """They are kept for a day, so a retry after an upgrade must find its own."""
     assert fingerprint(decode(data.encode())).hex() == fingerprint_before
 
 
 def test_fingerprint_of_large_contents() -> None:
-    """Contents longer than one piece count in full, also where they end."""
     prints = set()
     for content in ("A" * 200_000, "A" * 199_999 + "B", "A" * 199_999, "é" * 70_000):
         prints.add(fingerprint(SendRequest(sender="a", to="b", attachments=[Attachment("x", content)])))
@@ -401,7 +372,6 @@ def test_fingerprint_of_large_contents() -> None:
 
 
 def test_fingerprint_of_long_bodies() -> None:
-    """A long text is not the same as a long HTML body, nor as an attachment of the same characters."""
     long, variants = "x:" * 50_000, []
     variants.append(SendRequest(sender="a", to="b", text=long, html=""))
     variants.append(SendRequest(sender="a", to="b", text="", html=long))
@@ -411,7 +381,6 @@ def test_fingerprint_of_long_bodies() -> None:
 
 
 def test_fingerprint_leaves_the_request_alone() -> None:
-    """Taking a fingerprint changes nothing."""
     request = SendRequest(sender="a", to="b", attachments=[Attachment("x", "QQ==")], variables={"a": 1.0})
     before = msgspec.json.encode(request)
     fingerprint(request)
@@ -433,6 +402,89 @@ except MemoryError:
 
 
 def test_a_text_without_memory_for_it_is_an_error_and_no_crash() -> None:
-    """msgspec copies a text to where it has got no memory, and the process is gone."""
     ended = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "refused\n"), ended.stderr
+
+
+SIZE = 256 * 1024  # bytes
+PAIR = b'"to":"a",'
+MANY = b"{" + PAIR * (SIZE // len(PAIR))
+
+
+def sentence(body: bytes) -> str:
+    with pytest.raises((msgspec.DecodeError, ValueError)) as fault:
+        msgspec.json.decode(body)
+    return explain(fault.value, body).text
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (b"", "body: the JSON ends too early"),
+        (b'"to":"\xff"}', f"body: not valid UTF-8 (byte {len(MANY) + 6})"),
+        (b'"to":NaN}', "body: NaN and Infinity are not JSON numbers"),
+        (b'"to":"\\udc00"}', f"body: half of a surrogate pair (byte {len(MANY) + 11})"),
+        (b"}", f"body: not valid JSON (byte {len(MANY)})"),
+    ],
+)
+def test_a_fault_behind_many_tokens_is_told_by_its_byte(end: bytes, told: str) -> None:
+    """The field is not looked for, so that the event loop is not held up: a few milliseconds at most."""
+    assert sentence(MANY + end) == told
+    assert cpu_seconds(lambda: sentence(MANY + end)) < 0.02
+
+
+def test_a_fault_within_the_bound_is_told_by_its_field() -> None:
+    padding = b"[" + b"1," * (TOKENS // 2)  # two of whose tokens are a number and a comma; numbers are none
+    body = b'{"a":' + padding + b'1],"b":"\xff"}'
+    assert scan(body, len(body) - 3)[0] == "b"
+    assert sentence(body).startswith("b: not valid UTF-8")
+
+
+def at_every_limit() -> bytes:
+    addresses = [f"user{number}@example.com" for number in range(limits.ADDRESS_ENTRIES)]
+    attachment = {"filename": "a.txt", "content": "YQ==", "content_type": "text/plain", "content_id": "a"}
+    request: dict[str, Any] = dict.fromkeys(("from", "reply_to", "template"), "a@b.c")
+    request |= dict.fromkeys(("to", "cc", "bcc"), addresses)
+    request["variables"] = {f"name{number}": "" for number in range(limits.VARIABLES)}
+    request["headers"] = {f"X-{number}": "" for number in range(limits.HEADERS)}
+    request |= {"tags": ["a"] * limits.TAGS, "attachments": [attachment] * limits.ATTACHMENTS}
+    return msgspec.json.encode(request).removesuffix(b"}")
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (b',"subject":"a","subject":"a"}', "subject: this key occurs twice in one object"),
+        (b',"subject":NaN}', "subject: NaN and Infinity are not JSON numbers"),
+        (b',"subject":"\\ud800"}', "subject: half of a surrogate pair"),
+        (b',"subject":"\xff"}', "subject: not valid UTF-8"),
+    ],
+)
+def test_the_field_is_named_in_a_request_at_every_limit(end: bytes, told: str) -> None:
+    body = at_every_limit() + end
+    with pytest.raises(Refused) as refused:
+        decode(body)
+    assert refused.value.text.startswith(told)
+    assert cpu_seconds(lambda: scan(body, len(body))) < 0.01
+
+
+def test_a_long_string_is_one_token() -> None:
+    """What counts is tokens, not bytes: a large attachment before the fault takes nothing from its explanation."""
+    assert sentence(b'{"text":"' + b"x" * SIZE + b'","to":"\xff"}') == f"to: not valid UTF-8 (byte {SIZE + 17})"
+
+
+@pytest.mark.parametrize("backslashes", [1, 2, 3, 4])
+def test_half_a_pair_near_the_end(backslashes: int) -> None:
+    body = b'{"a":"' + b"\\" * backslashes + b'ud800"}'
+    if backslashes % 2:
+        assert sentence(body) == f"a: half of a surrogate pair (byte {5 + backslashes})"
+    else:
+        msgspec.json.decode(body)
+
+
+def test_a_small_body_has_few_tokens() -> None:
+    assert find_repeated_key(b'{"a":[' + b'"",' * TOKENS + b'""]}') is not None
+    assert find_repeated_key(b'{"a":"b","c":["d"]}') is None
+    refused = find_repeated_key(b'{"a":1,"a":2,"b":[' + b'"",' * TOKENS + b'""]}')
+    assert refused is not None
+    assert refused.text == "a: this key occurs twice in one object"

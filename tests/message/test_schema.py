@@ -19,12 +19,10 @@ VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
 
 
 def valid(value: object) -> bool:
-    """Whether the schema accepts this value."""
     return bool(VALIDATOR.is_valid(value))
 
 
 def test_references_resolve() -> None:
-    """By default the schemas refer to each other as an OpenAPI document does."""
     found = components()
     assert set(found) == {"SendRequest", "Attachment"}
     assert set(re.findall(r'"\$ref": "([^"]*)"', json.dumps(found))) == {"#/components/schemas/Attachment"}
@@ -47,7 +45,6 @@ def test_references_resolve() -> None:
     ],
 )
 def test_accepted_by_both(fields: dict[str, Any]) -> None:
-    """Requests of every kind are accepted by the schema and by the server."""
     assert valid(body(**fields))
     drafted(None, **fields)
 
@@ -64,7 +61,6 @@ def test_accepted_by_both(fields: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_refused_by_both(fields: dict[str, Any]) -> None:
-    """What a schema can say against a request, it says, and the server refuses it too."""
     assert not valid(body(**fields))
     with pytest.raises(Refused):
         drafted(None, **fields)
@@ -105,7 +101,6 @@ def test_rules_between_fields_are_in_words(fields: dict[str, Any]) -> None:
     )
 )
 def test_whatever_is_accepted_is_valid(fields: dict[str, Any]) -> None:
-    """A request the server accepts is never invalid by the schema."""
     try:
         drafted(StoredTemplate("t", 1, None, "x", None, 0, 0), **fields)
     except Refused:

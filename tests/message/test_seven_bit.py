@@ -35,7 +35,6 @@ def contents(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def encoded(data: bytes) -> bytes:
-    """A message in seven bits, with what holds for each."""
     made = seven_bit(data)
     assert made.isascii()
     assert not has_lone_line_end(made)
@@ -59,7 +58,6 @@ def encoded(data: bytes) -> bytes:
     ],
 )
 def test_text_becomes_encoded_words(line: str, shown: str) -> None:
-    """The reader gets back the same text, from whatever mixture of raw and encoded."""
     name = line.partition(":")[0]
     made = encoded(message(line.encode(), without=[name.encode()]))
     assert parsed(made)[name] == shown
@@ -83,7 +81,6 @@ def test_text_becomes_encoded_words(line: str, shown: str) -> None:
     ],
 )
 def test_names_are_encoded_and_addresses_are_not(value: str, shown: list[tuple[str, str]]) -> None:
-    """Names become encoded words, domains A-labels; what is ASCII stays as it is."""
     made = encoded(message(f"Cc: {value}".encode()))
     assert [(each.display_name, each.addr_spec) for each in parsed(made)["Cc"].addresses] == shown
 
@@ -115,14 +112,12 @@ def test_a_long_name_is_several_words() -> None:
     ],
 )
 def test_what_has_no_form_in_ascii(line: str, words: str) -> None:
-    """It is not encoded, in words that name the field."""
     with pytest.raises(CannotEncode) as cannot:
         seven_bit(message(line.encode(), without=[b"Subject"]))
     assert str(cannot.value) == words
 
 
 def test_file_names_are_written_by_rfc_2231() -> None:
-    """Other parameters stay, and what a parameter decodes to cannot end the line."""
     kind = 'Content-Type: multipart/mixed; boundary="b"'
     part = "--b\r\nContent-Type: application/x; x=y\r\nContent-Disposition: attachment; {}\r\n\r\nx\r\n--b--\r\n"
     for given_name, shown in (
@@ -147,7 +142,6 @@ BINARY = b"Content-Transfer-Encoding: binary"
 
 
 def nested(depth: int, inner: bytes) -> bytes:
-    """Multiparts inside multiparts."""
     for level in range(depth):
         head = b"Content-Type: multipart/mixed; boundary=l%d" % level
         inner = b"%b\r\n\r\n--l%d\r\n%b\r\n--l%d--" % (head, level, inner, level)
@@ -178,7 +172,6 @@ BODIES = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_every_part_has_the_same_content(name: str) -> None:
-    """Texts and files decode to the octets they were, at any depth; a second time nothing changes."""
     data = BODIES[name]
     made = encoded(data)
     assert contents(made) == contents(data)
@@ -186,7 +179,6 @@ def test_every_part_has_the_same_content(name: str) -> None:
 
 
 def test_undeclared_text_is_declared() -> None:
-    """As UTF-8 if it is; the encoding counts only with MIME-Version."""
     read = parsed(encoded(BODIES["undeclared"]))
     assert (read["MIME-Version"], read.get_content().strip()) == ("1.0", TEXT)
     assert b"charset=unknown-8bit" in encoded(BODIES["not UTF-8"])
@@ -230,7 +222,6 @@ def test_it_grows_by_little_more_than_a_third() -> None:
     ],
 )
 def test_what_is_signed_or_cannot_be_read_is_left_alone(data: bytes, words: str) -> None:
-    """A signature of its sender would break; what readers read differently is not guessed at."""
     with pytest.raises(CannotEncode) as cannot:
         seven_bit(data)
     assert str(cannot.value) == words

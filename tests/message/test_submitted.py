@@ -2,7 +2,13 @@
 
 import email
 import email.policy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.policy import SMTP
+from email.utils import make_msgid
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -12,8 +18,12 @@ from appliance.deliver.smtp.sending import prepare
 from appliance.errors import Code, Refused
 from appliance.keys.dkim_keys import generate
 from appliance.message import limits
+from appliance.message.addresses import parse
+from appliance.message.characters import fault_in_line
 from appliance.message.dkim import Algorithm, SigningKey, sign
-from tests.message.samples import NOON
+from appliance.message.submitted import read, write
+from tests.cpu_time import cpu_seconds
+from tests.message.samples import HOSTILE, NOON
 from tests.message.submissions import BODY, FIELDS, HOST, ID, bodies, header, message, submission, written
 
 RECEIVED = f"Received: by {HOST} (appliance) with ESMTPSA\r\n id {ID}; Tue, 14 Nov 2023 22:13:20 +0000\r\n".encode()
@@ -23,7 +33,6 @@ REMOVED = (b"bcc", b"resent-bcc", b"return-path", b"idempotency-key")
 
 
 def refusal(data: bytes, **envelope: object) -> Refused:
-    """Why a message is refused."""
     with pytest.raises(Refused) as refused:
         submission(data, **envelope)  # type: ignore[arg-type]
     assert refused.value.text.isascii()  # it becomes an SMTP reply
@@ -88,7 +97,6 @@ def refusal(data: bytes, **envelope: object) -> Refused:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(data: bytes, words: str) -> None:
-    """Each fault of a message is an invalid request, in words that say what and where."""
     refused = refusal(data)
     assert refused.code is Code.INVALID_REQUEST
     assert refused.text.startswith(words)
@@ -110,7 +118,6 @@ def test_two_of_what_may_stand_once_are_refused(name: str) -> None:
 
 
 def test_ten_mebibytes_are_allowed_and_no_byte_more() -> None:
-    """The limit holds for the message as it came; what is added on top does not count."""
     line = b"x" * 98 + b"\r\n"
     room = limits.MESSAGE_SIZE - len(message(body=b""))
     body = line * (room // 100) + b"y" * (room % 100 - 2) + b"\r\n"
@@ -125,12 +132,7 @@ def test_ten_mebibytes_are_allowed_and_no_byte_more() -> None:
         ("", ["ada@example.net"], Code.FORBIDDEN, "MAIL FROM: the empty sender"),
         ("<>", ["ada@example.net"], Code.FORBIDDEN, "MAIL FROM: the empty sender"),
         ("shop", ["ada@example.net"], Code.INVALID_REQUEST, "MAIL FROM: an address needs an @"),
-        (
-            "Shop <shop@example.com>",
-            ["ada@example.net"],
-            Code.INVALID_REQUEST,
-            "MAIL FROM: expected an address",
-        ),
+        ("Shop <shop@example.com>", ["ada@example.net"], Code.INVALID_REQUEST, "MAIL FROM: expected an address"),
         ("shop@example.com", [], Code.INVALID_REQUEST, "RCPT TO: a message needs a recipient"),
         ("shop@example.com", ["<ada@example.net>"], Code.INVALID_REQUEST, "RCPT TO: expected an address"),
         ("shop@example.com", ["ada@example.net\r\nDATA"], Code.INVALID_REQUEST, "RCPT TO: an address must not contain"),
@@ -146,7 +148,6 @@ def test_ten_mebibytes_are_allowed_and_no_byte_more() -> None:
     ],
 )
 def test_a_wrong_envelope_is_refused(sender: str, recipients: Sequence[str], code: Code, words: str) -> None:
-    """The envelope goes through the one strict parser, too; nothing in it can end a command."""
     refused = refusal(message(), sender=sender, recipients=recipients)
     assert refused.code is code
     assert refused.text.startswith(words)
@@ -156,7 +157,6 @@ def test_a_wrong_envelope_is_refused(sender: str, recipients: Sequence[str], cod
 
 
 def test_recipients_are_unique_by_their_keys() -> None:
-    """Two spellings of an address are one recipient, in the first spelling; fifty unique ones are fine."""
     recipients = [f"Ada{number}@example.net" for number in range(50)] + ["ADA0@EXAMPLE.NET", "ada1@example.net"]
     found = submission(message(), recipients=recipients).recipients
     assert [address.spelling for address in found] == recipients[:50]
@@ -178,13 +178,11 @@ def test_from_subject_tags_and_key_are_read() -> None:
 
 
 def test_a_message_without_subject_tags_and_key_has_none() -> None:
-    """Nothing is made up."""
     read = submission(message(without=[b"Subject"]))
     assert (read.subject, read.tags, read.key, read.fingerprint) == ("", (), None, b"")
 
 
 def test_a_long_subject_is_cut_for_the_record_only() -> None:
-    """The record has 500 characters; the message keeps all of it."""
     data = message(b"Subject: " + b"\r\n ".join([b"x" * 60] * 100), without=[b"Subject"])
     assert len(submission(data).subject) == limits.SUBJECT_LENGTH
     assert written(data).endswith(data)
@@ -194,7 +192,6 @@ def test_a_long_subject_is_cut_for_the_record_only() -> None:
 
 
 def test_a_complete_message_only_gets_a_received_on_top() -> None:
-    """The trace says who took it, when and under which id; not from where, from whom or for whom."""
     assert written(message()) == RECEIVED + message()
 
 
@@ -224,14 +221,10 @@ def test_a_complete_message_only_gets_a_received_on_top() -> None:
         (b"From: shop@example.com", RECEIVED + DATE + MESSAGE_ID + b"From: shop@example.com\r\n"),
         (message(body=b"no end"), RECEIVED + message(body=b"no end\r\n")),
         (message(body=b""), RECEIVED + message(body=b"")),
-        (
-            message("X: é".encode()),
-            RECEIVED.replace(b"ESMTPSA", b"UTF8SMTPSA") + message("X: é".encode()),
-        ),
+        (message("X: é".encode()), RECEIVED.replace(b"ESMTPSA", b"UTF8SMTPSA") + message("X: é".encode())),
     ],
 )
 def test_missing_fields_are_added_and_private_ones_removed(data: bytes, expected: bytes) -> None:
-    """The listed fields come and go, whatever their case and however they are folded; all else stays."""
     assert written(data) == expected
 
 
@@ -252,7 +245,6 @@ def test_everything_else_passes_byte_for_byte(fields: list[bytes], body: bytes) 
 
 @given(header, bodies)
 def test_the_standard_library_reads_the_same_message(fields: list[bytes], body: bytes) -> None:
-    """A parser that knows nothing of us sees the same body, no Bcc, and no field that was not there."""
     data = b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body
     # compat32 parses lazily and keeps bytes: the other policies stumble over some headers on their own.
     before = email.message_from_bytes(data, policy=email.policy.compat32)
@@ -271,7 +263,6 @@ KEY = SigningKey("example.com", "s", Algorithm.ED25519, generate(Algorithm.ED255
 
 @given(header, bodies)
 def test_whatever_is_accepted_can_be_signed_and_sent(fields: list[bytes], body: bytes) -> None:
-    """Signing and the last check before the wire never fail on a message that was let in."""
     mime = written(b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body)
     signature = sign(mime, [KEY], now_seconds=NOON)
     wire = b"".join(prepare(signature + mime).parts)
@@ -287,5 +278,199 @@ def test_a_message_can_be_split_nowhere_else(field: bytes, body: bytes) -> None:
 
 
 def test_a_submission_does_not_show_the_message() -> None:
-    """What a customer wrote stays out of logs and tracebacks."""
     assert repr(submission(message(body=BODY))) == f"SubmittedMessage(size={len(message())})"
+
+
+KEYED = b"Idempotency-Key: k"
+TO = ("ada@example.net", "grace@example.net")
+
+
+def fingerprint_of(data: bytes, sender: str = "shop@example.com", recipients: tuple[str, ...] = TO) -> bytes:
+    return read(sender, recipients, data).fingerprint
+
+
+FIRST = message(KEYED, b"X-Order: 1")
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        FIRST,
+        message(KEYED, b"X-Order: 1", without=[b"Date", b"Message-ID"]),
+        FIRST.replace(b"05:43:34", b"05:44:00").replace(b"<1@", b"<2@"),
+        b"Received: from app by relay; now\r\nReturn-Path: <x@y.z>\r\n" + FIRST,
+        b"DKIM-Signature: v=1; t=2\r\nBcc: grace@example.net\r\n" + FIRST,
+        FIRST.replace(b"From:", b"FROM:"),
+    ],
+)
+def test_what_a_client_varies_does_not_count(again: bytes) -> None:
+    """Date, Message-ID, traces, signatures and what is taken out anyway may differ between a message and its retry."""
+    assert fingerprint_of(again) == fingerprint_of(FIRST)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FIRST.replace(b"Hi", b"Ho"),
+        FIRST.replace(b"X-Order: 1", b"X-Order: 2"),
+        FIRST.replace(b"Subject: Hello", b"Subject: Hallo"),
+        FIRST + b"\r\n",
+        message(KEYED),
+        message(KEYED, b"X-Order: 1", b"X-Order: 1"),
+        message(KEYED, b"X-Order: 1", b"Content-Type: text/html"),
+    ],
+)
+def test_everything_else_counts(other: bytes) -> None:
+    assert fingerprint_of(other) != fingerprint_of(FIRST)
+
+
+def test_boundaries_of_long_messages_do_not_count() -> None:
+    def parts(boundary: bytes, words: bytes = b"words") -> bytes:
+        part = b"--%b\r\nContent-Type: text/plain\r\n\r\n%b\r\n" % (boundary, words * 150)
+        header = message(KEYED, b'Content-Type: multipart/mixed; boundary="%b"' % boundary).partition(b"\r\n\r\n")[0]
+        return b"%b\r\n\r\n%b--%b--\r\n" % (header, part * 500, boundary)
+
+    first = fingerprint_of(parts(b"first"))
+    assert len(parts(b"first")) > 300_000
+    assert fingerprint_of(parts(b"another-and-longer-one" * 3)) == first
+    assert fingerprint_of(parts(b"first", b"wordy")) != first
+
+
+def test_the_envelope_counts_as_a_set() -> None:
+    assert fingerprint_of(FIRST, recipients=TO[::-1]) == fingerprint_of(FIRST)
+    assert fingerprint_of(FIRST, recipients=("ADA@example.net", *TO)) == fingerprint_of(FIRST)
+    assert fingerprint_of(FIRST, recipients=TO[:1]) != fingerprint_of(FIRST)
+    assert fingerprint_of(FIRST, sender="other@example.com") != fingerprint_of(FIRST)
+
+
+def generated(text: str = "Hi", file: str = "a") -> bytes:
+    """A message as the standard library writes it anew at each retry, with boundaries and an id of its own."""
+    inner = MIMEMultipart("alternative")
+    inner.attach(MIMEText(text))
+    inner.attach(MIMEText(f"<p>{text}</p>", "html"))
+    outer = MIMEMultipart("mixed")
+    outer.attach(inner)
+    outer.attach(MIMEText(file, "csv"))
+    outer["From"], outer["Message-ID"], outer["Idempotency-Key"] = "shop@example.com", make_msgid(), "k"
+    return outer.as_bytes(policy=SMTP)
+
+
+def test_a_message_that_is_written_anew_is_the_same() -> None:
+    """Random multipart boundaries, nested ones too, do not make it another message; what the parts say does."""
+    first, again = generated(), generated()
+    assert first != again
+    assert fingerprint_of(first) == fingerprint_of(again)
+    assert fingerprint_of(generated(text="Ho")) != fingerprint_of(first)
+    assert fingerprint_of(generated(file="b")) != fingerprint_of(first)
+
+
+def test_a_text_that_speaks_of_boundaries_is_hashed_as_it_is() -> None:
+    """Only a multipart has boundaries: in any other body nothing is taken out."""
+    one, two = (b'boundary="%b"\r\n--%b\r\n' % (word, word) for word in (b"one", b"two"))
+    assert fingerprint_of(message(KEYED, body=one)) != fingerprint_of(message(KEYED, body=two))
+
+
+def test_fields_and_envelope_cannot_be_shifted_into_one_another() -> None:
+    """What ends where is part of the fingerprint: a line of the header is never taken for one of the body."""
+    prints = {
+        fingerprint_of(message(KEYED, b"X: y", body=b"z\r\n")),
+        fingerprint_of(message(KEYED, body=b"X: y\r\n\r\nz\r\n")),
+        fingerprint_of(message(KEYED, b"X: y", body=b"\r\nz\r\n")),
+        fingerprint_of(b"\r\n".join(FIELDS) + b"\r\n" + KEYED + b"\r\nX: y\r\n"),
+    }
+    assert len(prints) == 4
+
+
+@pytest.mark.parametrize("piece", [b"boundary=", b'boundary="', b"boundary=a;", b"--a\r\n", b"boundary=\r\n"])
+def test_a_body_full_of_boundaries_takes_no_time(piece: bytes) -> None:
+    line = (piece * (900 // len(piece))).rstrip(b"\r\n") + b"\r\n"
+    data = message(KEYED, b"Content-Type: multipart/mixed; boundary=a", body=line * 1000)
+    assert cpu_seconds(lambda: fingerprint_of(data)) < 0.5
+
+
+SEED = 4711
+ROUNDS = 6_000
+MEGABYTE = 1_000_000
+
+WHOLE = message(
+    b"Received: from a\r\n\tby b", b"Bcc: x@example.org", b"Resent-Bcc:\r\n y@example.org", b"X-Service-Tag: a, b",
+    b"Idempotency-Key: k-1", b"Return-Path: <x@example.org>", b"MIME-Version: 1.0", b"Reply-To: =?utf-8?q?a?= <a@b.c>",
+    b"Content-Type: multipart/mixed;\r\n boundary=\"=_b\"; name*0*=utf-8''a%0D%0A; name*1=b", b"X: =?utf-8?b?w6k=?=",
+    body=b'--=_b\r\nContent-Type: text/plain; charset="x"\r\n\r\n.\r\n\xc3\xa9\r\n--=_b--\r\n',
+)  # fmt: skip
+PIECES = [
+    *(text.encode() for text in HOSTILE), b"From: evil@example.org\r\n", b"\r\n\r\n", b"\r\n ", b"\r\n\t", b":", b" :",
+    b"=?utf-8?q?", b"?=", b"=?gb18030?b?", b"\xff", b"\xc3", b"\xe2\x80\xa8", b"x" * 1000, b"boundary=", b"\r\n.\r\n",
+    b"Date:\r\n", b"Message-ID: x\r\n", b"Subject: =?iso-2022-jp?b?GyRC?=\r\n", b"<", b">", b"@", b"(", b"\\",
+    b"utf-8*en",
+]  # fmt: skip
+
+
+def mutated(chance: Random) -> bytes:
+    data = WHOLE
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randrange(len(data) + 1)
+        end = min(len(data), start + chance.choice((0, 0, 1, 2, 10, 80)))
+        kept = data[start:end]
+        data = data[:start] + chance.choice((b"", kept * 2, chance.choice(PIECES), chance.randbytes(2))) + data[end:]
+    return data
+
+
+def test_nothing_but_a_refusal_comes_of_a_broken_message() -> None:
+    chance, accepted = Random(SEED), 0
+    refusals: list[str] = []
+    for _ in range(ROUNDS):
+        data = mutated(chance)
+        try:
+            submission = read("shop@example.com", ["ada@example.net"], data)
+        except Refused as refused:
+            refusals.append(refused.text)
+            continue
+        accepted += 1
+        mime = write(submission, message_id=ID, now_seconds=NOON, hostname=HOST)
+        prepare(sign(mime, [KEY], now_seconds=NOON) + mime)
+        header = mime[: mime.find(b"\r\n\r\n")].lower()
+        assert b"\r\nbcc:" not in header
+        assert b"\r\nresent-bcc:" not in header
+        assert b"\r\nidempotency-key:" not in header
+        assert header.count(b"\r\nfrom:") == 1
+        assert fault_in_line(submission.subject) is None
+        assert parse(submission.sender.text, "from").wire == submission.sender.wire
+    assert all(text.isascii() and len(text) < 400 for text in refusals)
+    assert ROUNDS // 10 < accepted < ROUNDS * 9 // 10  # both ways are walked
+
+
+def hostile() -> Iterator[tuple[str, bytes]]:
+    yield "one field of a megabyte, folded", message(b"X: a" + b"\r\n b" * (MEGABYTE // 4))
+    yield "a subject of many words", message(b"Subject: " + b"\r\n =?utf-8?q?a?=" * 4_900, without=[b"Subject"])
+    yield "a hundred thousand fields", message(*[b"X: y"] * 100_000)
+    yield "a thousand fields of tags", message(*[b"X-Service-Tag:"] * 990)
+    yield "tags in one field", message(b"X-Service-Tag: " + b"\r\n ,".join([b"," * 900] * 280))
+    yield "header lines that are no fields", (b"x" * 998 + b"\r\n") * 260
+    yield "names without end", (b"x" * 997 + b":\r\n") * 260
+    yield "colons only", (b":" * 998 + b"\r\n") * 260
+    yield "spaces only", message(b"X:" + b"\r\n" + b" " * 998)
+    yield "ten megabytes without a body", (b"X: " + b"y" * 900 + b"\r\n") * 11_000
+    yield "ten megabytes of empty lines", message(body=b"\r\n" * 5_000_000)
+    yield "ten megabytes of CR", message(body=b"\r" * 10_000_000)
+    yield "ten megabytes in one line", message(body=b"x" * 10_000_000)
+    yield "many boundaries", message(b"Idempotency-Key: k", b"Content-Type: multipart/mixed; boundary=a",
+                                     body=b"--a\r\nContent-Type: multipart/x; boundary=ab\r\n" * 200_000)  # fmt: skip
+    yield "a From of brackets", message(b"From: " + b"(" * 900 + b"\r\n " + b"<" * 900, without=[b"From"])
+    yield "references", message(b"References:" + b"\r\n <a@b>" * 4_000)
+
+
+def check(data: bytes) -> None:
+    with suppress(Refused):
+        submission = read("shop@example.com", ["ada@example.net"], data)
+        write(submission, message_id=ID, now_seconds=NOON, hostname=HOST)
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile()])
+def test_no_message_takes_long(data: bytes) -> None:
+    assert cpu_seconds(lambda: check(data), tries=1) < 1.0
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile() if len(data) < 256 * 1024])
+def test_what_is_checked_on_the_event_loop_takes_milliseconds(data: bytes) -> None:
+    assert cpu_seconds(lambda: check(data)) < 0.05

@@ -6,7 +6,6 @@ from appliance.message.suppression_file import ROW_LENGTH, ListedAddress, Skippe
 
 
 def read(text: str) -> list[ListedAddress | SkippedLine]:
-    """All that a list says."""
     return list(read_suppressions(text.splitlines(keepends=True)))
 
 
@@ -26,14 +25,12 @@ def read(text: str) -> list[ListedAddress | SkippedLine]:
     ],
 )
 def test_an_address_and_its_reason_are_found(text: str, reason: str) -> None:
-    """By the heading, or else in the first and second column."""
     (found,) = read(text)
     assert isinstance(found, ListedAddress)
     assert (found.address, found.reason) == ("ada@x.example", reason)
 
 
 def test_a_line_that_cannot_be_read_is_told() -> None:
-    """By its number, with why; those around it are read."""
     long = "x" * (ROW_LENGTH + 1)
     found = read(f'a@x.example\nno address\n"open quotation,\n{long}\n,reason\n\nb@x.example,"a ""b"" c"\n')
     assert [(type(each), each.line) for each in found] == [
@@ -48,7 +45,6 @@ def test_a_line_that_cannot_be_read_is_told() -> None:
 
 
 def test_a_reason_is_one_short_line() -> None:
-    """Control characters go, and it is cut."""
     (found,) = read(f"a@x.example,\x1b[31m{'r' * 300}\n")
     assert isinstance(found, ListedAddress)
     assert found.reason.isprintable()

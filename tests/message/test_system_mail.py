@@ -22,12 +22,8 @@ SUCCESS, FAILURE, DELAY = DsnCondition
 
 
 def written(
-    condition: DsnCondition,
-    *recipients: ReportedRecipient,
-    original: bytes = ORIGINAL,
-    whole: bool = True,
+    condition: DsnCondition, *recipients: ReportedRecipient, original: bytes = ORIGINAL, whole: bool = True
 ) -> bytes:
-    """The report of these recipients."""
     return delivery_report(
         "msg_2", SENDER, condition, recipients, OriginalMessage(original, whole), accepted_at=NOW - 5_000_000, now=NOW
     )
@@ -43,13 +39,11 @@ def recipient(
     host: str | None = "mx.example.net",
     expired: bool = False,
 ) -> ReportedRecipient:
-    """One recipient, of which everything was asked."""
     request = DsnRequest((SUCCESS, FAILURE, DELAY), original, full, "QQ314159", "mail.example.com")
     return ReportedRecipient(address, request, code, response, host, NOW - 1_000_000, expired)
 
 
 def parts(data: bytes) -> tuple[EmailMessage, list[Any]]:  # typeshed has no type for the payload of a report
-    """The message and its parts, as Python reads them."""
     read = email.message_from_bytes(data, policy=email.policy.default)
     assert isinstance(read, EmailMessage)
     assert not read.defects
@@ -103,7 +97,6 @@ def test_a_failure() -> None:
     ],
 )
 def test_actions(condition: DsnCondition, given: ReportedRecipient, action: str, status: str, diagnostic: str) -> None:
-    """What each result is called, and the status of the reply if it is of the right class."""
     data = written(condition, given)
     _, (_, fields, _) = parts(data)
     group = fields.get_payload()[1]
@@ -138,7 +131,6 @@ def test_a_cut_header_and_none() -> None:
 
 
 def test_eight_bit_mail_is_declared_and_has_a_seven_bit_form() -> None:
-    """So that servers without 8BITMIME get it, too."""
     original = "From: shop@example.com\r\nSubject: Grüße\r\n\r\nGrüße\r\n".encode()
     for full in (True, False):
         data = written(FAILURE, recipient(full=full), original=original)
@@ -156,7 +148,6 @@ def test_addresses_that_are_not_ascii() -> None:
 
 @given(st.text(max_size=2_000), st.text(max_size=300))
 def test_no_text_adds_a_field(response: str, host: str) -> None:
-    """Whatever servers say stays within its own field, in lines that SMTP takes."""
     data = written(FAILURE, recipient(550, response, host=host), recipient(address="bob@example.net"))
     assert max(map(len, data.split(b"\r\n"))) <= 998
     assert b"\n" not in data.replace(b"\r\n", b"")

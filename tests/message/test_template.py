@@ -15,23 +15,19 @@ from tests.message.samples import drafted, hostile_text
 
 
 def template(subject: str | None = None, text: str | None = None, html: str | None = None) -> StoredTemplate:
-    """A template of these parts."""
     return StoredTemplate("welcome", 1, subject, text, html, 0, 0)
 
 
 def filled(source: str, **values: Variable) -> str | None:
-    """A text template, filled in."""
     return render(template(text=source), values, None)[1]
 
 
 def test_placeholders() -> None:
-    """Names are found with and without spaces; what only looks like a placeholder is not one."""
     source = "{{a}} {{ b_1 }} {{  c.d-e  }} {{}} {{1a}} {{a b}} {a} {{{d}}} {{é}} {{ a\n}}"
     assert placeholders(source) == {"a", "b_1", "c.d-e", "d"}
 
 
 def test_filled_in() -> None:
-    """Values are literal in text, escaped in HTML, and without line breaks in the subject."""
     rendered = render(
         template("Hi {{n}}!", "Hi {{ n }}", "<b>{{n}}</b>"), {"n": "<A & \"B\" 'C'>\r\nBcc: x", "extra": 1}, None
     )
@@ -43,7 +39,6 @@ def test_filled_in() -> None:
 
 
 def test_one_pass() -> None:
-    """A value that looks like a placeholder is never expanded again."""
     assert filled("{{a}} {{b}}", a="{{b}}", b="{{a}}") == "{{b}} {{a}}"
     assert filled("{{a}}{b}}", a="{", b="x") == "{{b}}"
 
@@ -54,18 +49,15 @@ def test_literal_braces() -> None:
 
 
 def test_missing_value() -> None:
-    """A placeholder without a value is refused by its name."""
     with pytest.raises(Refused, match=r"variables\.name: the template needs a value"):
         filled("Hello {{name}}", nam="x")
 
 
 def test_given_subject_wins_literally() -> None:
-    """A subject beside the template is not filled in, and the template's own then needs no values."""
     assert render(template("{{missing}}", "x"), {}, "Hi {{name}}")[0] == "Hi {{name}}"
 
 
 def test_amplification_is_stopped() -> None:
-    """Many placeholders times a long value are refused before they are built."""
     with pytest.raises(Refused) as caught:
         filled("{{a}}" * 10_000, a="x" * 1_000_000)
     assert caught.value.code is Code.PAYLOAD_TOO_LARGE
@@ -82,13 +74,11 @@ def test_amplification_is_stopped() -> None:
     ],
 )  # fmt: skip
 def test_numbers_and_booleans_are_written_as_json(value: Variable, text: str) -> None:
-    """A whole float has no decimal point, and zero no sign."""
     assert written(value) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_written_floats_read_back(value: float) -> None:
-    """A written float is JSON for the same number."""
     assert float(json.loads(written(value))) == value
 
 
@@ -105,7 +95,6 @@ def test_written_floats_read_back(value: float) -> None:
     ],
 )
 def test_refused_variables(variables: dict[str, Variable], sentence: str) -> None:
-    """Names and values that could do harm are refused before anything is filled in."""
     with pytest.raises(Refused) as caught:
         check_variables(variables)
     assert caught.value.text == sentence
@@ -131,13 +120,11 @@ def test_refused_variables(variables: dict[str, Variable], sentence: str) -> Non
     ],
 )
 def test_templates_that_may_not_be_stored(alias: str, fields: dict[str, str], field: str) -> None:
-    """A template that could never be sent is refused when it is stored."""
     with pytest.raises(Refused, match=f"^{field}: "):
         check_template(alias, fields.get("subject"), fields.get("text"), fields.get("html"))
 
 
 def test_templates_that_may_be_stored() -> None:
-    """One body is enough; tabs and both kinds of newline are fine in it."""
     check_template("a-b_c0", None, "a\tb\r\nc\nd\u2028", None)
     check_template("0", "Hi {{name}}", None, "")
     assert ALIAS.fullmatch("order-shipped")
@@ -150,7 +137,6 @@ def test_subject_must_come_from_somewhere() -> None:
 
 
 def test_filled_in_subject_has_a_limit_too() -> None:
-    """A subject that grows over 500 characters by its values is refused."""
     fields: dict[str, Any] = {"subject": None, "text": None, "template": "welcome", "variables": {"a": "x" * 500}}
     with pytest.raises(Refused, match="subject: must have at most 500"):
         drafted(template("-{{a}}", "x"), **fields)

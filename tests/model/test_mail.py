@@ -49,7 +49,6 @@ MESSAGE = NewMessage(
     ],
 )
 def test_a_record_stays_as_it_was_made(record: Any, field: str) -> None:
-    """No field can be changed, and no other be added."""
     with pytest.raises(AttributeError):
         setattr(record, field, getattr(record, field))
     with pytest.raises(AttributeError):
@@ -57,5 +56,4 @@ def test_a_record_stays_as_it_was_made(record: Any, field: str) -> None:
 
 
 def test_a_new_message_does_not_show_what_it_says() -> None:
-    """What a customer wrote stays out of logs and tracebacks."""
     assert repr(MESSAGE) == "NewMessage(id='msg_1')"

@@ -13,7 +13,6 @@ START = 1_750_000_000_000_000
 
 
 def sent(pace: WarmupPace, now: int, settings: WarmupSettings = ON) -> tuple[WarmupPace, int]:
-    """Send all that may go at this moment; how much that was."""
     pace = pace.at(now)
     count = pace.room(settings, now)
     assert count is not None
@@ -21,7 +20,6 @@ def sent(pace: WarmupPace, now: int, settings: WarmupSettings = ON) -> tuple[War
 
 
 def eager(pace: WarmupPace, start: int, hours: int, settings: WarmupSettings = ON) -> tuple[WarmupPace, list[int]]:
-    """A sender with endless mail that asks every minute; what went in each hour."""
     gone = [0] * hours
     for minute in range(60 * hours):
         pace, count = sent(pace, start + minute * MINUTE, settings)
@@ -37,12 +35,10 @@ def eager(pace: WarmupPace, start: int, hours: int, settings: WarmupSettings = O
     [(0, 20), (1, 28), (2, 39), (3, 54), (4, 76), (6, 150), (9, 413), (13, 1587), (20, 16_733), (29, 345_734)],
 )
 def test_each_day_has_its_recipients_an_hour(day: int, recipients: int) -> None:
-    """20 times 1.4 to the power of the day, rounded down."""
     assert hourly_limit(ON, day) == recipients
 
 
 def test_after_the_last_day_there_is_no_limit() -> None:
-    """The 30 days are days 0 to 29."""
     assert hourly_limit(ON, 30) is None
     over = WarmupPace("google", "192.0.2.1", 29, START, 1, START, 20, START)
     assert over.room(ON, START + DAY) is None
@@ -51,7 +47,6 @@ def test_after_the_last_day_there_is_no_limit() -> None:
 
 
 def test_growth_is_exact_and_bounded() -> None:
-    """100 times 1.15 is 115, as on paper, and the steepest plan there can be is still a number."""
     assert hourly_limit(WarmupSettings(first_hour=100, growth=1.15), 1) == 115
     assert hourly_limit(WarmupSettings(first_hour=1_000_000, growth=3.0, days=365), 364) == 1_000_000_000
 
@@ -60,7 +55,6 @@ def test_growth_is_exact_and_bounded() -> None:
 
 
 def test_an_hour_is_spread() -> None:
-    """On the first day two go at once, then one every three minutes, and never more than 20 in the hour."""
     pace, gone = begin("google", "192.0.2.1", START), []
     for minute in range(60):
         pace, count = sent(pace, START + minute * MINUTE)
@@ -73,7 +67,6 @@ def test_an_hour_is_spread() -> None:
 
 
 def test_what_is_not_used_is_lost() -> None:
-    """After hours of silence no more goes at once than a tenth of an hour's."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 1)
     assert pace.room(ON, START + 5 * HOUR + MINUTE) == 20 // BURST_PART
 
@@ -91,7 +84,6 @@ def test_it_says_when_the_next_may_go() -> None:
 
 
 def test_what_did_not_go_is_given_back() -> None:
-    """It may go again at once; but nothing of an hour that is over is given back to the next."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 2)
     assert pace.give_back(ON, START, 1).room(ON, START) == 1
     assert pace.give_back(ON, START, 2) == begin("google", "192.0.2.1", START)
@@ -103,14 +95,12 @@ def test_what_did_not_go_is_given_back() -> None:
 
 
 def test_a_sender_with_endless_mail_gets_what_each_day_allows() -> None:
-    """Through four days every hour has exactly what its day allows."""
     _, gone = eager(begin("google", "192.0.2.1", START), START, 4 * 24)
     days = [set(gone[24 * day : 24 * day + 24]) for day in range(4)]
     assert days == [{20}, {28}, {39}, {54}]
 
 
 def test_days_without_mail_make_an_address_no_warmer() -> None:
-    """A week of silence is one day later, and so is a day on which everything was given back."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 1)
     late = pace.take(ON, START + 7 * DAY, 1)
     assert (late.day, late.day_at) == (1, START + 7 * DAY)
@@ -123,7 +113,6 @@ def test_days_without_mail_make_an_address_no_warmer() -> None:
 
 @pytest.mark.parametrize("leap", [HOUR, DAY, 29 * DAY, 365 * DAY])
 def test_a_clock_that_leaps_ahead_makes_no_burst(leap: int) -> None:
-    """However far it leaps, it is one day later at most, and a tenth of that day's hour may go at once."""
     pace, _ = eager(begin("google", "192.0.2.1", START), START, 1)
     after, count = sent(pace, START + HOUR + leap)
     assert after.day <= 1
@@ -134,7 +123,6 @@ def test_a_clock_that_leaps_ahead_makes_no_burst(leap: int) -> None:
 
 @pytest.mark.parametrize("leap", [MINUTE, HOUR, DAY, 365 * DAY])
 def test_a_clock_that_is_set_back_neither_makes_a_burst_nor_stops_mail(leap: int) -> None:
-    """What was used stays used, and within an hour mail goes on at the day's pace."""
     pace, _ = eager(begin("google", "192.0.2.1", START), START, 1)
     back = START + HOUR - leap
     assert pace.room(ON, back) == 0
@@ -145,7 +133,6 @@ def test_a_clock_that_is_set_back_neither_makes_a_burst_nor_stops_mail(leap: int
 
 
 def test_a_clock_that_was_years_ahead_costs_one_day() -> None:
-    """The day that began in the future begins anew, and then days go on as ever."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 1)
     ahead = pace.take(ON, START + 365 * DAY, 1)
     home = ahead.take(ON, START + HOUR, 1)
@@ -157,7 +144,6 @@ def test_a_clock_that_was_years_ahead_costs_one_day() -> None:
 
 
 def test_a_warm_up_is_told_in_plain_numbers() -> None:
-    """The day from 1, the hour's limit, what is used of it, and when the next may go, if that is not now."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 2)
     (told,) = statuses(ON, [pace], START)
     assert (told.pool, told.source, told.day, told.days, told.per_hour, told.used) == (
@@ -174,7 +160,6 @@ def test_a_warm_up_is_told_in_plain_numbers() -> None:
 
 
 def test_only_what_is_under_way_is_told() -> None:
-    """Nothing of an address that has sent nothing, that is warm, or that the settings do not name."""
     fresh = begin("google", "192.0.2.1", START)
     warm = WarmupPace("google", "192.0.2.1", 30, START, 1, START, 1, START)
     assert list(statuses(ON, [fresh, warm], START)) == []

@@ -25,7 +25,6 @@ FIELDS: dict[str, Any] = {
 
 
 def told(status: RecipientStatus = RecipientStatus.DELIVERED, **fields: Any) -> dict[str, Any]:
-    """An envelope, read."""
     body: dict[str, Any] = json.loads(envelope("evt_1", EVENT_TYPES[status], NOW, **{**FIELDS, **fields}))
     return body
 
@@ -39,7 +38,6 @@ def told(status: RecipientStatus = RecipientStatus.DELIVERED, **fields: Any) -> 
     ],
 )
 def test_an_envelope_has_the_interfaces_fields(status: RecipientStatus, name: str) -> None:
-    """Id, type and time around the data of one recipient."""
     assert told(status) == {
         "id": "evt_1",
         "type": name,
@@ -57,19 +55,16 @@ def test_an_envelope_has_the_interfaces_fields(status: RecipientStatus, name: st
 
 
 def test_only_final_results_are_events() -> None:
-    """Waiting is not an event."""
     assert set(EVENT_TYPES) == {RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED}
 
 
 def test_empty_fields_are_left_out() -> None:
-    """What there is nothing to say about is not said."""
     data = told(subject="", smtp_code=None, smtp_response=None)["data"]
     assert set(data) == {"email_id", "recipient_id", "to", "from"}
     assert "smtp_response" not in told(smtp_response="")["data"]
 
 
 def test_long_texts_are_cut() -> None:
-    """Subject and response have a length at most, in characters."""
     data = told(subject="ß" * 500, smtp_response="€" * 2_000)["data"]
     assert data["subject"] == "ß" * 200
     assert data["smtp_response"] == "€" * 500
@@ -94,7 +89,6 @@ def test_any_text_survives(subject: str, response: str) -> None:
 def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
     status: RecipientStatus, now: int, names: tuple[str, ...], subject: str, code: int | None, response: str | None
 ) -> None:
-    """Byte for byte what encoding a dict of them gives."""
     email_id, recipient_id, to, sender = names
     data = {
         "email_id": email_id,
@@ -138,11 +132,9 @@ def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
     ],
 )
 def test_what_is_shown_of_a_body(body: bytes, shown: str) -> None:
-    """Text as it is, what is none as U+FFFD, and no half of a character at the cut."""
     assert excerpt(body) == shown
 
 
 @given(st.binary(max_size=5000))
 def test_it_stays_within_its_limit(body: bytes) -> None:
-    """However many replacements there are, the text has at most 2 KiB, and can be written as UTF-8."""
     assert len(excerpt(body).encode()) <= EXCERPT_BYTES

@@ -17,13 +17,11 @@ from tests.store.samples import CREDITS, HASH, MORNING, Clock, Database, Message
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time."""
     return Clock()
 
 
 @pytest.fixture(scope="session")
 def shared_database() -> Iterator[str]:
-    """The URL of a PostgreSQL database, which every test finds empty."""
     require("postgresql")
     with postgresql() as running:
         url = running.new_database()
@@ -33,7 +31,6 @@ def shared_database() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A new database of either engine, not yet open."""
     if request.param == "sqlite":
         yield Database(tmp_path / "data", Environment(now=clock))
         return
@@ -44,18 +41,15 @@ def database(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> It
 
 @pytest.fixture
 async def store(database: Database) -> AsyncIterator[Store]:
-    """It, each write committed at once."""
     async with database.open(inline=True) as opened:
         yield opened
 
 
 @pytest.fixture
 async def account(store: Store) -> Account:
-    """An account with a hundred credits."""
     return await store.accounts.create("demo", "Demo@example.org", HASH, credit=CREDITS)
 
 
 @pytest.fixture
 def messages(account: Account, clock: Clock) -> Messages:
-    """Messages of that account."""
     return Messages(Environment(now=clock), account.id)

@@ -1,15 +1,18 @@
 """What the tests of the store are made of: a clock of their own, messages, results, and a disk that can fail."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import psycopg
+import pytest
+import trio
 
 from appliance.environment import Environment
+from appliance.errors import Code, Refused
 from appliance.model.mail import (
     Attempt,
     DueRecipient,
@@ -21,7 +24,9 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store import Store, open_store
-from appliance.store.faults import OnFault
+from appliance.store.engine import OnFault
+
+T = TypeVar("T")
 
 SECOND = 1_000_000  # microseconds
 DAY = 86_400 * SECOND
@@ -38,12 +43,9 @@ REPLIES = {
 
 @dataclass
 class Clock:
-    """A time that goes on by a microsecond with every look at it, so that ids sort as they were made."""
-
     now: int = MORNING
 
     def __call__(self) -> int:
-        """The time."""
         self.now += 1
         return self.now
 
@@ -57,26 +59,21 @@ class Database:
     url: str = ""  # of a PostgreSQL
 
     def open(self, *, inline: bool = False, on_failure: OnFault | None = None) -> AbstractAsyncContextManager[Store]:
-        """Open it as the real server does; `inline` commits each write at once, on this thread."""
         return open_store(self.data_dir, self.env, url=self.url, inline=inline, on_failure=on_failure)
 
     @property
     def broken_rule(self) -> type[Exception]:
-        """What a row raises that the schema refuses."""
         return psycopg.IntegrityError if self.url else apsw.ConstraintError
 
 
 @dataclass
 class Messages:
-    """Makes messages of one account, ready to be accepted."""
-
     env: Environment
     account_id: str
 
     def new(
         self, *addresses: str, key: str | None = None, test: bool = False, simulated: bool = True, size: int = 100
     ) -> NewMessage:
-        """A message to these addresses."""
         now = self.env.now()
         recipients = tuple(
             NewRecipient(self.env.identifier("rcp"), address, address.lower(), address.partition("@")[2])
@@ -105,7 +102,6 @@ class Messages:
 
 
 def outcome(recipient: DueRecipient, status: RecipientStatus, at: int, *, tries: int = 1, **fields: Any) -> Outcome:
-    """What a server has said to one recipient, so many times."""
     attempt = Attempt(at - SECOND, at, *REPLIES[status])
     if status is RecipientStatus.DEFERRED:
         fields.setdefault("next_attempt_at", at + 300 * SECOND)
@@ -113,16 +109,28 @@ def outcome(recipient: DueRecipient, status: RecipientStatus, at: int, *, tries:
 
 
 async def record(store: Store, clock: Clock, statuses: Iterable[RecipientStatus]) -> list[DueRecipient]:
-    """Record these results, in order, for the recipients that are due; who those were."""
     due = sorted(await store.queue.due(simulated=True, most=100), key=lambda recipient: recipient.id)
     results = [outcome(recipient, status, clock()) for recipient, status in zip(due, statuses, strict=False)]
     await store.queue.record(results)
     return due
 
 
+def refusal(code: Code) -> "pytest.RaisesExc[Refused]":
+    return pytest.RaisesExc(Refused, check=lambda error: error.code is code)
+
+
+def existing(value: T | None) -> T:
+    assert value is not None
+    return value
+
+
+async def at_once(function: Callable[..., Awaitable[object]], arguments: Iterable[tuple[Any, ...]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for item in arguments:
+            nursery.start_soon(function, *item)
+
+
 # ---- a disk that can fail
-
-
 @dataclass
 class Faults:
     """What the disk does to the write-ahead log from now on, and how often it has been asked to be durable."""
@@ -134,7 +142,6 @@ class Faults:
 
     @contextmanager
     def raising(self, **faults: type[apsw.Error]) -> Iterator[None]:
-        """These faults, for a while."""
         for name, fault in faults.items():
             setattr(self, name, fault)
         try:
@@ -144,8 +151,6 @@ class Faults:
 
 
 class FailingDisk(apsw.VFS):
-    """SQLite's own file system, with faults."""
-
     NAME = "failing"
     BASE = "unix"
 
@@ -154,7 +159,6 @@ class FailingDisk(apsw.VFS):
         super().__init__(self.NAME, self.BASE, makedefault=True)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
-        """Open a file; the log gets the faults."""
         return _File(self.faults, name, flags)
 
 
@@ -186,5 +190,4 @@ WEBHOOK_LOG = 7 * DAY
 
 
 async def expire(store: Store, most: int = 500) -> int:
-    """Delete a slice of what has expired, with the log of webhooks kept for a week; how many rows that were."""
     return (await store.deletion.expired(WEBHOOK_LOG, most)).deleted

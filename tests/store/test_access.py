@@ -4,82 +4,66 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-import trio
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, CredentialKind, KeyPrincipal, Permission, Scope
 from appliance.store import Store
 from appliance.store.access import CredentialLimits, sha256
-from tests.store.samples import HASH, Database
+from tests.store.samples import HASH, Database, at_once, existing, refusal
 
 
 @pytest.fixture
 async def other(store: Store) -> Account:
-    """Another account."""
     return await store.accounts.create("other", "other@example.org", HASH)
 
 
 async def dump(store: Store) -> str:
-    """Everything in the tables that know credentials, as text."""
     queries = [f"SELECT * FROM {table}" for table in ("smtp_credentials", "api_keys", "users")]
     return str([await store.engine.rows(query, {}) for query in queries])
 
 
 # ---- domains
-
-
 async def test_a_caller_knows_the_return_paths_in_use(store: Store, account: Account) -> None:
-    """By their domains: those that mail leaves with, by their own or their usual name."""
     for name, path in (("a.example", None), ("b.example", "mail.b.example"), ("c.example", None)):
         await store.access.add_domain(account.id, name, usable=True, return_path=path)
     for name in ("a.example", "b.example"):
         domain = await store.domains.find(account.id, name)
         await store.domains.use_return_path(account.id, domain, in_use=True)
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.domains == {"a.example", "b.example", "c.example"}
     assert caller.return_paths == {"a.example": "bounces.a.example", "b.example": "mail.b.example"}
 
 
 async def test_only_usable_domains_are_a_callers(store: Store, account: Account) -> None:
-    """A domain that is registered but not proven is listed, and not sent from; proving it is for good."""
     await store.access.add_domain(account.id, "b.example", usable=False)
     await store.access.add_domain(account.id, "a.example", usable=True)
     assert [(domain.name, domain.usable) for domain in await store.access.domains(account.id)] == [
         ("a.example", True),
         ("b.example", False),
     ]
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.domains == {"a.example"}
     await store.access.add_domain(account.id, "b.example", usable=True)
     await store.access.add_domain(account.id, "a.example", usable=False)
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.domains == {"a.example", "b.example"}
 
 
 async def test_a_domain_may_belong_to_several_accounts(store: Store, account: Account, other: Account) -> None:
-    """Who may use it is told account by account."""
     await store.access.add_domain(account.id, "a.example", usable=True)
     await store.access.add_domain(other.id, "a.example", usable=False)
     assert [domain.usable for domain in await store.access.domains(other.id)] == [False]
 
 
 async def test_nothing_belongs_to_an_account_that_is_not_there(store: Store, database: Database) -> None:
-    """The database itself refuses rows without an account."""
     with pytest.raises(database.broken_rule):
         await store.access.add_domain("acc_none", "a.example", usable=True)
 
 
 # ---- SMTP credentials
-
-
 async def test_a_credential_makes_a_caller(store: Store, account: Account) -> None:
-    """Its username finds the account and the hash to hold the password against."""
     username, password = await store.access.create_credential(account.id)
-    found = await store.access.caller_by_credential(username)
-    assert found is not None
+    found = existing(await store.access.caller_by_credential(username))
     caller, digest = found
     assert digest == sha256(password)
     assert (caller.account_id, caller.kind, caller.idempotency_scope) == (
@@ -92,7 +76,6 @@ async def test_a_credential_makes_a_caller(store: Store, account: Account) -> No
 
 
 async def test_no_password_looks_like_an_option(store: Store, account: Account) -> None:
-    """One that begins with a hyphen could not be given to swaks or curl; another is made."""
     drawn = iter([b"\xf8" * 32, b"\x01" * 32])
     env = replace(store.access.env, token_bytes=lambda size: next(drawn) if size == 32 else b"\x02" * size)
     access = replace(store.access, env=env)
@@ -101,11 +84,9 @@ async def test_no_password_looks_like_an_option(store: Store, account: Account) 
 
 
 async def test_a_revoked_credential_has_no_caller(store: Store, account: Account, other: Account) -> None:
-    """Only its owner can revoke it, and it stays in the list with the time."""
     username, _ = await store.access.create_credential(account.id)
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.NOT_FOUND):
         await store.access.revoke_credential(other.id, username)
-    assert refused.value.code is Code.NOT_FOUND
     assert await store.access.caller_by_credential(username) is not None
     await store.access.revoke_credential(account.id, username)
     assert await store.access.caller_by_credential(username) is None
@@ -117,16 +98,12 @@ async def test_a_revoked_credential_has_no_caller(store: Store, account: Account
 
 
 # ---- API keys
-
-
 @pytest.mark.parametrize("test", [True, False])
 @pytest.mark.parametrize("scope", list(Scope))
 async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope, test: bool) -> None:
-    """Scope and mode of a key are its caller's, and the mode can be seen."""
     key_id, key = await store.access.create_key(account.id, scope=scope, test=test)
     assert key.startswith("ma_test_" if test else "ma_live_")
-    caller = await store.access.caller_by_key(key)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_key(key))
     assert (caller.kind, caller.idempotency_scope) == (CredentialKind.KEY, f"key:{key_id}")
     assert (caller.may_send, caller.may_read) == (scope is not Scope.READ, scope is not Scope.SEND)
     assert caller.test is test
@@ -140,7 +117,6 @@ async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope
 
 @pytest.mark.parametrize("by_itself", [True, False])
 async def test_a_revoked_key_has_no_caller(store: Store, account: Account, other: Account, by_itself: bool) -> None:
-    """It is named by its id or by itself; another account cannot, and does not learn that it exists."""
     key_id, key = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
     name = key if by_itself else key_id
     with pytest.raises(Refused) as foreign:
@@ -154,7 +130,6 @@ async def test_a_revoked_key_has_no_caller(store: Store, account: Account, other
 
 
 async def test_keys_are_listed_by_account_or_all(store: Store, account: Account, other: Account) -> None:
-    """The operator sees all, an account its own."""
     mine, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
     theirs, _ = await store.access.create_key(other.id, scope=Scope.SEND, test=False)
     assert [key.id for key in await store.access.keys(account.id)] == [mine]
@@ -163,13 +138,11 @@ async def test_keys_are_listed_by_account_or_all(store: Store, account: Account,
 
 
 async def test_a_key_has_its_limits(store: Store, account: Account) -> None:
-    """A sender domain and an expiry are stored with it, and shown to who looks it up, also after it has ended."""
     past = store.access.env.now() - 1
     key_id, key = await store.access.create_key(
         account.id, scope=Scope.MANAGE, test=False, name="deploy", domain="a.example", expires_at=past
     )
-    caller = await store.access.caller_by_key(key)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_key(key))
     assert caller.key == KeyPrincipal(key_id, account.id, "deploy", Scope.MANAGE, "a.example", past)
     listed = await store.access.key(key_id)
     assert (listed.domain, listed.expires_at, listed.last_used_from) == ("a.example", past, None)
@@ -188,14 +161,12 @@ async def test_a_key_has_its_limits(store: Store, account: Account) -> None:
     ],
 )
 def test_a_limited_key_covers_only_narrower_ones(domain: str | None, expires_at: int | None, covered: bool) -> None:
-    """The same domain, and no longer; a key without limits covers all."""
     key = KeyPrincipal("key_1", "acc_1", "", Scope.MANAGE, "a.example", 10)
     assert key.covers(domain, expires_at) is covered
     assert KeyPrincipal("key_1", "acc_1", "", Scope.MANAGE).covers(domain, expires_at)
 
 
 async def test_a_rolled_key_has_two_secrets_for_a_while(store: Store, account: Account, other: Account) -> None:
-    """The former one is told when it ends; the one before that has ended at once. Another account cannot roll it."""
     now = [store.access.env.now()]
     store.access = replace(store.access, env=replace(store.access.env, now=lambda: now[0]))
     key_id, first = await store.access.create_key(account.id, scope=Scope.SEND, test=True, expires_at=now[0] + 100)
@@ -219,13 +190,11 @@ async def test_a_rolled_key_has_two_secrets_for_a_while(store: Store, account: A
     assert await store.access.caller_by_key(first) is None
     assert await store.access.caller_by_key(third) is not None
     now[0] += 100
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.CONFLICT):
         await store.access.roll_key(listed, 0)
-    assert refused.value.code is Code.CONFLICT
 
 
 async def test_expired_keys_make_room(store: Store, account: Account) -> None:
-    """They do not count among those that work, and the longest ended are forgotten like revoked ones."""
     store.access = replace(store.access, limits=CredentialLimits(working=2, revoked=1))
     now = store.access.env.now()
     for ago in (3, 2, 1):
@@ -239,7 +208,6 @@ async def test_expired_keys_make_room(store: Store, account: Account) -> None:
 
 
 async def test_the_last_use_is_told_with_its_address(store: Store, account: Account) -> None:
-    """As it was recorded last."""
     key_id, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
     await store.access.record_uses({f"key:{key_id}": (5, "192.0.2.1"), "smtp:none": (5, ""), "account:x": (5, "")})
     found = await store.access.key(key_id)
@@ -247,15 +215,11 @@ async def test_the_last_use_is_told_with_its_address(store: Store, account: Acco
 
 
 # ---- callers
-
-
 async def test_a_suspended_account_is_known_by_every_credential(store: Store, account: Account) -> None:
-    """However a caller comes in, the suspension is seen."""
     username, _ = await store.access.create_credential(account.id)
     _, key = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
     await store.accounts.set_suspended(account.id, True)
-    by_credential = await store.access.caller_by_credential(username)
-    assert by_credential is not None
+    by_credential = existing(await store.access.caller_by_credential(username))
     for caller in (
         by_credential[0],
         await store.access.caller_by_key(key),
@@ -266,9 +230,7 @@ async def test_a_suspended_account_is_known_by_every_credential(store: Store, ac
 
 
 async def test_a_token_makes_a_caller_of_its_account(store: Store, account: Account) -> None:
-    """A dashboard user may send and read; an unknown account has no caller."""
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert (caller.kind, caller.idempotency_scope, caller.may_read) == (
         CredentialKind.TOKEN,
         f"account:{account.id}",
@@ -278,7 +240,6 @@ async def test_a_token_makes_a_caller_of_its_account(store: Store, account: Acco
 
 
 async def test_no_secret_is_stored(store: Store, account: Account) -> None:
-    """Passwords and keys are known to their owners only, have 256 random bits, and are never the same twice."""
     secrets = set()
     for _ in range(20):
         secrets.add((await store.access.create_credential(account.id))[1])
@@ -292,7 +253,6 @@ async def test_no_secret_is_stored(store: Store, account: Account) -> None:
 
 
 async def test_a_page_of_keys_or_credentials_is_newest_first(store: Store, account: Account, other: Account) -> None:
-    """Pages follow each other by the last id of the one before, and have nothing of another account."""
     await store.access.create_key(other.id, scope=Scope.SEND, test=False)
     await store.access.create_credential(other.id)
     made = [(await store.access.create_key(account.id, scope=Scope.SEND, test=False))[0] for _ in range(5)]
@@ -308,14 +268,12 @@ async def test_a_page_of_keys_or_credentials_is_newest_first(store: Store, accou
 
 
 async def new_secret(store: Store, account: Account, kind: str, *, by_owner: bool) -> tuple[str, str]:
-    """A new credential or key."""
     if kind == "keys":
         return await store.access.create_key(account.id, scope=Scope.SEND, test=False, by_owner=by_owner)
     return await store.access.create_credential(account.id, by_owner=by_owner)
 
 
 async def listed(store: Store, account: Account, kind: str) -> set[str]:
-    """The names of all that the store knows."""
     if kind == "keys":
         return {key.id for key in await store.access.keys(account.id)}
     return {each.username for each in await store.access.credentials(account.id)}
@@ -323,7 +281,6 @@ async def listed(store: Store, account: Account, kind: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["credentials", "keys"])
 async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account, kind: str) -> None:
-    """Also when all are asked for in the same moment; the operator may always make one more."""
     store.access = replace(store.access, limits=CredentialLimits(working=3))
     made: list[str] = []
 
@@ -331,9 +288,7 @@ async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account,
         with suppress(Refused):
             made.append((await new_secret(store, account, kind, by_owner=by_owner))[0])
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(10):
-            nursery.start_soon(make)
+    await at_once(make, [()] * 10)
     assert len(made) == 3
     await make(by_owner=False)
     assert len(made) == 4
@@ -341,7 +296,6 @@ async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account,
 
 @pytest.mark.parametrize("kind", ["credentials", "keys"])
 async def test_the_longest_revoked_are_forgotten(store: Store, account: Account, other: Account, kind: str) -> None:
-    """So many revoked ones are shown beside those that work; another account's are left alone."""
     store.access = replace(store.access, limits=CredentialLimits(revoked=2))
 
     async def make(owner: Account) -> str:

@@ -9,17 +9,15 @@ from appliance.model.accounts import Account, LedgerKind, Role, Scope
 from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from appliance.store import Store
 from appliance.store.accounts import MAX_CREDITS
-from tests.store.samples import CREDITS, HASH, Clock, Messages
+from tests.store.samples import CREDITS, HASH, Clock, Messages, existing, refusal
 
 
 async def ledger(store: Store, account: Account) -> list[tuple[LedgerKind, int, int]]:
-    """Kind, amount and balance of every entry, the oldest first."""
     entries = reversed(await store.accounts.ledger(account.id))
     return [(entry.kind, entry.amount, entry.balance) for entry in entries]
 
 
 async def test_an_account_has_a_user_and_a_balance(store: Store, account: Account) -> None:
-    """What was created is found by name and by login, in lower case, with the grant in the ledger."""
     assert await store.accounts.named("demo") == account
     assert (account.email, account.credits, account.daily_cap, account.suspended) == (
         "demo@example.org",
@@ -27,44 +25,35 @@ async def test_an_account_has_a_user_and_a_balance(store: Store, account: Accoun
         None,
         False,
     )
-    user = await store.accounts.user_by_email("DEMO@Example.org")
-    assert user is not None
+    user = existing(await store.accounts.user_by_email("DEMO@Example.org"))
     assert (user.account_id, user.role, user.password_hash, user.token_epoch) == (account.id, Role.CUSTOMER, HASH, 0)
     assert await store.accounts.user(user.id) == user
     assert await ledger(store, account) == [(LedgerKind.GRANT, CREDITS, CREDITS)]
 
 
 async def test_names_and_logins_are_taken_once(store: Store, account: Account) -> None:
-    """A second account of the name, or of the login in any case, is refused and leaves nothing behind."""
     for name, email in (("demo", "new@example.org"), ("new", "DEMO@example.org")):
-        with pytest.raises(Refused) as refused:
+        with refusal(Code.CONFLICT):
             await store.accounts.create(name, email, HASH)
-        assert refused.value.code is Code.CONFLICT
     assert await store.accounts.all() == [account]
     assert await store.accounts.user_by_email("new@example.org") is None
 
 
 async def test_accounts_are_listed_by_name(store: Store) -> None:
-    """The operator's list is in order."""
     for name in ("b", "c", "a"):
         await store.accounts.create(name, f"{name}@example.org", HASH)
     assert [account.name for account in await store.accounts.all()] == ["a", "b", "c"]
 
 
 async def test_what_is_not_there_is_not_found(store: Store) -> None:
-    """Names, logins and ids that do not exist."""
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.NOT_FOUND):
         await store.accounts.named("unknown")
-    assert refused.value.code is Code.NOT_FOUND
     assert await store.accounts.user_by_email("unknown@example.org") is None
     assert await store.accounts.user("usr_none") is None
 
 
 # ---- credits
-
-
 async def test_credits_are_added_and_taken(store: Store, account: Account) -> None:
-    """Each change has its line, and the lines add up."""
     assert await store.accounts.change_credits(account.id, 50) == CREDITS + 50
     assert await store.accounts.change_credits(account.id, -CREDITS) == 50
     assert await store.accounts.change_credits(account.id, -50) == 0
@@ -95,17 +84,14 @@ async def test_a_clock_that_was_set_back_leaves_the_ledger_in_order(
 
 @pytest.mark.parametrize("amount", [-CREDITS - 1, MAX_CREDITS, -(2**62), 2**62])
 async def test_a_balance_stays_within_its_limits(store: Store, account: Account, amount: int) -> None:
-    """Never below 0, never where a 64-bit number ends; a refused change has no line."""
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.CONFLICT):
         await store.accounts.change_credits(account.id, amount)
-    assert refused.value.code is Code.CONFLICT
     assert (await store.accounts.named("demo")).credits == CREDITS
     assert len(await ledger(store, account)) == 1
 
 
 @pytest.mark.parametrize("balance", [-1, MAX_CREDITS + 1])
 async def test_a_balance_cannot_be_set_beyond_its_limits(store: Store, account: Account, balance: int) -> None:
-    """The same for a balance that is set, or that an account begins with."""
     with pytest.raises(Refused):
         await store.accounts.set_credits(account.id, balance)
     with pytest.raises(Refused):
@@ -114,7 +100,6 @@ async def test_a_balance_cannot_be_set_beyond_its_limits(store: Store, account: 
 
 
 async def test_counting_can_stop_and_begin_again(store: Store, account: Account) -> None:
-    """An unlimited account has no balance to change; a balance that is set is the ledger's next line."""
     await store.accounts.set_unlimited(account.id)
     assert (await store.accounts.named("demo")).credits is None
     with pytest.raises(Refused) as refused:
@@ -128,7 +113,6 @@ async def test_counting_can_stop_and_begin_again(store: Store, account: Account)
 
 
 async def test_the_ledger_adds_up_after_a_time_without_limit(store: Store, account: Account) -> None:
-    """What was left when counting stopped is taken out, once, so the lines still come to the balance."""
     for _ in range(2):
         await store.accounts.set_unlimited(account.id)
     await store.accounts.set_credits(account.id, 7)
@@ -137,7 +121,6 @@ async def test_the_ledger_adds_up_after_a_time_without_limit(store: Store, accou
 
 
 async def test_the_ledger_shows_its_newest_lines(store: Store, account: Account) -> None:
-    """As many as asked for, the newest first."""
     for amount in (1, 2, 3):
         await store.accounts.change_credits(account.id, amount)
     newest = await store.accounts.ledger(account.id, most=2)
@@ -146,7 +129,6 @@ async def test_the_ledger_shows_its_newest_lines(store: Store, account: Account)
 
 
 async def test_suspension_and_cap_are_switched(store: Store, account: Account) -> None:
-    """The operator's other two switches."""
     await store.accounts.set_suspended(account.id, True)
     await store.accounts.set_daily_cap(account.id, 5)
     assert ((await store.accounts.named("demo")).suspended, (await store.accounts.named("demo")).daily_cap) == (True, 5)
@@ -159,40 +141,28 @@ async def test_suspension_and_cap_are_switched(store: Store, account: Account) -
 
 
 # ---- users and tokens
-
-
 async def test_a_new_password_ends_every_token(store: Store, account: Account) -> None:
-    """Hash and epoch change together."""
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     await store.accounts.set_password(user.id, "another hash")
-    changed = await store.accounts.user(user.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user(user.id))
     assert (changed.password_hash, changed.token_epoch) == ("another hash", 1)
 
 
 async def test_a_password_is_changed_once_by_who_knew_it(store: Store, account: Account) -> None:
-    """Of two who knew the old one only the first succeeds; the operator need not know it."""
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     assert await store.accounts.set_password(user.id, "the owner's", user.token_epoch)
     assert not await store.accounts.set_password(user.id, "the thief's", user.token_epoch)
-    changed = await store.accounts.user(user.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user(user.id))
     assert changed.password_hash == "the owner's"
     assert await store.accounts.set_password(user.id, "the operator's")
 
 
 # ---- the first of all
-
-
 async def test_the_first_account_is_made_once(store: Store) -> None:
-    """One of everything when there is no account, nothing once there is one."""
     first = await store.first_start.create(name="first", email="a@example.org", password_hash=HASH, domain="x.example")
     assert first is not None
     assert await store.first_start.any_account() == "first"
-    caller = await store.access.caller_by_key(first.key)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_key(first.key))
     assert caller.domains == {"x.example"}
     again = await store.first_start.create(name="b", email="b@example.org", password_hash=HASH, domain="x.example")
     assert again is None
@@ -200,7 +170,6 @@ async def test_the_first_account_is_made_once(store: Store) -> None:
 
 
 async def test_a_deleted_account_can_do_nothing_and_keeps_its_books(store: Store, account: Account) -> None:
-    """Login, key, credential, domain and webhook end together; the ledger stays; name and address are free again."""
     secret = SealedSecret(b"sealed", "hint")
     await store.webhooks.save(account.id, WebhookOptions("https://x.example/", tuple(EventType), True), "whk_1", secret)
     await store.access.add_domain(account.id, "example.com", usable=True)
@@ -218,8 +187,7 @@ async def test_a_deleted_account_can_do_nothing_and_keeps_its_books(store: Store
     assert await store.webhooks.of(account.id) is None
     assert await store.suppressions.of_address("a@x.example") == []
     assert await store.accounts.ledger(account.id) == before
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.suspended
     again = await store.accounts.create(account.name, account.email, HASH)
     await store.accounts.delete(again.id)

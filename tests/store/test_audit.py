@@ -14,18 +14,16 @@ from appliance.store.audit import AUDIT_KEPT, AUDIT_SURE, about, unnoted
 from appliance.store.engine import START
 from appliance.times import DAY, MINUTE, SECOND
 from appliance.web.api.audit import audit_csv
-from tests.store.samples import HASH, Clock
+from tests.store.samples import HASH, Clock, existing
 
 BOSS = Actor("user", "boss@example.org")
 
 
 async def actions(store: Store, account_id: str | None, **filters: Any) -> list[str]:
-    """What the log tells, newest first."""
     return [each.action for each in await store.audit.page(account_id, **filters)]
 
 
 async def test_a_line_goes_with_the_change(store: Store, account: Account) -> None:
-    """It has the id that the write made, and details without what is empty; only the first write takes it."""
     async with store.audit.noting(BOSS, "api_key.created", "192.0.2.1", (account.id,)):
         about(None, {"name": "shop", "domain": None}, made=lambda made: str(made[0]))
         key_id, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
@@ -37,8 +35,6 @@ async def test_a_line_goes_with_the_change(store: Store, account: Account) -> No
 
 
 async def test_what_fails_leaves_no_line(store: Store, account: Account) -> None:
-    """The transaction that fails takes its line with it."""
-
     def fail(_: object) -> None:
         raise Refused(Code.CONFLICT, "no")
 
@@ -49,8 +45,6 @@ async def test_what_fails_leaves_no_line(store: Store, account: Account) -> None
 
 
 async def test_a_failure_that_is_passed_over_takes_no_line(store: Store, account: Account) -> None:
-    """The next write that changes something does; one that is no part of the change leaves it alone."""
-
     def fail(_: object) -> None:
         raise StorageUnavailable("busy")
 
@@ -66,9 +60,7 @@ async def test_a_failure_that_is_passed_over_takes_no_line(store: Store, account
 
 
 async def test_a_write_that_changed_nothing_leaves_no_line(store: Store, account: Account) -> None:
-    """Not a link that is used up, nor a login or a password meant for the password before; the next write takes it."""
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     async with store.audit.noting(BOSS, "nothing", "192.0.2.1", (account.id,), always=False):
         assert await store.people.use_link("none", HASH) is None
         assert not await store.accounts.set_password(user.id, HASH, user.token_epoch + 1)
@@ -82,7 +74,6 @@ async def test_a_write_that_changed_nothing_leaves_no_line(store: Store, account
 
 
 async def test_a_change_without_a_write_is_told_too(store: Store, account: Account) -> None:
-    """At its end; unless only writes count."""
     async with store.audit.noting(BOSS, "node.drained", "192.0.2.1", (account.id,)):
         pass
     async with store.audit.noting(BOSS, "nothing", "cli", (account.id,), always=False):
@@ -91,7 +82,6 @@ async def test_a_change_without_a_write_is_told_too(store: Store, account: Accou
 
 
 async def test_an_account_sees_its_own_lines(store: Store, account: Account) -> None:
-    """And what an administrator did to it, which is in both logs; without an account it is the installation's."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     async with store.audit.noting(BOSS, "account.suspended", "192.0.2.1", (account.id, other.id)):
         await store.accounts.set_suspended(other.id, True)
@@ -116,7 +106,6 @@ async def test_pages_and_filters(store: Store, account: Account) -> None:
 
 
 async def test_a_line_is_kept_for_a_year(store: Store, account: Account) -> None:
-    """Then it goes, and no other."""
     for age in (AUDIT_KEPT + 10**9, AUDIT_KEPT - 10**9):
         async with store.audit.noting(BOSS, "domain.added", "cli", (account.id,), str(age)):
             pass
@@ -128,7 +117,6 @@ async def test_a_line_is_kept_for_a_year(store: Store, account: Account) -> None
 
 
 async def test_equal_lines_of_what_was_read_are_one(store: Store, account: Account, clock: Clock) -> None:
-    """Within a minute, in each log for itself; not of another reader, object or address, and not of changes."""
     other = await store.accounts.create("other", "other@example.org", HASH)
 
     async def read(what: str, *, actor: Actor = BOSS, address: str = "cli", also: str = other.id) -> None:
@@ -155,7 +143,6 @@ async def test_equal_lines_of_what_was_read_are_one(store: Store, account: Accou
 
 
 async def test_a_search_looks_at_so_many_lines(store: Store, account: Account) -> None:
-    """Then it says where to go on, whether or not it has found any; at the end it says that it is the end."""
     for number in range(7):
         async with store.audit.noting(
             BOSS, "domain.added" if number else "api_key.created", "cli", (account.id,), str(number)
@@ -176,7 +163,6 @@ async def test_a_search_looks_at_so_many_lines(store: Store, account: Account) -
 
 
 async def test_an_account_keeps_so_many_lines(store: Store, account: Account, clock: Clock) -> None:
-    """Of those beyond the oldest go, after a week; other accounts, and the installation, have a log of their own."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     for account_id, lines in (("", 6), (account.id, 9), (other.id, 3)):
         for number in range(lines):
@@ -209,8 +195,6 @@ async def test_an_account_keeps_so_many_lines(store: Store, account: Account, cl
 
 
 async def test_a_log_has_a_ceiling_also_within_a_week(store: Store, account: Account, clock: Clock) -> None:
-    """Of those beyond it the oldest go, however new they are; below it no line of the week goes, and older ones do."""
-
     async def write(names: str) -> None:
         for name in names:
             async with store.audit.noting(BOSS, "domain.added", "cli", (account.id,), name):
@@ -233,7 +217,6 @@ async def test_a_log_has_a_ceiling_also_within_a_week(store: Store, account: Acc
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\r=1"])
 async def test_a_cell_is_no_formula(store: Store, account: Account, cell: str) -> None:
-    """A spreadsheet reads it as text."""
     async with store.audit.noting(BOSS, "template.saved", "cli", (account.id,), cell):
         pass
     assert f"'{cell}" in audit_csv(await store.audit.page(account.id))

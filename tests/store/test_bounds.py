@@ -74,13 +74,11 @@ BOUNDS = {
 
 
 def test_every_table_declares_its_bound() -> None:
-    """A new table fails here until its bound is written down, and shown by a test of its own."""
     assert set(re.findall(r"^CREATE TABLE (\w+)", SCHEMA, re.MULTILINE)) == BOUNDS.keys()
 
 
 @pytest.mark.parametrize("table", sorted(name for name, bound in BOUNDS.items() if "rows: " in bound))
 def test_the_constants_of_a_bound_exist(table: str) -> None:
-    """The names that a bound cites are constants of the program."""
     sources = "\n".join(path.read_text() for path in Path(appliance.__file__).parent.rglob("*.py"))
     for name in re.findall(r"\b[A-Z][A-Z_]{4,}\b", BOUNDS[table]):
         assert re.search(rf"^{name}\b.* = ", sources, re.MULTILINE), name

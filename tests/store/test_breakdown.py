@@ -22,18 +22,15 @@ Told = dict[str, dict[str, int]]
 
 
 async def told(store: Store, account: Account, dimension: Dimension, since: int = 0) -> Told:
-    """The numbers by one dimension."""
     found = await store.breakdown.of(account.id, dimension, since)
     return {value: dict(counts) for value, counts in found.by_value.items()}
 
 
 async def accept(store: Store, message: NewMessage, **changes: object) -> None:
-    """Accept a message with some fields changed."""
     await store.messages.accept(structs.replace(message, **changes))
 
 
 async def count_all(store: Store, clock: Clock) -> None:
-    """Add up all there is, two rows at a time."""
     clock.now += 61 * SECOND
     counting = replace(store.breakdown, rows_summed=2)
     while await counting.count():
@@ -48,7 +45,6 @@ async def rows(store: Store) -> int:
 async def test_recipients_are_counted_by_each_of_their_values(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """By sending domain, tag, template and provider, the same before and after they were added up; tests are not."""
     await store.engine.change(DESTINATION, {"domain": "gmail.test", "pool": "google"})
     await store.engine.change(DESTINATION, {"domain": "own.test", "pool": "mx.own.test"})
     for test in (False, True):
@@ -66,10 +62,7 @@ async def test_recipients_are_counted_by_each_of_their_values(
             "two": {"sent": 3, "delivered": 2, "bounced": 1},
         },
         Dimension.TEMPLATE: {"welcome": {"sent": 2, "delivered": 1, "bounced": 1}},
-        Dimension.PROVIDER: {
-            "google": {"sent": 2, "delivered": 2},
-            "": {"sent": 2, "bounced": 1, "failed": 1},
-        },
+        Dimension.PROVIDER: {"google": {"sent": 2, "delivered": 2}, "": {"sent": 2, "bounced": 1, "failed": 1}},
     }
     for _ in range(2):
         for dimension, wanted in expected.items():
@@ -80,10 +73,7 @@ async def test_recipients_are_counted_by_each_of_their_values(
     assert await rows(store) > 0
 
 
-async def test_what_was_not_tried_is_told_apart(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Suppressed and cancelled recipients, as in the other statistics."""
+async def test_untried_mail_is_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     await store.messages.accept(messages.new("a@example.net", "b@example.net"))
     due = await store.queue.due(simulated=True, most=9)
     reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
@@ -100,10 +90,7 @@ async def test_what_was_not_tried_is_told_apart(
         await count_all(store, clock)
 
 
-async def test_nothing_is_counted_twice_or_left_out(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """However the counting and the sending take turns, also when two count at once."""
+async def test_everything_is_counted_once(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     counting = replace(store.breakdown, rows_summed=3)
     for number in range(1, 7):
         await store.messages.accept(messages.new(*[f"r{each}@example.net" for each in range(4)]))
@@ -122,7 +109,6 @@ async def test_nothing_is_counted_twice_or_left_out(
 async def test_what_another_node_has_added_is_not_added_again(
     store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums that were read from a position that has moved meanwhile are left out."""
     await store.messages.accept(messages.new("a@example.net"))
     clock.now += 61 * SECOND
     engine, done = store.engine, False
@@ -142,20 +128,15 @@ async def test_what_another_node_has_added_is_not_added_again(
 
 
 async def tagged(store: Store, messages: Messages, *each: Iterable[str]) -> None:
-    """Messages with these tags each."""
     for tags in each:
         await accept(store, messages.new("a@example.net"), tags=tuple(tags))
 
 
 def many(name: str) -> list[list[str]]:
-    """As many tags as are kept apart at most, 20 for a message."""
     return [[f"{name}-{number}" for number in range(at, at + 20)] for at in range(0, VALUES_MOST, 20)]
 
 
-async def test_values_are_bounded_and_the_largest_stay(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """A tag for each message ends among the others; tags that are used again and again are told apart. None is lost."""
+async def test_only_the_largest_values_stay(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     await tagged(store, messages, *many("new"), *[["order", "reset"]] * 2, ["reset"])
     await count_all(store, clock)
     await tagged(store, messages, *many("more"), ["order"])
@@ -170,7 +151,6 @@ async def test_values_are_bounded_and_the_largest_stay(
 
 
 def test_the_largest_are_told_and_the_others_together() -> None:
-    """By their number, then by name; all that are over the limit are one with those that were not kept apart."""
     by_value = {f"v{number}": {"sent": number, "delivered": number} for number in range(1, 6)} | {"a": {"sent": 3}}
     found = largest({"": {"sent": 10, "bounced": 5}, **by_value}, 4)
     assert list(found) == ["v5", "v4", "a", "v3", ""]
@@ -178,10 +158,7 @@ def test_the_largest_are_told_and_the_others_together() -> None:
     assert largest({}, 4) == {}
 
 
-async def test_no_more_is_read_than_can_be_told(
-    store: Store, account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of many values over many days the database gives the largest alone, and all others together."""
+async def test_no_more_is_read_than_shown(store: Store, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VALUES_READ", 60)
     add = """INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
         VALUES (:account_id, 'tag', :day, :value, :kind, :recipients)"""
@@ -206,7 +183,6 @@ async def test_no_more_is_read_than_can_be_told(
 async def test_the_writer_is_given_few_values(
     store: Store, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many tags a slice of mail has: the smaller ones are the others before they are written. None is lost."""
     await tagged(store, messages, *many("new"), ["order"], ["order"])
     clock.now += 61 * SECOND
     given: list[module.ByValue] = []
@@ -220,7 +196,6 @@ async def test_the_writer_is_given_few_values(
 async def test_of_what_is_not_counted_a_bounded_part_is_read(
     store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest, of one dimension alone; how far it came is told. Once all is counted nothing is missing."""
     monkeypatch.setattr(module, "TAIL_SLICES", 2)
     read = replace(store.breakdown, rows_summed=2)
     other = await store.accounts.create("other", "other@example.org", "hash", credit=None)
@@ -246,7 +221,6 @@ async def test_of_what_is_not_counted_a_bounded_part_is_read(
 
 
 async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages, clock: Clock) -> None:
-    """Without anything new there is no commit, and what may still be written is not counted yet."""
     await store.messages.accept(messages.new("a@example.net"))
     before = await store.queue_control.version()
     assert not await store.breakdown.count()
@@ -259,10 +233,7 @@ async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages,
     assert await store.queue_control.version() == before
 
 
-async def test_numbers_are_kept_for_ninety_days(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Then retention deletes them; and no mail goes before it is counted."""
+async def test_numbers_are_kept_for_ninety_days(store: Store, messages: Messages, clock: Clock) -> None:
     await store.messages.accept(messages.new("a@example.net"))
     await record(store, clock, [DELIVERED])
     clock.now += 2 * HOUR
@@ -280,7 +251,6 @@ async def test_numbers_are_kept_for_ninety_days(
 
 
 async def test_days_are_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """A result belongs to the day it came on, and what lies before the time asked for is left out."""
     await store.messages.accept(messages.new("a@example.net"))
     (due,) = await store.queue.due(simulated=True, most=1)
     clock.now += DAY
@@ -294,7 +264,6 @@ async def test_days_are_told_apart(store: Store, messages: Messages, account: Ac
 async def test_unreadable_tags_of_one_message_stop_no_counting(
     store: Store, messages: Messages, account: Account, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tags that this version cannot parse count under no tag; everything else is counted."""
     bad = messages.new("a@x.test")
     await accept(store, bad, tags=("one",))
     await accept(store, messages.new("b@x.test"), tags=("two",))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from appliance.environment import Environment
 from appliance.store import FILE_NAME, UnfinishedCopy, open_store
 from appliance.store.copying import BATCH_BYTES, Copied, CopyEndpoint, CopyProgress, NotCopied, copy
-from appliance.store.faults import UNFINISHED_COPY
+from appliance.store.engine import UNFINISHED_COPY
 from appliance.store.postgresql import copy_endpoint as server_endpoint
 from appliance.store.postgresql.connection import DATABASE_CLIENT
 from appliance.store.sqlite import copy_endpoint as file_endpoint
@@ -56,28 +56,22 @@ pytestmark = needs("postgresql")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A cluster."""
     with postgresql() as running:
         yield running
 
 
 @pytest.fixture
 def url(server: PostgresServer) -> str:
-    """An empty database."""
     return server.new_database()
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A database file with rows in every table."""
     return filled(tmp_path / "old" / FILE_NAME)
 
 
 # ---- what is copied
-
-
 def value(table: str, column: str, kind: str, number: int) -> object:
-    """What stands in a column of a test's row."""
     if kind == "i":
         return number * 10**17 if column.endswith("_at") else number
     if kind == "b":
@@ -111,7 +105,6 @@ OF_NODES = {"nodes", "node_holds", "chores", "cancellations", "login_failures", 
 
 
 def of_file(path: Path) -> Dump:
-    """All rows of a database file, read by the test's own means."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
@@ -122,7 +115,6 @@ TABLES_THERE = """SELECT relname FROM pg_class
 
 
 def of_server(url: str) -> Dump:
-    """The same of a PostgreSQL database."""
     with psycopg.connect(url, autocommit=True) as connection:
         names = [name for (name,) in connection.execute(TABLES_THERE) if name not in OF_NODES]
         columns = {table.name: ", ".join(table.columns) for table in tables()}  # without the node that has a row
@@ -134,12 +126,10 @@ def of_server(url: str) -> Dump:
 
 
 def content(dump: Dump) -> Dump:
-    """Without what each database has for itself."""
     return {name: rows for name, rows in dump.items() if name not in NOT_COPIED}
 
 
 def execute(where: str | Path, sql: str) -> None:
-    """Run a statement in a database, outside of the program."""
     if isinstance(where, str):
         with psycopg.connect(where, autocommit=True) as connection:
             connection.execute(sql.encode())
@@ -149,37 +139,28 @@ def execute(where: str | Path, sql: str) -> None:
 
 
 # ---- copying
-
-
 def source(where: str | Path) -> AbstractContextManager[CopyEndpoint]:
-    """Of either engine."""
     return server_endpoint.source(where, tables()) if isinstance(where, str) else file_endpoint.source(where)
 
 
 def target(where: str | Path) -> AbstractContextManager[CopyEndpoint]:
-    """Of either engine."""
     return server_endpoint.target(where) if isinstance(where, str) else file_endpoint.target(where)
 
 
 def copied(old: str | Path, new: str | Path, said: list[CopyProgress] | None = None) -> Copied:
-    """Copy all."""
     on = (lambda _: None) if said is None else said.append
     with source(old) as reading, target(new) as writing:
         return copy(reading, writing, tables(), 5, on)
 
 
 def refused(old: str | Path, new: str | Path) -> str:
-    """Why it is not copied."""
     with pytest.raises(NotCopied) as reason:
         copied(old, new)
     return str(reason.value)
 
 
 # ---- every table, both ways
-
-
 def test_both_engines_have_the_same_tables(tmp_path: Path, url: str) -> None:
-    """Of the same columns in the same order, of the same kind, with the same keys: a new one is copied by itself."""
     copied(filled(tmp_path / FILE_NAME, 0), url)
     kinds = {"text": "", "bigint": "i", "bytea": "b"}
     columns = """SELECT column_name, data_type FROM information_schema.columns
@@ -200,7 +181,6 @@ def test_both_engines_have_the_same_tables(tmp_path: Path, url: str) -> None:
 
 
 def test_what_servers_said_of_delivery_is_left_out(tmp_path: Path, url: str, file: Path) -> None:
-    """It is true while they run; and two nodes, or two runs of one, may have said it of the same pool."""
     copied(file, url)
     for owner in ("one", "other"):
         execute(
@@ -211,7 +191,6 @@ def test_what_servers_said_of_delivery_is_left_out(tmp_path: Path, url: str, fil
 
 
 def test_every_row_comes_back(file: Path, url: str, tmp_path: Path) -> None:
-    """To PostgreSQL, to another one, and back to a file, every value is as it was, and the old file untouched."""
     before, digest = of_file(file), hashlib.sha256(file.read_bytes()).digest()
     assert min(map(len, content(before).values())) == ROWS
     result = copied(file, url)
@@ -226,7 +205,6 @@ def test_every_row_comes_back(file: Path, url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3, ROWS])
 def test_the_size_of_a_batch_changes_nothing(file: Path, url: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither does a row that is larger than a batch."""
     monkeypatch.setattr("appliance.store.copying.BATCH_ROWS", batch)
     monkeypatch.setattr("appliance.store.copying.BATCH_BYTES", 1_000)
     said: list[CopyProgress] = []
@@ -241,7 +219,6 @@ def test_the_size_of_a_batch_changes_nothing(file: Path, url: str, batch: int, m
 
 
 async def test_a_large_message_is_the_same(tmp_path: Path, url: str) -> None:
-    """Ten megabytes in parts, of an account without a limit; the copy reads it by the verbs of a store."""
     env, mime = Environment(), os.urandom(10 * 2**20)
     async with open_store(tmp_path / "old", env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
@@ -261,7 +238,6 @@ async def test_a_large_message_is_the_same(tmp_path: Path, url: str) -> None:
 
 @pytest.mark.parametrize("back", [False, True])
 def test_memory_stays_bounded(tmp_path: Path, url: str, back: bool) -> None:
-    """Many large bodies need no more than a few batches."""
     file = filled(tmp_path / "old" / FILE_NAME, 1)
     with closing(open_writer(file)) as connection:
         connection.execute("BEGIN")
@@ -295,9 +271,9 @@ def step():
     left -= 1
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
-insert = copying._insert
+insert = copying.Bulk.run
 if how == "within":
-    copying._insert = lambda *rest: (insert(*rest), step())
+    copying.Bulk.run = lambda bulk, tx, values: (insert(bulk, tx, values), step())
 with source(old) as reading, target(new) as writing:
     copying.copy(reading, writing, tables(), 5, lambda _: step() if how == "between" else None)
 """
@@ -312,8 +288,6 @@ def kill_after(old: str | Path, new: str | Path, batches: int, how: str) -> bool
 
 
 def check_is_unfinished(where: str | Path) -> None:
-    """Neither a server nor a command opens it, and nothing is changed."""
-
     async def opened() -> None:
         is_url = isinstance(where, str)
         data_dir, url = (Path("/nowhere"), where) if is_url else (Path(where).parent, "")
@@ -327,7 +301,6 @@ def check_is_unfinished(where: str | Path) -> None:
 @pytest.mark.parametrize("how", ["between", "within"])
 @pytest.mark.parametrize("back", [False, True])
 def test_killed_again_and_again_it_goes_on(file: Path, url: str, tmp_path: Path, back: bool, how: str) -> None:
-    """Each run goes on where the last was killed, in a transaction or between two; then all is there."""
     wanted = content(of_file(file))
     old: str | Path = file
     new: str | Path = url
@@ -349,7 +322,6 @@ def test_killed_again_and_again_it_goes_on(file: Path, url: str, tmp_path: Path,
 
 
 def test_killed_while_it_compares_it_is_still_unfinished(file: Path, url: str) -> None:
-    """Everything is there, but only what was compared is a copy."""
     batches = 3 * len(tables())  # of seven rows each
     assert kill_after(file, url, batches + 5, "between")
     assert UNFINISHED_COPY in of_server(url)
@@ -360,7 +332,6 @@ def test_killed_while_it_compares_it_is_still_unfinished(file: Path, url: str) -
 
 @pytest.mark.parametrize("back", [False, True])
 def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: bool) -> None:
-    """In the middle of the copy, as source or target; when it is back, the same command goes on."""
     with postgresql() as own:
         url = own.new_database()
         if back:
@@ -383,8 +354,6 @@ def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: boo
 
 
 # ---- differences
-
-
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(
     ("change", "told"),
@@ -401,7 +370,6 @@ def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: boo
 def test_a_difference_is_named(
     file: Path, url: str, tmp_path: Path, back: bool, change: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that is changed, gone or added in the target fails the copy, which stays unfinished."""
     if "mime = NULL" in change:
         change = change.replace("NULL", "'\\x00'" if not back else "x'00'")
     old: str | Path = file
@@ -421,22 +389,17 @@ def test_a_difference_is_named(
 
 
 def killed(*_: object) -> int:
-    """Ctrl-C before anything is compared."""
     raise KeyboardInterrupt
 
 
 def test_a_source_that_went_on_is_found(file: Path, url: str) -> None:
-    """A row that was copied, and changed before the copy went on."""
     assert kill_after(file, url, 60, "between")
     execute(file, "UPDATE accounts SET credits = 77 WHERE id LIKE '%004%'")
     assert "accounts (account_id 004 é€😀'\"\\%) differs from the source in credits" in refused(file, url)
 
 
 # ---- NUL
-
-
 def test_nul_in_text_becomes_the_replacement_character(file: Path, url: str) -> None:
-    """PostgreSQL cannot store it; what was replaced is counted, and everything else is compared as ever."""
     with closing(open_writer(file)) as connection:
         connection.execute("UPDATE messages SET subject = 'a' || char(0) || 'b' WHERE id LIKE 'id 002%'")
         connection.execute("UPDATE attempts SET smtp_response = char(0, 0), tls = char(0) WHERE number = 4")
@@ -448,7 +411,6 @@ def test_nul_in_text_becomes_the_replacement_character(file: Path, url: str) -> 
 
 
 def test_nul_in_a_key_is_refused(file: Path, url: str) -> None:
-    """Replaced, it could be another row's."""
     with closing(open_writer(file)) as connection:
         connection.execute("INSERT INTO loose_parts VALUES ('a' || char(0))")
     reason = refused(file, url)
@@ -465,10 +427,7 @@ def test_a_file_keeps_nul(file: Path, tmp_path: Path) -> None:
 
 
 # ---- refusals, with nothing written
-
-
 def unchanged(where: str | Path, old: str | Path, told: Sequence[str]) -> None:
-    """It is refused in one line with these words, and holds what it held."""
     read = of_server if isinstance(where, str) else of_file
     before = read(where)  # type: ignore[arg-type]
     reason = refused(old, where)
@@ -479,7 +438,6 @@ def unchanged(where: str | Path, old: str | Path, told: Sequence[str]) -> None:
 
 
 def test_a_target_that_holds_an_installation_is_refused(file: Path, url: str, tmp_path: Path) -> None:
-    """Another one's, or the finished copy of the same."""
     copied(file, url)
     unchanged(url, file, ("holds an installation already (accounts)", "name an empty database"))
     other = filled(tmp_path / "other" / FILE_NAME)
@@ -488,14 +446,12 @@ def test_a_target_that_holds_an_installation_is_refused(file: Path, url: str, tm
 
 
 def test_a_target_with_the_schema_alone_is_empty(file: Path, url: str, tmp_path: Path) -> None:
-    """As after a kill before the first row."""
     copied(filled(tmp_path / "empty" / FILE_NAME, 0), url)
     assert not copied(file, url).resumed
     assert content(of_server(url)) == content(of_file(file))
 
 
 def test_a_copy_of_another_source_is_refused(file: Path, url: str, tmp_path: Path) -> None:
-    """What was begun from one database goes on only from that."""
     other = filled(tmp_path / "other" / FILE_NAME, now=2)
     assert kill_after(other, url, 10, "between")
     unchanged(url, file, ("holds an unfinished copy of another database", "name an empty database"))
@@ -521,7 +477,6 @@ def test_a_newer_schema_is_refused(file: Path, url: str, tmp_path: Path) -> None
 
 
 def test_an_older_schema_is_refused(file: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the target, or in the source, which is not upgraded."""
     new = filled(tmp_path / "new" / FILE_NAME, 0)
     copied(filled(tmp_path / "empty" / FILE_NAME, 0), url)
     with monkeypatch.context() as patched:
@@ -534,7 +489,6 @@ def test_an_older_schema_is_refused(file: Path, url: str, tmp_path: Path, monkey
 
 
 def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> None:
-    """Tables of another program, a file that is no database, a database that is not there."""
     execute(url, "CREATE TABLE theirs (id INTEGER)")
     unchanged(url, file, ("holds tables that are not the appliance's",))
     theirs = tmp_path / "theirs.db"
@@ -548,8 +502,6 @@ def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> 
 
 
 # ---- others
-
-
 def test_nothing_writes_to_a_source_meanwhile(file: Path, url: str, tmp_path: Path) -> None:
     """Neither to a file nor to a PostgreSQL, which is not read either: a node that begins there would send."""
     with file_endpoint.source(file), closing(apsw.Connection(str(file))) as other:
@@ -569,7 +521,6 @@ def test_nothing_writes_to_a_source_meanwhile(file: Path, url: str, tmp_path: Pa
 def test_a_database_with_a_server_is_refused(
     file: Path, url: str, tmp_path: Path, back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As source or target: an appliance is connected to it."""
     monkeypatch.setattr(server_endpoint, "PATIENCE", 0.2)
     old, new = (url, tmp_path / "new" / FILE_NAME) if back else (file, url)
     with psycopg.connect(url, application_name=DATABASE_CLIENT):
@@ -579,7 +530,6 @@ def test_a_database_with_a_server_is_refused(
 
 
 def test_who_writes_to_the_source_is_not_waited_for(file: Path, url: str, tmp_path: Path) -> None:
-    """A transaction of another program that stays open."""
     copied(file, url)
     with psycopg.connect(url) as other:
         other.execute("DELETE FROM loose_parts")

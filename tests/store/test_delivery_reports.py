@@ -25,7 +25,7 @@ from appliance.store.delivery_reports import RETURNED_BYTES
 from appliance.store.engine import run
 from appliance.times import HOUR
 from tests.store.hooks import save
-from tests.store.samples import CREDITS, Clock, Messages, outcome
+from tests.store.samples import CREDITS, Clock, Messages, existing, outcome
 from tests.store.test_queue import events
 
 SUCCESS, FAILURE, DELAY = DsnCondition
@@ -35,15 +35,12 @@ HEADER = b"From: a@example.com\r\nSubject: A subject\r\n"
 
 @dataclass
 class Sending:
-    """Messages of an account that asks for reports."""
-
     store: Store
     account: Account
     messages: Messages
     clock: Clock
 
     async def send(self, *notify: DsnCondition, to: tuple[str, ...] = ("b@example.net",), **fields: Any) -> NewMessage:
-        """Accept one."""
         full, mime = fields.pop("full", False), fields.pop("mime", HEADER + b"\r\nHello.\r\n")
         request = DsnRequest(notify, f"rfc822;{to[0]}", full, "id-1", "mail.example.com") if notify else None
         new = self.messages.new(*to, simulated=False)
@@ -53,28 +50,23 @@ class Sending:
         return new
 
     async def due(self) -> list[DueRecipient]:
-        """What waits."""
         return sorted(await self.store.queue.due(simulated=False, most=100), key=lambda each: each.id)
 
     async def record(self, *statuses: RecipientStatus) -> None:
-        """Results for what waits, in one transaction."""
         pairs = zip(await self.due(), statuses, strict=True)
         await self.store.queue.record([outcome(each, status, self.clock()) for each, status in pairs])
 
     async def reports(self) -> list[tuple[DueRecipient, Any]]:
-        """The reports that wait, as they are handed to delivery."""
         found = [each for each in await self.due() if not each.envelope_from]
         return [(each, email.message_from_bytes(await self.store.messages.content(each.message_id))) for each in found]
 
     async def actions(self) -> list[str]:
-        """What they say, recipient by recipient."""
         groups = [group for _, report in await self.reports() for group in report.get_payload()[1].get_payload()[1:]]
         return [str(group["Action"]) for group in groups]
 
 
 @pytest.fixture
 async def sending(store: Store, account: Account, messages: Messages, clock: Clock) -> Sending:
-    """An account that may send."""
     await store.access.add_domain(account.id, "example.com", usable=True)
     return Sending(store, account, messages, clock)
 
@@ -87,23 +79,20 @@ async def sending(store: Store, account: Account, messages: Messages, clock: Clo
 async def test_what_was_asked_for_is_told(
     sending: Sending, status: RecipientStatus, condition: DsnCondition, action: str, notify: tuple[DsnCondition, ...]
 ) -> None:
-    """A result is told if it is of a kind that was asked for; then once."""
     await sending.send(*notify)
     await sending.record(status)
     assert await sending.actions() == ([action] if condition in notify else [])
 
 
 @pytest.mark.parametrize(
-    "poison",
-    ["UPDATE recipients SET dsn = 'no request'", "UPDATE messages SET envelope_from = 'no address'"],
+    "poison", ["UPDATE recipients SET dsn = 'no request'", "UPDATE messages SET envelope_from = 'no address'"]
 )
 async def test_an_unreadable_request_stops_no_result(sending: Sending, poison: str) -> None:
     """The result is recorded without the report; otherwise the message would be delivered again after every restart."""
     new = await sending.send(SUCCESS)
     await sending.store.engine.write(lambda tx: run(tx, poison, {}))
     await sending.record(DELIVERED)
-    shown = await sending.store.messages.read(sending.account.id, new.id)
-    assert shown is not None
+    shown = existing(await sending.store.messages.read(sending.account.id, new.id))
     assert (shown.status, await sending.reports()) == ("delivered", [])
 
 
@@ -119,13 +108,11 @@ async def test_a_report(sending: Sending) -> None:
     assert (fields["Original-Envelope-Id"], fields["Reporting-MTA"]) == ("id-1", "dns; mail.example.com")
     assert (group["Final-Recipient"], group["Status"]) == ("rfc822; b@example.net", "5.1.1")
     assert report.get_payload()[2].get_payload() == HEADER.decode()
-    shown = await sending.store.messages.read(sending.account.id, due.message_id)
-    assert shown is not None
+    shown = existing(await sending.store.messages.read(sending.account.id, due.message_id))
     assert (shown.source, shown.credits_reserved, shown.id > original.id) == (Source.SMTP, 0, True)
 
 
 async def test_it_costs_nothing_and_is_silent(sending: Sending) -> None:
-    """No credit, no event and no post of a report, whatever becomes of it; and no report of it."""
     await save(sending.store, sending.account.id, EventType.DELIVERED, EventType.BOUNCED, EventType.DELAYED)
     await sending.send(SUCCESS)
     await sending.record(DELIVERED)
@@ -150,7 +137,6 @@ async def test_it_costs_nothing_and_is_silent(sending: Sending) -> None:
 
 
 async def messages_with_events(store: Store) -> list[tuple[Any, ...]]:
-    """Their ids."""
     return await store.engine.rows("SELECT message_id FROM events", {})
 
 
@@ -164,12 +150,10 @@ async def test_the_bytes_of_reports_are_counted(sending: Sending) -> None:
 
 
 async def stored(sending: Sending) -> int:
-    """Bytes that the account keeps."""
     return (await sending.store.accounts.named("demo")).stored_bytes
 
 
 async def test_a_delay_is_told_once(sending: Sending) -> None:
-    """By the first deferral an hour or more after the acceptance, as the event is; the result after it."""
     await sending.send(DELAY, FAILURE)
     for hours, told in ((0.5, 0), (1.5, 1), (3, 0)):
         sending.clock.now += int(hours * HOUR)
@@ -185,7 +169,6 @@ async def test_a_delay_is_told_once(sending: Sending) -> None:
 
 
 async def test_recipients_of_one_message_share_a_report(sending: Sending) -> None:
-    """Those with the same kind of result that are recorded together."""
     await sending.send(SUCCESS, FAILURE, to=("b@example.net", "c@example.net", "d@example.net", "e@example.net"))
     await sending.record(BOUNCED, DELIVERED, FAILED, DELIVERED)
     assert sorted(await sending.actions()) == ["failed", "failed", "relayed", "relayed"]
@@ -193,7 +176,6 @@ async def test_recipients_of_one_message_share_a_report(sending: Sending) -> Non
 
 
 async def test_a_suppressed_recipient_counts_as_failed(sending: Sending) -> None:
-    """It is told with the acceptance itself."""
     await sending.store.suppressions.add(sending.account.id, "b@example.net", "by hand")
     await sending.send(FAILURE)
     ((_, report),) = await sending.reports()
@@ -203,7 +185,6 @@ async def test_a_suppressed_recipient_counts_as_failed(sending: Sending) -> None
 
 
 async def test_a_cancelled_recipient_counts_as_failed(sending: Sending) -> None:
-    """Nothing will be delivered to it."""
     new = await sending.send(FAILURE)
     await sending.store.queue_control.cancel(new.id, "by its sender")
     assert await sending.actions() == ["failed"]
@@ -211,7 +192,6 @@ async def test_a_cancelled_recipient_counts_as_failed(sending: Sending) -> None:
 
 @pytest.mark.parametrize("why", ["no domain", "not usable", "removed", "suspended", "suppressed", "foreign"])
 async def test_a_report_reaches_no_stranger(sending: Sending, why: str) -> None:
-    """It goes only to an address at a domain that the account may send from now."""
     store, account = sending.store, sending.account
     address = {"no domain": "a@other.example", "not usable": "a@new.example", "foreign": "a@theirs.example"}
     if why == "foreign":
@@ -240,7 +220,6 @@ async def test_a_report_reaches_no_stranger(sending: Sending, why: str) -> None:
     ],
 )
 async def test_what_is_returned_is_bounded(sending: Sending, size: int, full: bool, kind: str) -> None:
-    """A large message is not copied; of one in parts only the beginning is read."""
     mime = HEADER + b"\r\n" + b"x" * (size - len(HEADER) - 2)
     await sending.send(FAILURE, full=full, mime=mime)
     await sending.record(BOUNCED)
@@ -250,7 +229,6 @@ async def test_what_is_returned_is_bounded(sending: Sending, size: int, full: bo
 
 
 async def test_a_simulated_message_has_a_simulated_report(sending: Sending) -> None:
-    """Nothing of the sandbox leaves the machine."""
     await sending.send(FAILURE, simulated=True)
     (due,) = await sending.store.queue.due(simulated=True, most=10)
     await sending.store.queue.record([outcome(due, BOUNCED, sending.clock())])
@@ -267,8 +245,7 @@ async def test_a_late_bounce_is_told(sending: Sending) -> None:
     bounce = LateBounce(sending.clock(), 550, "550 5.1.1 User unknown", BounceClass.INVALID_RECIPIENT)
     for _ in range(2):
         await sending.store.feedback.add(["b+x@bounces.example.com"], b"mail")
-        mail = await sending.store.feedback.next()
-        assert mail is not None
+        mail = existing(await sending.store.feedback.next())
         step = sending.store.feedback.late_bounce(recipient, bounce, suppresses=True)
         await sending.store.feedback.finish(mail.id, [step])
     assert await sending.actions() == ["failed"]

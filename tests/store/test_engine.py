@@ -11,13 +11,11 @@ DELETE_FIRST = "DELETE FROM pool_holds WHERE held_at < :most"
 
 
 async def insert(store: Store, values: list[Row]) -> list[Row]:
-    """Write these rows; what the statement answered."""
     return await store.engine.write(lambda tx: INSERT.run(tx, values))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 15, 16, 17, 79])
 async def test_every_row_is_written_once(store: Store, count: int) -> None:
-    """Whatever their number, the rows are there in their order, each with its own values."""
     found = await insert(store, [(f"pool {number}", f"{number}th", number) for number in range(count)])
     assert found == [(number,) for number in range(count)]
     stored = await store.engine.rows("SELECT pool, reason, held_at FROM pool_holds ORDER BY held_at", {})
@@ -25,7 +23,6 @@ async def test_every_row_is_written_once(store: Store, count: int) -> None:
 
 
 async def test_what_was_changed_is_counted(store: Store) -> None:
-    """Over all of the statements that many rows need, and not what was changed before."""
     await insert(store, [(f"pool {number}", "", number) for number in range(40)])
 
     def work(tx: Tx) -> list[int]:
@@ -36,7 +33,6 @@ async def test_what_was_changed_is_counted(store: Store) -> None:
 
 
 async def test_rows_are_gathered_in_order(store: Store) -> None:
-    """All of them, with numbers, text and nothing as they are, by the first column."""
     await insert(store, [(f"pool {number}", 'a "word"', number) for number in (3, 1, 2**62)])
     query = "SELECT held_at, reason, NULL AS gap FROM pool_holds WHERE held_at > :least"
 

@@ -9,13 +9,12 @@ from appliance.model.accounts import Account
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, KeptMail
 from appliance.store import Store
 from appliance.store.feedback_inbox import INBOX_MAILS
-from tests.store.samples import DAY, Clock
+from tests.store.samples import DAY, Clock, existing
 
 NAME = "bounces.example.com"
 
 
 async def keep(store: Store, kind: str = "fbl", name: str = NAME, forward_to: str = "") -> str:
-    """Receive and keep a mail; its id."""
     mail_id = await store.feedback.add([f"{kind}@{name}"], b"Subject: x\r\n\r\nmail \xff\r\n")
     mail = KeptMail(mail_id, kind, f"{kind}@{name}", "Ann <a@b.example>", "x \u2028", 1, b"mail \xff\r\n")
     await store.feedback.finish(mail_id, [store.feedback_inbox.keep(mail, FeedbackResult.KEPT, forward_to)])
@@ -24,13 +23,11 @@ async def keep(store: Store, kind: str = "fbl", name: str = NAME, forward_to: st
 
 @pytest.fixture
 async def example(store: Store, account: Account) -> Account:
-    """The account with example.com."""
     await store.access.add_domain(account.id, "example.com", usable=True)
     return account
 
 
 async def test_an_account_sees_its_own_mail(store: Store, example: Account) -> None:
-    """Newest first, a page at a time; only administrators see mail of a return path that no one owns."""
     mine = [await keep(store, kind) for kind in ("fbl", "abuse", "postmaster")]
     unowned = await keep(store, name="bounces.example.org")
     assert [mail.id for mail in await store.feedback_inbox.newest(example.id, 10)] == mine[::-1]
@@ -44,20 +41,17 @@ async def test_an_account_sees_its_own_mail(store: Store, example: Account) -> N
     assert [mail.id for mail in await store.feedback_inbox.newest(None, 10)] == [unowned, *mine[::-1]]
     assert await store.feedback_inbox.find(example.id, unowned) is None
     assert await store.feedback_inbox.find(example.id, unowned, shared=True) is not None
-    found = await store.feedback_inbox.find(None, mine[0])
-    assert found is not None
+    found = existing(await store.feedback_inbox.find(None, mine[0]))
     assert (found[0].sender, found[1]) == ("Ann <a@b.example>", b"mail \xff\r\n")
 
 
 async def test_the_newest_mails_of_each_kind_stay(store: Store, example: Account) -> None:
-    """And old ones go with the records of messages."""
     first = await keep(store)
     ids = [await keep(store, "abuse") for _ in range(INBOX_MAILS + 2)]
     assert [mail.id for mail in await store.feedback_inbox.newest(example.id, 1_000)] == [*ids[:1:-1], first]
 
 
 async def test_old_mail_is_deleted_in_slices(store: Store, example: Account, clock: Clock) -> None:
-    """The oldest first."""
     for _ in range(3):
         await keep(store)
         clock.now += DAY
@@ -68,7 +62,6 @@ async def test_old_mail_is_deleted_in_slices(store: Store, example: Account, clo
 
 
 async def test_a_copy_is_queued_with_the_mail_or_not_at_all(store: Store, example: Account) -> None:
-    """In one transaction, free of charge, and counted as bytes that the account keeps."""
     before = await store.accounts.find(example.id)
     await keep(store, "abuse", forward_to="operator@example.net")
     (due,) = await store.queue.due(simulated=False, most=10)

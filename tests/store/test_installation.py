@@ -1,16 +1,13 @@
 """The fingerprint of the key file: the first one stays, unless it is replaced by name."""
 
-import trio
-
 from appliance.environment import Environment
 from appliance.model.accounts import Account
 from appliance.store import Store
 from tests import stored_mail
-from tests.store.samples import Database
+from tests.store.samples import Database, at_once
 
 
 async def test_the_first_key_is_the_installations(store: Store) -> None:
-    """A claim tells whose key it is; another key takes the place only where that is asked for."""
     assert await store.installation.key_fingerprint() is None
     assert await store.installation.claim_key("aa") == "aa"
     assert await store.installation.claim_key("bb") == "aa"
@@ -20,7 +17,6 @@ async def test_the_first_key_is_the_installations(store: Store) -> None:
 
 
 async def test_of_two_nodes_that_claim_at_once_one_wins(database: Database) -> None:
-    """Both are told the same key."""
     told: list[str] = []
 
     async with database.open() as one, database.open() as other:
@@ -28,15 +24,12 @@ async def test_of_two_nodes_that_claim_at_once_one_wins(database: Database) -> N
         async def claim(store: Store, fingerprint: str) -> None:
             told.append(await store.installation.claim_key(fingerprint))
 
-        async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(claim, one if number % 2 else other, f"key {number}")
+        await at_once(claim, ((one if number % 2 else other, f"key {number}") for number in range(10)))
     assert len(told) == 10
     assert len(set(told)) == 1
 
 
 async def test_what_is_sealed_is_a_secret(store: Store, account: Account) -> None:
-    """A webhook's secret, here; accounts alone have none."""
     assert not await store.installation.has_secrets()
     await stored_mail.webhook(store, Environment(), account.id, bytes(32))
     assert await store.installation.has_secrets()

@@ -12,17 +12,15 @@ from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import DueRecipient, FailureReason, MessageStatus, Outcome, RecipientStatus
 from appliance.store import Store
-from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
+from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, existing, record
 
 
 def small_blocks(store: Store) -> Store:
-    """The store, searched in blocks of three messages."""
     store.mail_log = replace(store.mail_log, block=3)
     return store
 
 
 async def accept(store: Store, messages: Messages, count: int, to: str = "b@example.net") -> list[str]:
-    """Store so many messages; their ids, newest first."""
     made = [messages.new(to) for _ in range(count)]
     for each in made:
         await store.messages.accept(each)
@@ -30,7 +28,6 @@ async def accept(store: Store, messages: Messages, count: int, to: str = "b@exam
 
 
 async def search(store: Store, account: Account, wanted: MailFilter, most: int) -> tuple[list[str], int]:
-    """What a whole search finds, and in how many pages."""
     found: list[str] = []
     pages, before = 0, None
     while True:
@@ -48,7 +45,6 @@ async def search(store: Store, account: Account, wanted: MailFilter, most: int) 
 async def test_every_message_is_on_one_page(
     store: Store, messages: Messages, account: Account, count: int, most: int, wanted: MailFilter
 ) -> None:
-    """Whatever falls on the edge of a block or of a page is found, once."""
     store = small_blocks(store)
     store.mail_log = replace(store.mail_log, clock=lambda: 0.0)  # time enough, however slow the machine is
     ids = await accept(store, messages, count)
@@ -73,7 +69,6 @@ async def test_an_internationalised_domain_finds_its_mail(
 
 
 async def test_a_search_without_time_goes_on_later(store: Store, messages: Messages, account: Account) -> None:
-    """Every block is a page of its own, empty or not, and `next` leads to the end."""
     store = small_blocks(store)
     needle = await accept(store, messages, 1, "needle@example.net")
     await accept(store, messages, 10)
@@ -100,7 +95,6 @@ async def test_a_search_without_time_goes_on_later(store: Store, messages: Messa
 async def test_what_waits_is_found_either_way(
     store: Store, messages: Messages, account: Account, clock: Clock, few: int
 ) -> None:
-    """By the index of waiting mail when that is little, by a search when it is much: the same messages."""
     store.mail_log = replace(store.mail_log, few_waiting=few)
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
@@ -111,18 +105,28 @@ async def test_what_waits_is_found_either_way(
 
 
 async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, account: Account) -> None:
-    """Another account's message has none."""
     (message_id,) = await accept(store, messages, 1)
-    facts = await store.mail_log.facts(account.id, message_id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(account.id, message_id))
     assert (facts.tags, facts.size, facts.body_kept) == (("one", "two"), 100, True)
     assert await store.mail_log.facts("acc_other", message_id) is None
 
 
-async def test_the_newest_of_several_accounts_are_found_in_order(
-    store: Store, messages: Messages, account: Account
-) -> None:
-    """Whatever falls on the edge of a page, of an account or of a time is found once; what is older is left out."""
+@pytest.mark.parametrize("tags", ['{"one": 1}', "not JSON"])
+async def test_unreadable_tags_of_one_message_fail_no_page(store: Store, messages: Messages, tags: str) -> None:
+    ids = await accept(store, messages, 3)
+    await store.engine.change("UPDATE messages SET tags = :tags WHERE id = :id", {"tags": tags, "id": ids[1]})
+    for filters in (MailFilter(), MailFilter(words=("subject",))):
+        page = await store.mail_log.page(messages.account_id, filters, None, 10)
+        assert [(message.id, message.tags) for message in page.messages] == [
+            (ids[0], ("one", "two")),
+            (ids[1], ()),
+            (ids[2], ("one", "two")),
+        ]
+    facts = existing(await store.mail_log.facts(messages.account_id, ids[1]))
+    assert facts.tags == ()
+
+
+async def test_the_newest_of_several_accounts_in_order(store: Store, messages: Messages, account: Account) -> None:
     store = small_blocks(store)
     store.mail_log = replace(store.mail_log, clock=lambda: 0.0)
     other = await store.accounts.create("other", "other@example.org", HASH)
@@ -141,10 +145,7 @@ async def test_the_newest_of_several_accounts_are_found_in_order(
     assert [each.id for _, each in found.messages] == ids[3:9]
 
 
-async def test_a_search_for_the_newest_ends_with_its_time(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """It tells how far back it came, and what was accepted before that is found from there on."""
+async def test_a_search_for_the_newest_ends_with_its_time(store: Store, messages: Messages, clock: Clock) -> None:
     store = small_blocks(store)
     times = count()
     store.mail_log = replace(store.mail_log, clock=lambda: float(next(times)))
@@ -153,7 +154,7 @@ async def test_a_search_for_the_newest_ends_with_its_time(
     others = await accept(store, messages, 5)
     wanted, until = MailFilter(recipient="needle@example.net"), None
     for _ in range(20):
-        found = await store.mail_log.newest([account.id], replace(wanted, until=until), 10, 0.0)
+        found = await store.mail_log.newest([messages.account_id], replace(wanted, until=until), 10, 0.0)
         if found.messages:
             break
         assert found.searched_to is not None
@@ -172,17 +173,14 @@ BOUNCED, FAILED, DEFERRED, DELIVERED = (
 )
 
 
-async def test_the_newest_problems_are_told_with_their_reason(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Recipients that bounced, failed or are deferred, by when they did so, with the reply; no others, and so many."""
+async def test_the_newest_problems_are_told_with_their_reason(store: Store, messages: Messages, clock: Clock) -> None:
     made = []
     for status in (BOUNCED, DELIVERED, DEFERRED, FAILED):
         made.append(messages.new(f"{status.value}@example.net", "fine@example.net"))
         await store.messages.accept(made[-1])
         await record(store, clock, [status, DELIVERED])
         clock.now += SECOND
-    found = await store.mail_log.problems(account.id, 9)
+    found = await store.mail_log.problems(messages.account_id, 9)
     assert [(each.outcome, each.email, each.message_id) for each in found] == [
         ("failed", "failed@example.net", made[3].id),
         ("deferred", "deferred@example.net", made[2].id),
@@ -196,14 +194,11 @@ async def test_the_newest_problems_are_told_with_their_reason(
     times = [each.happened_at for each in found]
     assert times == sorted(times, reverse=True)
     assert made[0].created_at < times[-1] < times[0] < clock.now
-    assert await store.mail_log.problems(account.id, 1) == found[:1]
+    assert await store.mail_log.problems(messages.account_id, 1) == found[:1]
     assert await store.mail_log.problems("acc_other", 9) == []
 
 
-async def test_a_problem_counts_from_when_it_happened(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """A message of two days ago that fails now is the first, whatever has failed in between, indexed or not."""
+async def test_a_problem_counts_from_when_it_happened(store: Store, messages: Messages, clock: Clock) -> None:
     old, retried = messages.new("old@example.net"), messages.new("retried@example.net")
     for each in (old, retried):
         await store.messages.accept(each)
@@ -221,19 +216,15 @@ async def test_a_problem_counts_from_when_it_happened(
     await store.queue.record([deferral(due[retried.id], clock)])
     clock.now += SECOND
     await store.queue.record([Outcome(due[old.id], BOUNCED, (), at=clock(), note="550 no")])
-    found = [each.message_id for each in await store.mail_log.problems(account.id, 4)]
+    found = [each.message_id for each in await store.mail_log.problems(messages.account_id, 4)]
     assert found == [old.id, retried.id, newer[-1].id, newer[-2].id]
 
 
 def deferral(recipient: DueRecipient, clock: Clock) -> Outcome:
-    """A recipient that is tried again at once."""
     return Outcome(recipient, DEFERRED, (), at=clock(), next_attempt_at=clock(), note="451 later")
 
 
-async def test_what_was_not_tried_or_is_old_is_no_problem(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Suppressed and cancelled recipients are not among them, nor mail of more than 30 days ago."""
+async def test_what_was_not_tried_or_is_old_is_no_problem(store: Store, messages: Messages, clock: Clock) -> None:
     await store.messages.accept(messages.new("gone@example.net", "given-up@example.net"))
     due = sorted(await store.queue.due(simulated=True, most=9), key=lambda each: each.id)
     reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
@@ -243,9 +234,9 @@ async def test_what_was_not_tried_or_is_old_is_no_problem(
             for each, (status, reason) in zip(due, reasons, strict=True)
         ]
     )
-    assert await store.mail_log.problems(account.id, 9) == []
+    assert await store.mail_log.problems(messages.account_id, 9) == []
     await store.messages.accept(messages.new("b@example.net"))
     await record(store, clock, [BOUNCED])
-    assert len(await store.mail_log.problems(account.id, 9)) == 1
+    assert len(await store.mail_log.problems(messages.account_id, 9)) == 1
     clock.now += 31 * DAY
-    assert await store.mail_log.problems(account.id, 9) == []
+    assert await store.mail_log.problems(messages.account_id, 9) == []

@@ -11,33 +11,28 @@ from appliance.model.mail import Billing, MessageStatus, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.messages import SUPPRESSED_NOTE, WRITTEN_ON_LOOP
 from tests import stored_mail
-from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages
+from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages, at_once, existing
 
 
 async def balance(store: Store) -> int | None:
-    """The credits of the account."""
     return (await store.accounts.named("demo")).credits
 
 
 async def count(store: Store, table: str) -> int:
-    """How many rows a table has."""
     ((found,),) = await store.engine.rows(f"SELECT count(*) FROM {table}", {})
     return int(found)
 
 
 async def refused(store: Store, message: object) -> Refused:
-    """The refusal of a message that must be refused."""
     with pytest.raises(Refused) as raised:
         await store.messages.accept(message)  # type: ignore[arg-type]  # a NewMessage, as replace() gives it
     return raised.value
 
 
 async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, account: Account) -> None:
-    """Message, recipients in their order and bytes are there, everything queued and reserved."""
     new = messages.new("B@example.net", "c@example.net")
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     assert (message.id, message.status, message.source) == (new.id, MessageStatus.QUEUED, Source.API)
     assert (message.sender, message.subject, message.created_at) == (new.sender, new.subject, new.created_at)
     assert (message.billing_status, message.recipient_count, message.credits_reserved) == (Billing.RESERVED, 2, 2)
@@ -49,7 +44,6 @@ async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, 
 
 
 async def test_another_account_sees_nothing(store: Store, messages: Messages) -> None:
-    """A message of another account is as absent as one that never was."""
     new = messages.new()
     await store.messages.accept(new)
     other = await store.accounts.create("other", "other@example.org", HASH)
@@ -59,10 +53,7 @@ async def test_another_account_sees_nothing(store: Store, messages: Messages) ->
 
 
 # ---- credits
-
-
 async def test_a_message_takes_a_credit_for_each_recipient(store: Store, messages: Messages, account: Account) -> None:
-    """The balance goes down, and the ledger says why and what was left."""
     new = messages.new("a@x.example", "b@x.example", "c@x.example")
     await store.messages.accept(new)
     assert await balance(store) == CREDITS - 3
@@ -72,7 +63,6 @@ async def test_a_message_takes_a_credit_for_each_recipient(store: Store, message
 
 
 async def test_the_last_credit_is_spent_once(store: Store, messages: Messages, account: Account) -> None:
-    """A balance reaches 0 and never goes below; what is refused leaves no trace."""
     await store.accounts.set_credits(account.id, 2)
     await store.messages.accept(messages.new("a@x.example"))
     refusal = await refused(store, messages.new("a@x.example", "b@x.example", key="refused"))
@@ -87,7 +77,6 @@ async def test_the_last_credit_is_spent_once(store: Store, messages: Messages, a
 
 
 async def test_parallel_sends_share_the_last_credits(database: Database) -> None:
-    """Of fifty at once on ten credits exactly ten go through, in the engine of the real server."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=10)
         messages, results = Messages(database.env, account.id), []
@@ -99,16 +88,13 @@ async def test_parallel_sends_share_the_last_credits(database: Database) -> None
             except Refused as refusal:
                 results.append(refusal.code.value)
 
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(send, 2 * WRITTEN_ON_LOOP if number % 10 == 0 else 100)
+        await at_once(send, ((2 * WRITTEN_ON_LOOP if number % 10 == 0 else 100,) for number in range(50)))
         assert sorted(results) == ["accepted"] * 10 + ["insufficient_credits"] * 40
         assert await balance(store) == 0
         assert await count(store, "messages") == 10
 
 
 async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Messages, account: Account) -> None:
-    """Without a balance nothing is taken and nothing noted."""
     await store.accounts.set_unlimited(account.id)
     entries = len(await store.accounts.ledger(account.id))
     await store.messages.accept(messages.new())
@@ -117,35 +103,28 @@ async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Mess
 
 
 async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, messages: Messages, account: Account) -> None:
-    """A test key's message is accepted without credits and beyond the day's cap, and not counted."""
     await store.accounts.set_credits(account.id, 0)
     await store.accounts.set_daily_cap(account.id, 0)
     new = messages.new(test=True)
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     assert (message.source, message.credits_reserved, await balance(store)) == (Source.TEST, 0, 0)
     assert await count(store, "daily_volume WHERE recipients > 0") == 0
 
 
 # ---- idempotency
-
-
 async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, account: Account) -> None:
-    """The second message under a key is not written, and the first is remembered word for word."""
     new = messages.new(key="once")
     await store.messages.accept(new)
     with pytest.raises(KeyTaken):
         await store.messages.accept(messages.new(key="once"))
     assert await count(store, "messages") == 1
     assert await balance(store) == CREDITS - 1
-    first = await store.messages.remembered(account.id, "key:1", "once")
-    assert first is not None
+    first = existing(await store.messages.remembered(account.id, "key:1", "once"))
     assert (first.fingerprint, first.request_id, first.receipt) == (b"print of once", new.request_id, new.receipt)
 
 
 async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, account: Account) -> None:
-    """Another credential may use the same key for something else, and remembers nothing of the first."""
     new = messages.new(key="shared")
     await store.messages.accept(new)
     assert new.idempotency is not None
@@ -156,7 +135,6 @@ async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, acco
 
 
 async def test_an_expired_key_is_free_again(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """After 24 hours a key means nothing, deleted or not."""
     await store.messages.accept(messages.new(key="daily"))
     clock.now += DAY - SECOND
     with pytest.raises(KeyTaken):
@@ -165,14 +143,12 @@ async def test_an_expired_key_is_free_again(store: Store, messages: Messages, ac
     assert await store.messages.remembered(account.id, "key:1", "daily") is None
     again = messages.new(key="daily")
     await store.messages.accept(again)
-    first = await store.messages.remembered(account.id, "key:1", "daily")
-    assert first is not None
+    first = existing(await store.messages.remembered(account.id, "key:1", "daily"))
     assert first.request_id == again.request_id
     assert await count(store, "messages") == 2
 
 
 async def test_a_key_that_was_refused_stays_free(store: Store, messages: Messages, account: Account) -> None:
-    """A refusal is not remembered: the same key works once the reason is gone."""
     await store.accounts.set_suspended(account.id, True)
     new = messages.new(key="later")
     assert (await refused(store, new)).code is Code.ACCOUNT_SUSPENDED
@@ -182,7 +158,6 @@ async def test_a_key_that_was_refused_stays_free(store: Store, messages: Message
 
 
 async def test_fifty_at_once_under_one_key_make_one_message(database: Database) -> None:
-    """In the engine of the real server, one wins and the others find the key taken."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
         messages, results = Messages(database.env, account.id), []
@@ -194,21 +169,14 @@ async def test_fifty_at_once_under_one_key_make_one_message(database: Database) 
             except KeyTaken:
                 results.append("taken")
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(50):
-                nursery.start_soon(send)
+        await at_once(send, [()] * 50)
         assert sorted(results) == ["accepted"] + ["taken"] * 49
         assert (await count(store, "messages"), await balance(store)) == (1, 99)
 
 
 # ---- the day's cap
-
-
-async def test_the_cap_counts_recipients_of_the_day(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Up to the cap, then no more until midnight (UTC), and the refusal says when that is."""
-    await store.accounts.set_daily_cap(account.id, 3)
+async def test_the_cap_counts_recipients_of_the_day(store: Store, messages: Messages, clock: Clock) -> None:
+    await store.accounts.set_daily_cap(messages.account_id, 3)
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
     refusal = await refused(store, messages.new("a@x.example", "b@x.example"))
     assert refusal.code is Code.WARMUP_LIMITED
@@ -221,11 +189,8 @@ async def test_the_cap_counts_recipients_of_the_day(
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
 
 
-async def test_the_refusal_of_a_cap_says_when_to_come_back(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Who waits as long as told is let in."""
-    await store.accounts.set_daily_cap(account.id, 1)
+async def test_the_refusal_of_a_cap_says_when_to_come_back(store: Store, messages: Messages, clock: Clock) -> None:
+    await store.accounts.set_daily_cap(messages.account_id, 1)
     await store.messages.accept(messages.new())
     refusal = await refused(store, messages.new())
     assert refusal.retry_after is not None
@@ -234,7 +199,6 @@ async def test_the_refusal_of_a_cap_says_when_to_come_back(
 
 
 async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: Messages, account: Account) -> None:
-    """Today's volume is known although it was not counted at the time; tests do not count."""
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
     await store.messages.accept(messages.new(test=True))
     await store.accounts.set_daily_cap(account.id, 3)
@@ -243,15 +207,11 @@ async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: 
 
 
 # ---- suppressed recipients
-
-
 async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Messages, account: Account) -> None:
-    """It is charged and returned in the same breath, gets its event, and never becomes due."""
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("Gone@x.example", "here@x.example")
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     gone, here = message.recipients
     assert (gone.status, gone.billing_status, gone.attempt_count) == (RecipientStatus.BOUNCED, Billing.RELEASED, 0)
     assert (gone.last_smtp_code, gone.last_smtp_response, gone.bounced_at) == (None, SUPPRESSED_NOTE, new.created_at)
@@ -262,21 +222,16 @@ async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Me
     assert await count(store, "events") == 1
 
 
-async def test_a_message_to_suppressed_recipients_only_has_failed(
-    store: Store, messages: Messages, account: Account
-) -> None:
-    """With no recipient left it is final and free when it is accepted."""
-    await store.suppressions.add(account.id, "gone@x.example", "manual")
+async def test_a_message_to_suppressed_recipients_only_has_failed(store: Store, messages: Messages) -> None:
+    await store.suppressions.add(messages.account_id, "gone@x.example", "manual")
     new = messages.new("gone@x.example")
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(messages.account_id, new.id))
     assert (message.status, message.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
     assert await balance(store) == CREDITS
 
 
 async def test_another_accounts_suppressions_do_not_count(store: Store, messages: Messages) -> None:
-    """Each account has its own list."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.suppressions.add(other.id, "b@example.net", "manual")
     await store.messages.accept(messages.new("b@example.net"))
@@ -284,10 +239,7 @@ async def test_another_accounts_suppressions_do_not_count(store: Store, messages
 
 
 # ---- the hand-over to delivery
-
-
 async def test_a_message_is_handed_to_delivery_after_its_commit(database: Database) -> None:
-    """From before it is on disk until it is taken a poll of the store leaves it alone; what is taken is on disk."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         new = Messages(database.env, account.id).new(simulated=False)
@@ -303,7 +255,6 @@ async def test_a_message_is_handed_to_delivery_after_its_commit(database: Databa
 
 
 async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: Messages) -> None:
-    """A refused message, or one whose key is taken, does not stay expected."""
     poor = messages.new(*(f"user{number}@example.net" for number in range(CREDITS + 1)), simulated=False)
     await refused(store, poor)
     await store.messages.accept(messages.new(key="order-1", simulated=False))
@@ -315,20 +266,14 @@ async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: M
     assert again.id not in store.new_mail
 
 
-async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(
-    store: Store, messages: Messages, account: Account
-) -> None:
-    """With a suppressed recipient delivery has to read from the store who is left."""
-    await store.suppressions.add(account.id, "b@example.net", "by hand")
+async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(store: Store, messages: Messages) -> None:
+    await store.suppressions.add(messages.account_id, "b@example.net", "by hand")
     await store.messages.accept(messages.new("b@example.net", "c@example.net", simulated=False))
     assert store.new_mail.take() == []
     assert store.new_mail.poll_requested()
 
 
-async def test_simulated_mail_wakes_the_simulation_only(
-    store: Store, messages: Messages, autojump_clock: MockClock
-) -> None:
-    """Delivery to the world does not hear of it."""
+async def test_simulated_mail_wakes_its_simulation(store: Store, messages: Messages, autojump_clock: MockClock) -> None:
     await store.messages.accept(messages.new())
     before = trio.current_time()
     await store.new_simulated_mail.wait(50)
@@ -338,7 +283,6 @@ async def test_simulated_mail_wakes_the_simulation_only(
 
 
 async def test_a_record_holds_recipients_and_attempts(store: Store, database: Database) -> None:
-    """Each recipient has its domain, its next time and every attempt with what was said."""
     env = database.env
     account = await stored_mail.account(store)
     message = await stored_mail.accept(store, env, account, "a@one.example", "b@two.example")
@@ -346,8 +290,7 @@ async def test_a_record_holds_recipients_and_attempts(store: Store, database: Da
     await store.queue_control.retry_message(message.id)
     for recipient in (await stored_mail.due(store, message))[:1]:
         await stored_mail.finish(store, env, recipient, RecipientStatus.DELIVERED, 250)
-    record = await store.records.of(message.id)
-    assert record is not None
+    record = existing(await store.records.of(message.id))
     assert (record.account_name, record.message.id) == ("acme", message.id)
     by_status = {tried.recipient.status: tried for tried in record.recipients}
     delivered, deferred = by_status[RecipientStatus.DELIVERED], by_status[RecipientStatus.DEFERRED]
@@ -363,5 +306,4 @@ async def test_a_record_holds_recipients_and_attempts(store: Store, database: Da
 
 
 async def test_a_message_that_is_not_there_has_no_record(store: Store) -> None:
-    """None, and nothing else."""
     assert await store.records.of("msg_0") is None

@@ -13,18 +13,15 @@ from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.accounts import Account
 from appliance.model.mail import DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept
-from appliance.store.new_mail import Acceptance
-from appliance.store.queue import SELECT_DUE, record
-from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, outcome
+from appliance.store.queue import SELECT_DUE, Acceptance, record
+from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, at_once, outcome
 
 
 async def test_credits_are_counted_through_the_batch(database: Database) -> None:
-    """The ledger of messages accepted together names every balance from the first to the last credit, in order."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         messages, refused = Messages(database.env, account.id), []
@@ -35,9 +32,7 @@ async def test_credits_are_counted_through_the_batch(database: Database) -> None
             except Refused as refusal:
                 refused.append(refusal.code)
 
-        async with trio.open_nursery() as nursery:
-            for number in range(60):
-                nursery.start_soon(send, 1 + number % 3)
+        await at_once(send, ((1 + number % 3,) for number in range(60)))
         lines = (await store.accounts.ledger(account.id, 1000))[::-1]
         assert [line.balance for line in lines] == [
             sum(each.amount for each in lines[: n + 1]) for n in range(len(lines))
@@ -48,7 +43,6 @@ async def test_credits_are_counted_through_the_batch(database: Database) -> None
 
 
 async def test_a_message_to_an_unknown_account_fails_alone(database: Database) -> None:
-    """Its neighbours in the batch are accepted."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         messages = Messages(database.env, account.id)
@@ -67,20 +61,16 @@ async def test_a_message_to_an_unknown_account_fails_alone(database: Database) -
         assert (await store.accounts.named("demo")).credits == CREDITS - 2
 
 
-async def test_unusual_text_is_stored_as_it_is(
-    store: Store, messages: Messages, account: Account, database: Database
-) -> None:
-    """Quotes, a NUL, braces and characters of any plane come back as they went in; but PostgreSQL has no NUL."""
+async def test_unusual_text_is_stored_as_it_is(store: Store, messages: Messages, database: Database) -> None:
     subject = "it's {rows} ?1 \0 \u2028 \U0001f4e8 'x'; --"
     news = [replace(messages.new(), subject=subject), replace(messages.new(), subject="{}")]
     assert await store.engine.write(lambda tx: accept(tx, messages.env, news)) == [Acceptance(1)] * 2
-    found = [await store.messages.read(account.id, new.id) for new in news]
+    found = [await store.messages.read(messages.account_id, new.id) for new in news]
     kept = subject.replace("\0", "\ufffd") if database.url else subject
     assert [message.subject for message in found if message] == [kept, "{}"]
 
 
 async def test_text_that_cannot_be_stored_fails_alone(database: Database) -> None:
-    """A lone surrogate fails its own message only."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         messages, results = Messages(database.env, account.id), []
@@ -92,9 +82,7 @@ async def test_text_that_cannot_be_stored_fails_alone(database: Database) -> Non
             except UnicodeEncodeError:
                 results.append("failed")
 
-        async with trio.open_nursery() as nursery:
-            for subject in ("one", "\udc80", "two"):
-                nursery.start_soon(send, subject)
+        await at_once(send, ((subject,) for subject in ("one", "\udc80", "two")))
         assert sorted(results) == ["accepted", "accepted", "failed"]
         assert (await store.accounts.named("demo")).credits == CREDITS - 2
 
@@ -118,14 +106,12 @@ WRITTEN = ("SELECT id FROM messages", "SELECT message_id FROM message_bodies", "
 
 
 def rows_of(tx: Tx, tables: dict[str, str]) -> dict[str, list[Row]]:
-    """What the tables hold, apart from internal ids."""
     return {
         table: sorted(rows(tx, f"SELECT {columns} FROM {table}", {}), key=repr) for table, columns in tables.items()
     }
 
 
 def ledger_adds_up(tx: Tx) -> bool:
-    """Whether the ledger leads from nothing to the balance of every account that has one."""
     for account_id, balance in rows(tx, "SELECT id, credits FROM accounts WHERE credits IS NOT NULL", {}):
         query = "SELECT amount, balance FROM credit_ledger WHERE account_id = :account_id ORDER BY id"
         amounts, balances = zip(*rows(tx, query, {"account_id": account_id}), strict=True)
@@ -143,7 +129,6 @@ ADD_SUPPRESSION = """INSERT INTO suppressions (account_id, address, reason, crea
 
 
 def add_accounts(tx: Tx) -> None:
-    """Accounts with few credits, without a limit, with a daily cap, and suspended; the first and third suppress one."""
     for number, credit, cap, suspended in ((0, 4, None, 0), (1, None, None, 0), (2, 9, 3, 0), (3, 9, None, 1)):
         account_id = f"acc_{number}"
         run(tx, ADD_ACCOUNT, {"id": account_id, "credit": credit, "cap": cap, "suspended": suspended})
@@ -193,12 +178,10 @@ RESULTS = st.lists(
 
 
 def told(results: Sequence[Acceptance | Exception]) -> list[object]:
-    """What each was told, without the numbers in the text."""
     return [result.code if isinstance(result, Refused) else type(result) for result in results]
 
 
 def news_of(sends: list[Send], clock: Clock) -> list[NewMessage]:
-    """The messages themselves, some of them large."""
     news = []
     for account, addresses, key, test in sends:
         messages = Messages(Environment(now=clock), f"acc_{account}")
@@ -216,7 +199,6 @@ many_examples = settings(
 @many_examples
 @given(sends=SENDS)
 async def test_messages_together_break_no_rule(database: Database, sends: list[Send]) -> None:
-    """No credit and no key is used twice, no refused message leaves a trace, no accepted one misses a row."""
     news = news_of(sends, Clock())
 
     def work(tx: Tx) -> tuple[list[Acceptance | Exception], list[set[str]], bool, int]:
@@ -246,7 +228,6 @@ async def test_messages_together_break_no_rule(database: Database, sends: list[S
 @many_examples
 @given(sends=SENDS)
 async def test_simple_messages_end_as_one_by_one(database: Database, sends: list[Send]) -> None:
-    """Of accounts without caps and with no address suppressed, every answer and every row is the same either way."""
     simple: list[Send] = []
     for account, addresses, key, test in sends:
         if account != 2:
@@ -270,7 +251,6 @@ async def test_simple_messages_end_as_one_by_one(database: Database, sends: list
 async def test_results_together_end_as_one_by_one(
     database: Database, sends: list[Send], results: list[tuple[int, RecipientStatus, int, bytes | None]]
 ) -> None:
-    """Whatever is recorded, for whomever and however often, leaves the same rows either way."""
     news = news_of(sends, Clock())
 
     def work(tx: Tx, together: bool) -> dict[str, list[Row]]:

@@ -12,7 +12,7 @@ import pytest
 
 import appliance.store
 from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, OWNED_TABLES, Bulk, any_owner, owned
-from appliance.store.postgresql.statements import statement
+from appliance.store.postgresql.connection import statement
 
 READ = re.compile(rf"\b(?:FROM|JOIN) (?:{'|'.join(OWNED_TABLES)})\b")
 WRITTEN = re.compile(rf"\bUPDATE (?:{'|'.join(OWNED_TABLES)})\b|DELETE FROM (?:pool_states|smtp_sessions)")
@@ -40,9 +40,9 @@ EXCEPTIONS = {
         "queue_control._MAKE_MESSAGE_DUE",
     },
     "finds the nodes that have to cancel a message": {
-        "postgresql.cancellations._OWNERS",
-        "postgresql.statements._OWNERS",
-        "postgresql.statements._WORDS",
+        "postgresql.engine._DELIVERING",
+        "postgresql.connection._OWNERS",
+        "postgresql.connection._WORDS",
         "queue_control._WAITING_FROM",
     },
     "what a server or a receiver replied is recorded even if the row has a new owner; the attempt count guards it": {
@@ -93,7 +93,6 @@ def statements() -> dict[str, str]:
 
 
 def references(text: str) -> int:
-    """How many times a statement chooses among the rows of an owned table."""
     return len(READ.findall(text)) or bool(WRITTEN.search(text))
 
 
@@ -121,7 +120,6 @@ def test_statements_over_owned_rows_are_module_constants() -> None:
 
 @pytest.mark.parametrize(("condition", "column"), [(owned("r"), "r.owner ="), (any_owner("r"), "r.owner = ANY")])
 def test_postgresql_compares_the_owner(condition: str, column: str) -> None:
-    """SQLite has the functions; PostgreSQL has none, so a statement that was not translated fails there."""
     text = statement(f"SELECT 1 FROM recipients r WHERE {condition}")
     assert column in text
     assert not CONDITION.search(text)

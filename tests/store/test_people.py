@@ -9,42 +9,29 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, AccountRole, Role, Scope, User
 from appliance.store import Store
 from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME
-from tests.store.samples import HASH, Clock, Database
+from tests.store.samples import HASH, Clock, Database, existing, refusal
 
 OWNER, DEVELOPER, VIEWER = AccountRole.OWNER, AccountRole.DEVELOPER, AccountRole.VIEWER
 WHERE = ("192.0.2.1", "curl")
 
 
-def refusal(code: Code) -> "pytest.RaisesExc[Refused]":
-    """The error that a refusal with this code is."""
-    return pytest.RaisesExc(Refused, check=lambda error: error.code is code)
-
-
 async def first_user(store: Store, account: Account) -> User:
-    """The account's first user."""
-    found = await store.accounts.user_by_email(account.email)
-    assert found is not None
-    return found
+    return existing(await store.accounts.user_by_email(account.email))
 
 
 async def joined(store: Store, account: Account, email: str, role: AccountRole) -> User:
-    """A user who has accepted an invitation."""
     _, token = await store.people.invite(account.id, email, role)
     assert await store.people.use_link(token, HASH) is not None
-    found = await store.accounts.user_by_email(email)
-    assert found is not None
-    return found
+    return existing(await store.accounts.user_by_email(email))
 
 
 async def test_the_first_user_owns_the_account(store: Store, account: Account) -> None:
-    """The user who is created with an account is its owner, and needs no second factor."""
     (person,) = await store.people.of(account.id)
     assert (person.email, person.account_role, person.role) == ("demo@example.org", OWNER, Role.CUSTOMER)
     assert (person.has_totp, person.last_seen_at) == (False, None)
 
 
 async def test_an_invitation_makes_one_user_once(store: Store, account: Account) -> None:
-    """The token creates a user with the role it was made for; the second time it is nothing."""
     link, token = await store.people.invite(account.id, "Ann@Example.org", VIEWER)
     assert (link.email, link.account_role, link.user_id) == ("ann@example.org", VIEWER, None)
     assert link.expires_at - link.created_at == INVITATION_LIFETIME
@@ -54,15 +41,13 @@ async def test_an_invitation_makes_one_user_once(store: Store, account: Account)
     assert await store.people.use_link(token, HASH) is None
     assert await store.people.open_link(token) is None
     assert await store.people.invitations(account.id) == []
-    user = await store.accounts.user_by_email("ann@example.org")
-    assert user is not None
+    user = existing(await store.accounts.user_by_email("ann@example.org"))
     assert (user.account_role, user.role, user.account_id) == (VIEWER, Role.CUSTOMER, account.id)
     assert (await store.accounts.find(account.id)).email == account.email  # that of its first owner
     assert len(await store.accounts.all()) == 1
 
 
 async def test_a_token_is_stored_as_its_hash_only(store: Store, account: Account) -> None:
-    """Who reads the database cannot accept an invitation."""
     _, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
     stored = await store.engine.rows("SELECT * FROM password_links", {})
     assert token not in repr(stored)
@@ -70,7 +55,6 @@ async def test_a_token_is_stored_as_its_hash_only(store: Store, account: Account
 
 
 async def test_an_invitation_expires(store: Store, account: Account, clock: Clock) -> None:
-    """After seven days it is neither open nor good, and is deleted with what has expired."""
     _, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
     clock.now += INVITATION_LIFETIME
     assert await store.people.open_link(token) is None
@@ -81,17 +65,14 @@ async def test_an_invitation_expires(store: Store, account: Account, clock: Cloc
 
 
 async def test_a_new_invitation_replaces_the_last(store: Store, account: Account) -> None:
-    """Of two for the same address the later one is good."""
     _, former = await store.people.invite(account.id, "ann@example.org", VIEWER)
     _, token = await store.people.invite(account.id, "ann@example.org", DEVELOPER)
     assert await store.people.use_link(former, HASH) is None
-    link = await store.people.use_link(token, HASH)
-    assert link is not None
+    link = existing(await store.people.use_link(token, HASH))
     assert link.account_role is DEVELOPER
 
 
 async def test_an_invitation_can_be_withdrawn(store: Store, account: Account) -> None:
-    """Then its token is nothing; another account cannot do it."""
     link, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
     with refusal(Code.NOT_FOUND):
         await store.people.withdraw("acc_other", link.id)
@@ -102,7 +83,6 @@ async def test_an_invitation_can_be_withdrawn(store: Store, account: Account) ->
 
 
 async def test_an_address_logs_in_to_one_account(store: Store, account: Account) -> None:
-    """One of the same account is refused at the invitation, one of another account at its acceptance."""
     with refusal(Code.CONFLICT):
         await store.people.invite(account.id, "demo@example.org", VIEWER)
     other = await store.accounts.create("other", "other@example.org", HASH)
@@ -117,7 +97,6 @@ async def test_an_address_logs_in_to_one_account(store: Store, account: Account)
 
 
 async def test_an_account_has_so_many_people(store: Store, account: Account, clock: Clock) -> None:
-    """Users and open invitations together are limited; expired ones do not count."""
     for number in range(PEOPLE_PER_ACCOUNT - 1):
         await store.people.invite(account.id, f"user{number}@example.org", VIEWER)
     with refusal(Code.CONFLICT):
@@ -128,25 +107,20 @@ async def test_an_account_has_so_many_people(store: Store, account: Account, clo
 
 
 async def test_a_new_role_ends_the_tokens_of_the_former(store: Store, account: Account) -> None:
-    """The epoch counts up with a change, and only with one; the session goes on with the new role."""
     user = await joined(store, account, "ann@example.org", DEVELOPER)
-    session = await store.sessions.begin(user, *WHERE)
-    assert session is not None
+    session = existing(await store.sessions.begin(user, *WHERE))
     await store.people.set_role(account.id, user.id, DEVELOPER)
     assert await store.accounts.user(user.id) == user
     await store.people.set_role(account.id, user.id, VIEWER)
-    changed = await store.accounts.user_of_session(session.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user_of_session(session.id))
     assert (changed.account_role, changed.token_epoch) == (VIEWER, user.token_epoch + 1)
     with refusal(Code.NOT_FOUND):
         await store.people.set_role("acc_other", user.id, OWNER)
 
 
 async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
-    """With sessions, second factor and links; the address can be invited again."""
     user = await joined(store, account, "ann@example.org", OWNER)
-    session = await store.sessions.begin(user, *WHERE)
-    assert session is not None
+    session = existing(await store.sessions.begin(user, *WHERE))
     await store.second_factors.begin(user.id, b"sealed")
     await store.second_factors.confirm(user.id, b"sealed", 7, ["a", "b"])
     _, token = await store.people.reset(user.id)
@@ -162,7 +136,6 @@ async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
 
 @pytest.mark.parametrize("removed", [True, False])
 async def test_invitations_end_with_an_owner(store: Store, account: Account, removed: bool) -> None:
-    """When an owner is removed or is one no more, and only then; a link to reset a password stays."""
     owner, user = await first_user(store, account), await joined(store, account, "ann@example.org", DEVELOPER)
     _, reset = await store.people.reset(owner.id)
     leaver = await joined(store, account, "bob@example.org", OWNER)
@@ -181,7 +154,6 @@ async def test_invitations_end_with_an_owner(store: Store, account: Account, rem
 
 
 async def test_the_last_owner_stays(store: Store, account: Account) -> None:
-    """Neither removed nor given another role, until there is another owner."""
     owner = await first_user(store, account)
     user = await joined(store, account, "ann@example.org", DEVELOPER)
     with refusal(Code.CONFLICT):
@@ -223,10 +195,8 @@ async def test_two_owners_cannot_leave_at_once(database: Database, how: str) -> 
 
 
 async def test_a_reset_sets_the_password_once(store: Store, account: Account, clock: Clock) -> None:
-    """It ends the sessions, keeps role and second factor, and expires after a day."""
     user = await first_user(store, account)
-    session = await store.sessions.begin(user, *WHERE)
-    assert session is not None
+    session = existing(await store.sessions.begin(user, *WHERE))
     _, former = await store.people.reset(user.id)
     link, token = await store.people.reset(user.id)
     assert (link.user_id, link.email) == (user.id, user.email)
@@ -234,8 +204,7 @@ async def test_a_reset_sets_the_password_once(store: Store, account: Account, cl
     assert await store.people.use_link(former, "new") is None
     assert await store.people.use_link(token, "new") is not None
     assert await store.people.use_link(token, "newer") is None
-    changed = await store.accounts.user(user.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user(user.id))
     assert (changed.password_hash, changed.token_epoch) == ("new", user.token_epoch + 1)
     assert await store.accounts.user_of_session(session.id) is None
     _, token = await store.people.reset(user.id)
@@ -246,7 +215,6 @@ async def test_a_reset_sets_the_password_once(store: Store, account: Account, cl
 
 
 async def test_a_reset_ends_with_another_password(store: Store, account: Account) -> None:
-    """A link does not outlive a change of the password, but one that was refused."""
     user = await first_user(store, account)
     _, token = await store.people.reset(user.id)
     assert not await store.accounts.set_password(user.id, "new", user.token_epoch + 1)
@@ -256,7 +224,6 @@ async def test_a_reset_ends_with_another_password(store: Store, account: Account
 
 
 async def test_a_deleted_account_has_no_people(store: Store, account: Account) -> None:
-    """Users, invitations and factors of an account go with it; the addresses are free."""
     user = await joined(store, account, "ann@example.org", VIEWER)
     await store.second_factors.begin(user.id, b"sealed")
     _, token = await store.people.invite(account.id, "bob@example.org", VIEWER)
@@ -267,7 +234,6 @@ async def test_a_deleted_account_has_no_people(store: Store, account: Account) -
 
 
 async def test_only_the_first_owner_becomes_an_administrator(store: Store, account: Account) -> None:
-    """A role in the installation is given to the user who stands for the account, not to all of its people."""
     user = await joined(store, account, "ann@example.org", OWNER)
     await store.accounts.set_role(account.id, Role.ADMIN)
     assert [person.role for person in await store.people.of(account.id)] == [Role.ADMIN, Role.CUSTOMER]
@@ -275,7 +241,6 @@ async def test_only_the_first_owner_becomes_an_administrator(store: Store, accou
 
 
 async def test_every_user_becomes_a_customer_again(store: Store, account: Account) -> None:
-    """Also an administrator who is no longer the first owner; tokens of those who were none go on."""
     await store.accounts.create("operator", "operator@example.org", HASH, Role.ADMIN)
     admin, user = await first_user(store, account), await joined(store, account, "ann@example.org", OWNER)
     await store.accounts.set_role(account.id, Role.ADMIN)
@@ -283,13 +248,11 @@ async def test_every_user_becomes_a_customer_again(store: Store, account: Accoun
     await store.accounts.set_role(account.id, Role.CUSTOMER)
     assert [person.role for person in await store.people.of(account.id)] == [Role.CUSTOMER, Role.CUSTOMER]
     assert await store.accounts.user(user.id) == user
-    ended = await store.accounts.user(admin.id)
-    assert ended is not None
+    ended = existing(await store.accounts.user(admin.id))
     assert ended.token_epoch == admin.token_epoch + 3
 
 
 async def test_only_an_administrator_changes_an_administrator(store: Store, account: Account) -> None:
-    """The transaction itself checks it. Even an administrator does not remove the last one."""
     admin = await first_user(store, account)
     await joined(store, account, "ann@example.org", OWNER)
     await store.accounts.set_role(account.id, Role.ADMIN)
@@ -307,7 +270,6 @@ async def test_only_an_administrator_changes_an_administrator(store: Store, acco
 
 
 async def test_a_user_who_left_creates_no_key(store: Store, account: Account) -> None:
-    """Also if the request was let in before: no key outlives its creator, or has more than a viewer may."""
     user, viewer = [await joined(store, account, f"{name}@example.org", DEVELOPER) for name in ("ann", "bob")]
     key_id, _ = await store.access.create_key(account.id, scope=Scope.MANAGE, test=False, created_by=user.id)
     username, _ = await store.access.create_credential(account.id, created_by=user.id)
@@ -323,7 +285,6 @@ async def test_a_user_who_left_creates_no_key(store: Store, account: Account) ->
 
 
 async def test_a_key_belongs_to_the_user_who_rolled_it_last(store: Store, account: Account) -> None:
-    """A user who leaves loses every secret that the user knows; a key that the operator rolls keeps its user."""
     user = await joined(store, account, "ann@example.org", DEVELOPER)
     key_id, _ = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
     secret = await store.access.roll_key(await store.access.key(key_id), 0, account.id, user.id)
@@ -335,23 +296,18 @@ async def test_a_key_belongs_to_the_user_who_rolled_it_last(store: Store, accoun
 
 
 # ---- second factors
-
-
 async def test_a_factor_is_in_force_once_confirmed(store: Store, account: Account) -> None:
-    """Until then another secret may take its place; afterwards none may."""
     user = await first_user(store, account)
     assert await store.second_factors.of(user.id) is None
     await store.second_factors.begin(user.id, b"one")
     await store.second_factors.begin(user.id, b"two")
     with refusal(Code.CONFLICT):
         await store.second_factors.confirm(user.id, b"one", 5, ["a"])
-    before = await store.accounts.user(user.id)
-    assert before is not None
+    before = existing(await store.accounts.user(user.id))
     assert not before.has_totp
     assert not await store.second_factors.use_step(user.id, 9)  # not in force
     await store.second_factors.confirm(user.id, b"two", 5, ["a", "b"])
-    after = await store.accounts.user(user.id)
-    assert after is not None
+    after = existing(await store.accounts.user(user.id))
     assert after.has_totp
     for again in (store.second_factors.begin(user.id, b"three"), store.second_factors.confirm(user.id, b"two", 6, [])):
         with refusal(Code.CONFLICT):
@@ -361,7 +317,6 @@ async def test_a_factor_is_in_force_once_confirmed(store: Store, account: Accoun
 
 
 async def test_a_step_is_spent_with_those_before(store: Store, account: Account) -> None:
-    """The code that confirmed it is spent, too."""
     user = await first_user(store, account)
     await store.second_factors.begin(user.id, b"sealed")
     await store.second_factors.confirm(user.id, b"sealed", 5, [])
@@ -373,7 +328,6 @@ async def test_a_step_is_spent_with_those_before(store: Store, account: Account)
 
 
 async def test_a_recovery_code_is_good_once(store: Store, account: Account) -> None:
-    """And for its own user alone."""
     user = await first_user(store, account)
     other = await joined(store, account, "ann@example.org", VIEWER)
     await store.second_factors.begin(user.id, b"sealed")

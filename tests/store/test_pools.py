@@ -12,10 +12,7 @@ ON = WarmupSettings(enabled=True)
 
 
 # ---- holds
-
-
 async def test_a_hold_is_kept_until_it_is_released(store: Store, clock: Clock) -> None:
-    """With its first reason, and probed until the operator wants it, too."""
     await store.pools.hold("google", "refused", clock() + DAY)
     await store.pools.hold("google", "again", clock() + 2 * DAY)
     (hold,) = await store.pools.all_holds()
@@ -33,7 +30,6 @@ async def test_a_hold_is_kept_until_it_is_released(store: Store, clock: Clock) -
 
 
 async def test_a_delivered_probe_ends_an_automatic_hold(store: Store, clock: Clock) -> None:
-    """And no other."""
     for pool in ("google", "yahoo"):
         await store.pools.hold(pool, "refused", clock() + DAY)
     assert await store.pools.release("google", automatic=True)
@@ -41,7 +37,6 @@ async def test_a_delivered_probe_ends_an_automatic_hold(store: Store, clock: Clo
 
 
 async def test_an_operator_lifts_holds_and_slow_downs(store: Store, clock: Clock) -> None:
-    """The answer says what there was; each resume of a pool has a new number, for servers to notice."""
     assert await store.pools.resumed() == {}
     await store.pools.hold("google", "refused", clock() + DAY)
     resumed = await store.pools.resume("google")
@@ -57,7 +52,6 @@ async def test_an_operator_lifts_holds_and_slow_downs(store: Store, clock: Clock
 
 
 async def test_the_pools_that_were_resumed_are_bounded(store: Store) -> None:
-    """The last ones are kept."""
     for number in range(RESUMED_KEPT + 5):
         await store.pools.resume(f"pool{number}")
     kept = await store.pools.resumed()
@@ -66,10 +60,7 @@ async def test_the_pools_that_were_resumed_are_bounded(store: Store) -> None:
 
 
 # ---- warm-up
-
-
 async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
-    """Each pool and source by itself, the last word counts."""
     first = begin("google", "192.0.2.1", clock()).take(ON, clock(), 2)
     other = begin("google", "2001:db8::1", clock())
     await store.warmups.keep([first, other])
@@ -81,7 +72,6 @@ async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
 
 
 async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: Clock) -> None:
-    """Then those with most mail in this hour; no more than wanted, and none unless warm-up is on."""
     now = clock()
     fast = WarmupPace("fast", "192.0.2.1", 10, now, 40, now, 40, now)
     busy = WarmupPace("busy", "192.0.2.1", 10, now, 50, now, 50, now)
@@ -94,7 +84,6 @@ async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: 
 
 
 async def test_addresses_that_send_no_more_are_not_told(store: Store, clock: Clock) -> None:
-    """After a week without mail the machine may not even have the address any more; but nothing is forgotten."""
     now = clock()
     old = begin("google", "192.0.2.1", now - 8 * DAY).take(ON, now - 8 * DAY, 2)
     await store.warmups.keep([old])

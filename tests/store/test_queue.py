@@ -28,7 +28,7 @@ from appliance.store.engine import Row
 from appliance.store.queue import message_result
 from appliance.times import HOUR
 from tests.store.hooks import save
-from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, outcome, record
+from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, existing, outcome, record
 
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED
 DELIVERED, BOUNCED, FAILED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED
@@ -36,33 +36,26 @@ FINAL = (DELIVERED, BOUNCED, FAILED)
 
 
 async def accepted(store: Store, messages: Messages, *addresses: str, test: bool = False) -> str:
-    """A message in the queue; its id."""
     new = messages.new(*addresses, test=test)
     await store.messages.accept(new)
     return new.id
 
 
 async def message(store: Store, account: Account, message_id: str) -> Message:
-    """How it stands."""
-    found = await store.messages.read(account.id, message_id)
-    assert found is not None
-    return found
+    return existing(await store.messages.read(account.id, message_id))
 
 
 async def only_recipient(store: Store, account: Account, message_id: str) -> Recipient:
-    """The recipient of a message that has one."""
     (recipient,) = (await message(store, account, message_id)).recipients
     return recipient
 
 
 async def events(store: Store) -> list[dict[str, object]]:
-    """The bodies of all events, in the order of their ids."""
     found = await store.engine.rows("SELECT body FROM events ORDER BY id", {})
     return [json.loads(body) for (body,) in found]
 
 
 async def attempts(store: Store) -> list[Row]:
-    """Number and code of all attempts."""
     return await store.engine.rows("SELECT number, smtp_code FROM attempts ORDER BY recipient_id, number", {})
 
 
@@ -79,7 +72,6 @@ RESULTS = {
 async def test_a_final_result_settles_everything(
     store: Store, messages: Messages, account: Account, clock: Clock, status: RecipientStatus
 ) -> None:
-    """Recipient, message, credit, attempt and event say the same, and nothing is due any more."""
     billing, of_message, event, balance = RESULTS[status]
     message_id = await accepted(store, messages)
     (due,) = await store.queue.due(simulated=True, most=10)
@@ -109,8 +101,7 @@ async def test_a_deferral_waits(store: Store, messages: Messages, account: Accou
     assert (await message(store, account, message_id)).status is MessageStatus.QUEUED
     assert await events(store) == []
     assert await store.queue.due(simulated=True, most=10) == []
-    next_due = await store.queue.next_due(simulated=True)
-    assert next_due is not None
+    next_due = existing(await store.queue.next_due(simulated=True))
     clock.now = next_due
     (due,) = await store.queue.due(simulated=True, most=10)
     assert (due.attempt_count, due.last_smtp_code) == (1, 451)
@@ -123,14 +114,8 @@ async def test_a_deferral_waits(store: Store, messages: Messages, account: Accou
 @pytest.mark.parametrize("second", [*FINAL, DEFERRED])
 @pytest.mark.parametrize("first", FINAL)
 async def test_a_final_result_stays(
-    store: Store,
-    messages: Messages,
-    account: Account,
-    clock: Clock,
-    first: RecipientStatus,
-    second: RecipientStatus,
+    store: Store, messages: Messages, account: Account, clock: Clock, first: RecipientStatus, second: RecipientStatus
 ) -> None:
-    """Whatever is recorded for a recipient that is final changes nothing: a double bounce returns one credit."""
     message_id = await accepted(store, messages)
     (due,) = await record(store, clock, [first])
     before = (
@@ -153,7 +138,6 @@ async def test_a_final_result_stays(
 async def test_a_deferral_that_is_recorded_twice_counts_once(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """A result that comes from an older look at the recipient is dropped, like one for a final recipient."""
     message_id = await accepted(store, messages)
     (due,) = await record(store, clock, [DEFERRED])
     await store.queue.record([outcome(due, DEFERRED, clock())])
@@ -161,25 +145,19 @@ async def test_a_deferral_that_is_recorded_twice_counts_once(
     assert await attempts(store) == [(1, 451)]
 
 
-async def test_the_credit_of_a_bounce_is_in_the_ledger(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """What comes back is noted with the recipient it came back for."""
+async def test_the_credit_of_a_bounce_is_in_the_ledger(store: Store, messages: Messages, clock: Clock) -> None:
     message_id = await accepted(store, messages, "a@x.example", "b@x.example")
     first, _ = await record(store, clock, [BOUNCED])
-    newest = (await store.accounts.ledger(account.id))[0]
+    newest = (await store.accounts.ledger(messages.account_id))[0]
     assert (newest.kind, newest.amount, newest.balance) == (LedgerKind.RELEASE, 1, CREDITS - 1)
     assert (newest.message_id, newest.recipient_id) == (message_id, first.id)
 
 
-async def test_what_cost_nothing_returns_nothing(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """The bounce of a test, or of a message sent while the account was unlimited, adds no credit."""
+async def test_what_cost_nothing_returns_nothing(store: Store, messages: Messages, clock: Clock) -> None:
     await accepted(store, messages, test=True)
-    await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_unlimited(messages.account_id)
     await accepted(store, messages)
-    await store.accounts.set_credits(account.id, 5)
+    await store.accounts.set_credits(messages.account_id, 5)
     await record(store, clock, [BOUNCED, BOUNCED])
     assert (await store.accounts.named("demo")).credits == 5
 
@@ -187,7 +165,6 @@ async def test_what_cost_nothing_returns_nothing(
 async def test_a_credit_is_not_returned_to_an_account_that_became_unlimited(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Without a balance there is nothing to return a credit to, and the result is recorded all the same."""
     message_id = await accepted(store, messages)
     await store.accounts.set_unlimited(account.id)
     await record(store, clock, [BOUNCED])
@@ -198,7 +175,6 @@ async def test_a_credit_is_not_returned_to_an_account_that_became_unlimited(
 async def test_a_result_without_an_attempt_keeps_its_note(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """What no server was asked about shows why, and counts no attempt."""
     message_id = await accepted(store, messages)
     (due,) = await store.queue.due(simulated=True, most=1)
     await store.queue.record([replace(outcome(due, FAILED, clock()), attempts=(), note="no route")])
@@ -218,10 +194,7 @@ async def test_several_attempts_are_numbered(store: Store, messages: Messages, a
     assert [number for number, _ in await attempts(store)] == [1, 2, 3, 4]
 
 
-async def test_a_class_is_kept_until_the_next_outcome(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Each outcome writes its class with the reply; a delivery has none."""
+async def test_a_class_lasts_until_an_outcome(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     message_id = await accepted(store, messages)
     (due,) = await store.queue.due(simulated=True, most=1)
     assert (await only_recipient(store, account, message_id)).bounce_class is None
@@ -233,30 +206,24 @@ async def test_a_class_is_kept_until_the_next_outcome(
 
 
 async def test_a_suppressed_recipient_has_a_class(store: Store, messages: Messages, account: Account) -> None:
-    """No server was asked, so it is none of those that servers give."""
     await store.suppressions.add(account.id, "gone@x.example", "by hand")
     message_id = await accepted(store, messages, "gone@x.example")
     assert (await only_recipient(store, account, message_id)).bounce_class is BounceClass.OTHER
 
 
 # ---- delayed recipients
-
-
 async def delays(store: Store) -> list[dict[str, Any]]:
-    """The bodies of all posts that tell of a delay."""
     query = "SELECT request_body FROM webhook_deliveries WHERE type = 'email.delayed' ORDER BY id"
     return [json.loads(body) for (body,) in await store.engine.rows(query, {})]
 
 
 async def defer(store: Store, at: int) -> None:
-    """Record a deferral for the recipient that is due."""
     (due,) = await store.queue.due(simulated=True, most=1)
     full = BounceClass.MAILBOX_FULL
     await store.queue.record([outcome(due, DEFERRED, at, next_attempt_at=at, bounce_class=full)])
 
 
 async def test_a_delay_is_told_once(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """By the first deferral an hour or more after the acceptance, however late, and by none after it."""
     await save(store, account.id, EventType.DELAYED)
     message_id = await accepted(store, messages)
     accepted_at = (await message(store, account, message_id)).created_at
@@ -285,7 +252,6 @@ async def test_a_delay_is_told_once(store: Store, messages: Messages, account: A
 
 
 async def test_an_hour_is_the_limit(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """A microsecond before it there is no delay; at it there is."""
     await save(store, account.id)
     new = messages.new()
     await store.messages.accept(new)
@@ -296,11 +262,8 @@ async def test_an_hour_is_the_limit(store: Store, messages: Messages, account: A
         assert len(await delays(store)) == told
 
 
-async def test_outcomes_that_do_not_count_tell_of_no_delay(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """A deferral without an attempt is our own; one that was recorded before changes nothing; a result is final."""
-    await save(store, account.id)
+async def test_outcomes_that_do_not_count_tell_of_no_delay(store: Store, messages: Messages, clock: Clock) -> None:
+    await save(store, messages.account_id)
     await accepted(store, messages)
     clock.now += 2 * HOUR
     (due,) = await store.queue.due(simulated=True, most=1)
@@ -317,15 +280,12 @@ async def test_outcomes_that_do_not_count_tell_of_no_delay(
     assert len(await delays(store)) == 1
 
 
-async def test_a_delay_is_posted_where_it_is_wanted(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """A webhook that did not name it gets nothing, also later; for it the delay has passed."""
-    await save(store, account.id, *RESULT_EVENTS)
+async def test_a_delay_is_posted_where_it_is_wanted(store: Store, messages: Messages, clock: Clock) -> None:
+    await save(store, messages.account_id, *RESULT_EVENTS)
     message_id = await accepted(store, messages)
     clock.now += 2 * HOUR
     await defer(store, clock())
-    await save(store, account.id, EventType.DELAYED)
+    await save(store, messages.account_id, EventType.DELAYED)
     clock.now += 2 * HOUR
     await defer(store, clock())
     assert await delays(store) == []
@@ -334,7 +294,6 @@ async def test_a_delay_is_posted_where_it_is_wanted(
 
 
 async def test_a_late_bounce_is_read(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """It is stored as JSON beside the delivery, which stays as it was."""
     message_id = await accepted(store, messages)
     await record(store, clock, [DELIVERED])
     late = LateBounce(clock(), 550, "550 5.1.1 no such user", BounceClass.INVALID_RECIPIENT)
@@ -346,7 +305,6 @@ async def test_a_late_bounce_is_read(store: Store, messages: Messages, account: 
 
 
 async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """An address at fault goes on the account's list in the same transaction, and is known there next time."""
     await accepted(store, messages, "gone@x.example")
     (due,) = await store.queue.due(simulated=True, most=1)
     entry = Suppression("gone@x.example", "hard bounce", clock())
@@ -359,7 +317,6 @@ async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: 
 
 
 async def test_an_event_tells_what_happened(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """The envelope names message, recipient, address and the server's words."""
     message_id = await accepted(store, messages, "B@example.net")
     (due,) = await record(store, clock, [BOUNCED])
     (told,) = await events(store)
@@ -375,17 +332,13 @@ async def test_an_event_tells_what_happened(store: Store, messages: Messages, ac
 
 
 # ---- the queue
-
-
 async def test_the_longest_waiting_come_first(store: Store, messages: Messages, clock: Clock) -> None:
-    """Who is due comes in the order of time, no more of them than asked for."""
     ids = [await accepted(store, messages) for _ in range(5)]
     due = await store.queue.due(simulated=True, most=3)
     assert [recipient.message_id for recipient in due] == ids[:3]
 
 
 async def test_real_and_simulated_recipients_do_not_mix(store: Store, messages: Messages) -> None:
-    """What must never leave the machine is in a queue of its own."""
     await store.messages.accept(messages.new(simulated=True))
     await store.messages.accept(messages.new(simulated=False))
     (simulated,) = await store.queue.due(simulated=True, most=10)
@@ -400,7 +353,6 @@ STATUSES = st.lists(st.sampled_from(list(RecipientStatus)), min_size=1, max_size
 
 @given(STATUSES)
 def test_a_message_is_the_sum_of_its_recipients(statuses: list[RecipientStatus]) -> None:
-    """Queued while a recipient waits; else delivered, partial or failed by how many were; free only if all bounced."""
     counts = {status: statuses.count(status) for status in set(statuses)}
     status, billing = message_result(counts)
     if {QUEUED, DEFERRED} & set(statuses):
@@ -436,7 +388,6 @@ async def test_the_message_follows_its_recipients(
     billing: Billing,
     together: bool,
 ) -> None:
-    """Two recipients decide about their message, whether their results come together or one by one."""
     message_id = await accepted(store, messages, "a@x.example", "b@x.example")
     due = sorted(await store.queue.due(simulated=True, most=10), key=lambda recipient: recipient.id)
     outcomes = [outcome(recipient, result, clock()) for recipient, result in zip(due, results, strict=False)]

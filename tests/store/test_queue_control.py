@@ -11,54 +11,41 @@ from appliance.model.accounts import LedgerKind
 from appliance.model.mail import Billing, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.store import Store, queue_control
-from appliance.store.new_mail import UnderDelivery
-from appliance.store.queue_control import Depth
+from appliance.store.queue_control import Depth, UnderDelivery
 from appliance.times import SECOND
 from tests import stored_mail
-from tests.store.samples import Clock, Database
+from tests.store.samples import Clock, Database, existing, refusal
 
 
 @dataclass
 class Backend:
-    """A store with one account of 100 credits."""
-
     store: Store
     env: Environment
     account: str
     messages: list[NewMessage] = field(default_factory=list)
 
     async def accept(self, *addresses: str, account: str | None = None, simulated: bool = False) -> NewMessage:
-        """A waiting message."""
         return await stored_mail.accept(self.store, self.env, account or self.account, *addresses, simulated=simulated)
 
     async def deferred(self, *addresses: str, account: str | None = None) -> NewMessage:
-        """A message that has been tried once."""
         message = await self.accept(*addresses, account=account)
         await stored_mail.defer(self.store, self.env, message)
         return message
 
     async def read(self, message: NewMessage) -> Message:
-        """The message as its account sees it."""
-        found = await self.store.messages.read(message.account_id, message.id)
-        assert found is not None
-        return found
+        return existing(await self.store.messages.read(message.account_id, message.id))
 
     async def due(self, message: NewMessage) -> list[str]:
-        """The addresses of a message that are due."""
         return [recipient.address for recipient in await stored_mail.due(self.store, message)]
 
 
 @pytest.fixture
 async def backend(store: Store, database: Database) -> Backend:
-    """The store with its account."""
     return Backend(store, database.env, await stored_mail.account(store))
 
 
 # ---- how much waits
-
-
 async def test_the_summary_adds_up_pools_and_their_domains(backend: Backend) -> None:
-    """Mail is counted by pool and domain over all accounts: what is due, what is deferred, the oldest, the next try."""
     other = await stored_mail.account(backend.store, "other")
     await backend.store.pools.say([], {"one.example": "google", "two.example": "google", "net.example": "net.example"})
     first = await backend.accept("a@one.example", "b@one.example")
@@ -83,7 +70,6 @@ async def test_the_summary_adds_up_pools_and_their_domains(backend: Backend) -> 
 
 
 async def test_the_summary_is_bounded(backend: Backend) -> None:
-    """However many pools and domains there are, only as many as asked for come back, the largest first."""
     await backend.store.pools.say([], {f"d{number}.example": f"pool{number % 3}" for number in range(9)})
     for number in range(9):
         await backend.accept(*(f"u{each}@d{number}.example" for each in range(number + 1)))
@@ -98,15 +84,11 @@ async def test_the_summary_is_bounded(backend: Backend) -> None:
 
 
 async def test_an_empty_queue_has_an_empty_summary(backend: Backend) -> None:
-    """Nothing waits: nothing is shown."""
     assert await backend.store.queue_control.summary(10, 10) == []
 
 
 # ---- try it now
-
-
 async def test_a_retry_makes_due_and_uses_no_attempt(backend: Backend) -> None:
-    """Deferred recipients are due at once, with as many attempts left as before; those that were due stay first."""
     message = await backend.deferred("a@one.example")
     assert await backend.due(message) == []
     assert await backend.store.queue_control.retry_all() == 1
@@ -128,7 +110,6 @@ async def test_a_retry_makes_due_and_uses_no_attempt(backend: Backend) -> None:
     ],
 )
 async def test_a_retry_takes_what_it_names(backend: Backend, how: str, expected: set[str]) -> None:
-    """By pool, domain, address, message or recipient: only that becomes due."""
     control = backend.store.queue_control
     await backend.store.pools.say([], {"one.example": "google", "two.example": "google", "three.example": "other"})
     first, second = await backend.deferred("a@one.example"), await backend.deferred("b@two.example", "c@three.example")
@@ -145,14 +126,12 @@ async def test_a_retry_takes_what_it_names(backend: Backend, how: str, expected:
 
 
 async def test_a_retry_of_an_address_leaves_its_neighbours(backend: Backend) -> None:
-    """Another address of the same domain stays where it is."""
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.retry_domain("one.example", "b@one.example") == 1
     assert await backend.due(message) == ["b@one.example"]
 
 
 async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
-    """Many recipients in many lanes are all found, whatever the size of a slice and of a page of lanes."""
     control = replace(backend.store.queue_control, made_due_together=3, lanes_read=2)
     other = await stored_mail.account(backend.store, "other")
     for number in range(5):
@@ -164,25 +143,18 @@ async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
 
 @pytest.mark.parametrize("recipient", ["rcp_0", "rcp_xyz", "nonsense", "rcp_" + "f" * 32])
 async def test_an_unknown_recipient_is_refused(backend: Backend, recipient: str) -> None:
-    """An id that does not exist is not found."""
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.NOT_FOUND):
         await backend.store.queue_control.retry_recipient(recipient)
-    assert refused.value.code is Code.NOT_FOUND
 
 
 async def test_an_unknown_message_is_refused(backend: Backend) -> None:
-    """A message that is not there can be neither retried nor cancelled."""
     for verb in (backend.store.queue_control.retry_message, lambda each: backend.store.queue_control.cancel(each, "")):
-        with pytest.raises(Refused) as refused:
+        with refusal(Code.NOT_FOUND):
             await verb("msg_0")
-        assert refused.value.code is Code.NOT_FOUND
 
 
 # ---- give it up
-
-
 async def test_a_cancelled_message_fails_and_its_credits_return(backend: Backend) -> None:
-    """What waits fails with the reason, its credit released with a line in the ledger, and an event says so."""
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.cancel(message.id, "given up by the operator") == 2
     found = await backend.read(message)
@@ -202,14 +174,9 @@ async def test_a_cancelled_message_fails_and_its_credits_return(backend: Backend
 
 
 async def test_what_is_final_stays_when_the_rest_is_cancelled(backend: Backend) -> None:
-    """A delivered recipient stays delivered, so the message is partial and settled."""
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        backend.store,
-        backend.env,
-        (await stored_mail.due(backend.store, message))[0],
-        RecipientStatus.DELIVERED,
-        250,
+        backend.store, backend.env, (await stored_mail.due(backend.store, message))[0], RecipientStatus.DELIVERED, 250
     )
     assert await backend.store.queue_control.cancel(message.id, "enough") == 1
     found = await backend.read(message)
@@ -218,7 +185,6 @@ async def test_what_is_final_stays_when_the_rest_is_cancelled(backend: Backend) 
 
 
 async def test_bounced_and_cancelled_together_are_released(backend: Backend) -> None:
-    """A message whose recipients all gave their credit back is released, for whatever reason each did."""
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
         backend.store, backend.env, (await stored_mail.due(backend.store, message))[0], RecipientStatus.BOUNCED, 550
@@ -229,20 +195,17 @@ async def test_bounced_and_cancelled_together_are_released(backend: Backend) -> 
 
 
 async def test_a_failed_recipient_is_settled_unless_cancelled(backend: Backend) -> None:
-    """Attempts used up cost their credit, as ever."""
     message = await backend.accept("a@one.example")
     await stored_mail.finish(
         backend.store, backend.env, (await stored_mail.due(backend.store, message))[0], RecipientStatus.FAILED, 451
     )
     assert (await backend.read(message)).billing_status is Billing.SETTLED
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.CONFLICT):
         await backend.store.queue_control.cancel(message.id, "too late")
-    assert refused.value.code is Code.CONFLICT
     assert (await backend.store.accounts.named("acme")).credits == 99
 
 
 async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
-    """A recipient whose server is being asked keeps its credit reserved until the answer is on disk."""
     message = await backend.deferred("a@one.example", "b@one.example")
     going, waiting = message.recipients
     control = backend.store.queue_control
@@ -259,7 +222,6 @@ async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
 
 
 def test_no_attempt_begins_while_its_cancel_is_being_written() -> None:
-    """Delivery is told in time, also when the cancel fails, and checks the store afterwards."""
     under_delivery = UnderDelivery()
     assert not under_delivery.was_cancelled("one")
     with under_delivery.cancelling("one"):
@@ -271,7 +233,6 @@ def test_no_attempt_begins_while_its_cancel_is_being_written() -> None:
 
 
 async def test_delivery_is_told_of_a_cancel(backend: Backend) -> None:
-    """What delivery knows of a cancelled message may be out of date; nothing is being decided any more."""
     message = await backend.accept("a@one.example")
     under_delivery = backend.store.under_delivery
     assert not under_delivery.was_cancelled(message.id)
@@ -281,7 +242,6 @@ async def test_delivery_is_told_of_a_cancel(backend: Backend) -> None:
 
 
 def test_only_so_many_cancels_are_remembered() -> None:
-    """The oldest is forgotten: no envelope that was pending then is still pending unchecked."""
     under_delivery = UnderDelivery(kept=2)
     for message_id in ("one", "two", "three"):
         with under_delivery.cancelling(message_id):
@@ -290,7 +250,6 @@ def test_only_so_many_cancels_are_remembered() -> None:
 
 
 async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> None:
-    """A delivery that was under way is recorded no more: one event a recipient, and the credit returned once."""
     message = await backend.accept("a@one.example")
     (recipient,) = await stored_mail.due(backend.store, message)
     await backend.store.queue_control.cancel(message.id, "enough")
@@ -300,10 +259,7 @@ async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> N
 
 
 # ---- for the running server
-
-
 async def test_the_waiting_of_a_message_are_told(backend: Backend) -> None:
-    """The recipients that are not final, and none once the message is."""
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.waiting(message.id) == {each.id for each in message.recipients}
     await backend.store.queue_control.cancel(message.id, "enough")
@@ -311,7 +267,6 @@ async def test_the_waiting_of_a_message_are_told(backend: Backend) -> None:
 
 
 async def test_the_version_tells_of_other_processes(backend: Backend, database: Database) -> None:
-    """It stays without a write, and changes when another opener of the file does."""
     version = await backend.store.queue_control.version()
     assert await backend.store.queue_control.version() == version
     async with database.open(inline=True) as other:
@@ -321,21 +276,16 @@ async def test_the_version_tells_of_other_processes(backend: Backend, database: 
 
 
 def test_a_summary_row_is_either_a_pool_or_a_domain() -> None:
-    """The model says so by its empty fields."""
     row = queue_control._waiting_mail("", "new.example", 3, 1, "msg_" + "0" * 32, None)
     assert row == WaitingMail(None, "new.example", 2, 1, 0, None)
 
 
 # ---- how deep it is
-
-
 async def test_an_empty_queue_has_no_depth(backend: Backend) -> None:
-    """Nothing waits, nothing is overdue, nothing is held."""
     assert await backend.store.queue_control.depth() == Depth(0, 0, 0, ())
 
 
 async def test_what_waits_is_counted_simulated_or_not(backend: Backend, clock: Clock) -> None:
-    """Due and deferred apart, and the wait of the first that is due."""
     store, env = backend.store, backend.env
     await backend.deferred("a@example.net")
     await stored_mail.accept(store, env, backend.account, "b@example.net", "c@example.net")

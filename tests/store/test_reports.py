@@ -32,7 +32,6 @@ BAD = DmarcSource("198.51.100.7", 10, 0, 0, 0, 4, 5)
 
 @pytest.fixture
 async def owner(store: Store, account: Account) -> Account:
-    """An account that may send from the domain."""
     await store.access.add_domain(account.id, "example.com", usable=True)
     return account
 
@@ -40,7 +39,6 @@ async def owner(store: Store, account: Account) -> Account:
 def dmarc(
     report_id: str = "1", *sources: DmarcSource, day: int = TODAY, domain: str = "example.com", policy: str = "none"
 ) -> DmarcCounts:
-    """A DMARC report about one day."""
     return DmarcCounts(
         org="google.com",
         report_id=report_id,
@@ -53,13 +51,11 @@ def dmarc(
 
 
 def tls(report_id: str = "1", *domains: TlsDomainCounts, day: int = TODAY) -> TlsCounts:
-    """A TLS report about one day."""
     failed = TlsDomainCounts("example.com", 90, 3, {("mx.example.com", "certificate-expired"): 3})
     return TlsCounts(org="google.com", report_id=report_id, begins_at=day * DAY, domains=domains or (failed,))
 
 
 async def take(store: Store, report: DmarcCounts | TlsCounts, name: str = NAME) -> ReportResult:
-    """Record a report that was sent to an address of this name."""
     now = store.reports.env.now()
     if isinstance(report, DmarcCounts):
         return await store.engine.write(lambda tx: record_dmarc_report(tx, now, name, report))
@@ -67,12 +63,10 @@ async def take(store: Store, report: DmarcCounts | TlsCounts, name: str = NAME) 
 
 
 async def counted(store: Store) -> dict[str, int]:
-    """How many rows each table of reports has."""
     return {table: (await store.engine.rows(f"SELECT count(*) FROM {table}", {}))[0][0] for table in TABLES}
 
 
 async def test_what_reports_say_is_summed_by_day_and_source(store: Store, owner: Account) -> None:
-    """Two days and two organisations: the policy of most reports is the day's, and the worst source comes first."""
     yesterday = TODAY - 1
     for each in (
         dmarc("1", day=yesterday),
@@ -89,10 +83,7 @@ async def test_what_reports_say_is_summed_by_day_and_source(store: Store, owner:
         NAME,
         DmarcStanding(
             reports=4,
-            days=(
-                DmarcDay(yesterday, 110, 99, "none", 100),
-                DmarcDay(TODAY, 310, 297, "quarantine", 100),
-            ),
+            days=(DmarcDay(yesterday, 110, 99, "none", 100), DmarcDay(TODAY, 310, 297, "quarantine", 100)),
             sources=(
                 SeenSource(DmarcSource("198.51.100.7", 20, 0, 0, 0, 8, 10), 2, TODAY),
                 SeenSource(DmarcSource("192.0.2.1", 400, 396, 396, 360, 0, 0), 2, TODAY),
@@ -116,7 +107,6 @@ async def test_what_reports_say_is_summed_by_day_and_source(store: Store, owner:
 
 @pytest.mark.parametrize("report", [dmarc(), tls()], ids=["dmarc", "tls"])
 async def test_a_repeated_report_counts_once(store: Store, owner: Account, report: DmarcCounts | TlsCounts) -> None:
-    """By organisation and id, whatever else is in it."""
     assert await take(store, report) is ReportResult.RECORDED
     before = await counted(store)
     assert await take(store, report) is ReportResult.REPEATED
@@ -136,13 +126,11 @@ async def test_a_repeated_report_counts_once(store: Store, owner: Account, repor
 async def test_a_report_about_a_domain_that_is_not_registered_there_is_dropped(
     store: Store, owner: Account, report: DmarcCounts | TlsCounts, name: str
 ) -> None:
-    """Neither another domain at this address, nor this domain at another one."""
     assert await take(store, report, name) is ReportResult.UNKNOWN_DOMAIN
     assert set((await counted(store)).values()) == {0}
 
 
 async def test_only_an_account_that_may_send_from_the_domain_gets_its_reports(store: Store, owner: Account) -> None:
-    """A domain can be added by any account; before it is proven, or once it is removed, it shows nothing."""
     other = await store.accounts.create("other", "other@example.org", "hash")
     await store.domains.register(other.id, "example.com")
     assert await take(store, dmarc()) is ReportResult.RECORDED
@@ -158,7 +146,6 @@ async def test_only_an_account_that_may_send_from_the_domain_gets_its_reports(st
 
 
 async def test_a_return_path_of_its_own_takes_the_place_of_the_default(store: Store, owner: Account) -> None:
-    """Reports to the name that the domain had before are dropped."""
     name = "feedback.example.com"
     await store.access.add_domain(owner.id, "example.com", usable=True, return_path=name)
     assert await take(store, dmarc()) is ReportResult.UNKNOWN_DOMAIN
@@ -168,7 +155,6 @@ async def test_a_return_path_of_its_own_takes_the_place_of_the_default(store: St
 
 
 async def test_of_a_tls_report_about_several_domains_the_registered_ones_count(store: Store, owner: Account) -> None:
-    """The others are dropped."""
     domains = [TlsDomainCounts(name, 5, 0, {}) for name in ("a.example", "example.com", "z.example")]
     assert await take(store, tls("1", *domains)) is ReportResult.RECORDED
     assert (await counted(store))["tls_reports"] == 1
@@ -203,7 +189,6 @@ async def test_rows_are_bounded(store: Store, owner: Account, monkeypatch: pytes
 
 
 async def test_the_largest_values_are_taken(store: Store, owner: Account) -> None:
-    """As long and as large as the readers leave them, in characters of four bytes."""
     long = "\U0001f4e7" * 255
     sources = tuple(DmarcSource(f"2001:db8::{n:x}", *[10**13] * 6) for n in range(200))
     for number in range(3):
@@ -226,7 +211,6 @@ async def test_the_largest_values_are_taken(store: Store, owner: Account) -> Non
 
 
 async def test_reports_are_kept_for_ninety_days(store: Store, owner: Account, clock: Clock) -> None:
-    """From the day that they are about; then they go with all that was counted, and cannot come again."""
     for report in (dmarc(), tls()):
         await take(store, report)
     clock.now = (TODAY + REPORTS_KEPT_DAYS) * DAY + DAY - 1000

@@ -12,7 +12,7 @@ from appliance.store import Store
 from appliance.store.engine import START, Row, Slice
 from appliance.store.retention import UNUSED_KEPT, within
 from appliance.store.sessions import SESSION_LIFETIME
-from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, expire, outcome, record
+from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, existing, expire, outcome, record
 
 HOUR = 3600 * SECOND
 DELIVERED, BOUNCED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED
@@ -29,17 +29,14 @@ OF_MESSAGE = {
 
 
 async def kept(store: Store, message_id: str) -> dict[str, list[Row]]:
-    """All that is stored about a message, by table."""
     return {table: await store.engine.rows(query, {"id": message_id}) for table, query in OF_MESSAGE.items()}
 
 
 async def tables(store: Store, message_id: str) -> set[str]:
-    """The tables in which there is something about a message."""
     return {table for table, found in (await kept(store, message_id)).items() if found}
 
 
 async def bodies(store: Store, clock: Clock, age: int = DAY, after: str = START) -> int:
-    """Delete all bodies of that age; how many went."""
     total, more = 0, True
     while more:
         part = await store.deletion.bodies(after, clock.now - age, clock.now, 50)
@@ -48,7 +45,6 @@ async def bodies(store: Store, clock: Clock, age: int = DAY, after: str = START)
 
 
 async def mail(store: Store, clock: Clock, age: int = 30 * DAY) -> int:
-    """Delete all messages of that age, and their events; how many messages went."""
     while await store.statistics.count() or await store.breakdown.count():
         pass
     assert await store.deletion.is_counted(clock.now - age)
@@ -64,7 +60,6 @@ async def mail(store: Store, clock: Clock, age: int = 30 * DAY) -> int:
 async def test_the_body_goes_a_day_after_the_last_recipient_is_final(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """It counts from the last recipient, not from the first or from acceptance, and all else stays."""
     new = messages.new("a@example.net", "b@example.net")
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED, DEFERRED])
@@ -79,19 +74,14 @@ async def test_the_body_goes_a_day_after_the_last_recipient_is_final(
     assert await bodies(store, clock) == 1
     assert await kept(store, new.id) == before | {"message_bodies": []}
     assert await store.messages.mime(new.id) is None
-    read = await store.messages.read(account.id, new.id)
-    assert read is not None
+    read = existing(await store.messages.read(account.id, new.id))
     assert [each.status for each in read.recipients] == [DELIVERED, DELIVERED]
-    facts = await store.mail_log.facts(account.id, new.id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(account.id, new.id))
     assert facts.body_kept is False
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-async def test_a_failure_counts_from_when_it_failed(
-    store: Store, messages: Messages, account: Account, clock: Clock, how: str
-) -> None:
-    """One that was given up, or cancelled untried after days, keeps its body for a day like all others."""
+async def test_a_failure_counts_from_when_it_failed(store: Store, messages: Messages, clock: Clock, how: str) -> None:
     new = messages.new()
     await store.messages.accept(new)
     clock.now += 3 * DAY
@@ -105,10 +95,7 @@ async def test_a_failure_counts_from_when_it_failed(
     assert await bodies(store, clock) == 1
 
 
-async def test_a_request_can_be_repeated_when_its_body_is_gone(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """With a short time for bodies the receipt stays for the key's 24 hours, and goes then."""
+async def test_a_request_can_be_repeated_when_its_body_is_gone(store: Store, messages: Messages, clock: Clock) -> None:
     new = messages.new(key="again")
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED])
@@ -116,21 +103,16 @@ async def test_a_request_can_be_repeated_when_its_body_is_gone(
     assert await bodies(store, clock, age=60 * SECOND) == 1
     assert await bodies(store, clock, age=60 * SECOND) == 0
     assert await store.messages.mime(new.id) is None
-    facts = await store.mail_log.facts(account.id, new.id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(messages.account_id, new.id))
     assert facts.body_kept is False
-    remembered = await store.messages.remembered(account.id, "key:1", "again")
-    assert remembered is not None
+    remembered = existing(await store.messages.remembered(messages.account_id, "key:1", "again"))
     assert remembered.receipt == new.receipt
     clock.now += DAY
     assert await bodies(store, clock, age=60 * SECOND) == 1
     assert (await kept(store, new.id))["message_bodies"] == []
 
 
-async def test_a_message_goes_with_all_that_belongs_to_it(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """After thirty days nothing is left of it but what it cost, and it is as unknown as one that never was."""
+async def test_a_message_goes_with_all_that_belongs_to_it(store: Store, messages: Messages, clock: Clock) -> None:
     new = messages.new("a@example.net", "b@example.net", "c@example.net")
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED, BOUNCED, FAILED])
@@ -143,15 +125,14 @@ async def test_a_message_goes_with_all_that_belongs_to_it(
     assert await mail(store, clock) == 1
     assert await tables(store, new.id) == {"credit_ledger"}
     assert await store.engine.rows("SELECT count(*) FROM attempts", {}) == [(0,)]
-    assert await store.messages.read(account.id, new.id) is None
-    assert await store.records.of(new.id, account.id) is None
-    assert await store.mail_log.facts(account.id, new.id) is None
+    assert await store.messages.read(messages.account_id, new.id) is None
+    assert await store.records.of(new.id, messages.account_id) is None
+    assert await store.mail_log.facts(messages.account_id, new.id) is None
     assert await kept(store, other.id) == untouched
     assert set(untouched) - {"attempts", "events"} == await tables(store, other.id)
 
 
 async def test_what_is_not_counted_yet_is_not_deleted(store: Store, messages: Messages, clock: Clock) -> None:
-    """A server that was off for a month first adds up what it sent before: the numbers outlive the messages."""
     await store.messages.accept(messages.new())
     await record(store, clock, [DELIVERED])
     clock.now += 31 * DAY
@@ -161,26 +142,22 @@ async def test_what_is_not_counted_yet_is_not_deleted(store: Store, messages: Me
     assert await store.deletion.is_counted(clock.now - 30 * DAY) is True
 
 
-async def test_the_numbers_stay_when_the_messages_go(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """What was sent and what became of it is the same before and after."""
+async def test_the_numbers_stay_when_the_messages_go(store: Store, messages: Messages, clock: Clock) -> None:
     began = clock.now
     for _ in range(3):
         await store.messages.accept(messages.new())
     await record(store, clock, [DELIVERED, BOUNCED, DELIVERED])
     clock.now += 31 * DAY
-    before = await store.statistics.of(account.id, began - HOUR)
+    before = await store.statistics.of(messages.account_id, began - HOUR)
     assert sum(before.by_hour.values()) == 6
     assert await mail(store, clock) == 3
-    assert await store.statistics.of(account.id, began - HOUR) == before
+    assert await store.statistics.of(messages.account_id, began - HOUR) == before
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_happened_nothing_undelivered_goes_and_nothing_old_stays(
     store: Store, messages: Messages, account: Account, clock: Clock, seed: int
 ) -> None:
-    """Out of any history exactly that is deleted whose last recipient has been final for long enough."""
     chance = random.Random(seed)
     final_at: dict[str, list[int | None]] = {}
     for _ in range(40):
@@ -205,7 +182,6 @@ async def test_whatever_happened_nothing_undelivered_goes_and_nothing_old_stays(
 
 
 async def _happen(store: Store, clock: Clock, chance: random.Random) -> list[int | None]:
-    """Let something become of the newest message's recipients; when each was final, None for who still waits."""
     times: list[int | None] = []
     newest = max(await store.queue.due(simulated=True, most=1_000), key=lambda each: each.message_id).message_id
     for recipient in [each for each in await store.queue.due(simulated=True, most=1_000) if each.message_id == newest]:
@@ -220,7 +196,6 @@ async def _happen(store: Store, clock: Clock, chance: random.Random) -> list[int
 
 
 async def test_a_slice_is_no_more_than_was_asked_for(store: Store, messages: Messages, clock: Clock) -> None:
-    """Many small bodies are deleted a few at a time, a large one by itself, and none is forgotten."""
     for size in (100, 100, 100, 40_000, 40_000, 100):
         await store.messages.accept(messages.new(size=size))
     await record(store, clock, [DELIVERED] * 6)
@@ -234,7 +209,6 @@ async def test_a_slice_is_no_more_than_was_asked_for(store: Store, messages: Mes
 
 
 async def test_what_may_not_go_is_passed_over(store: Store, messages: Messages, clock: Clock) -> None:
-    """Undelivered mail, however much of it is old, does not hide what comes after it."""
     store.deletion = replace(store.deletion, rows_scanned=2)
     for _ in range(5):
         await store.messages.accept(messages.new("waits@example.net"))
@@ -251,7 +225,6 @@ async def test_what_may_not_go_is_passed_over(store: Store, messages: Messages, 
 
 
 def test_rows_are_taken_in_order_up_to_a_weight() -> None:
-    """At least one is taken, whatever it weighs; where to go on is the last row that was dealt with."""
     looked = [("a", 5, True), ("b", 1, False), ("c", 5, True), ("d", 5, True)]
     assert within(10, looked, START, more=False) == ([looked[0], looked[2]], "c", True)
     assert within(1, looked, START, more=False) == ([looked[0]], "b", True)
@@ -259,10 +232,7 @@ def test_rows_are_taken_in_order_up_to_a_weight() -> None:
     assert within(99, [], "z", more=False) == ([], "z", False)
 
 
-async def test_expired_keys_go_and_their_messages_stay(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """After a day a key is forgotten, a younger one is not, and no message is touched."""
+async def test_expired_keys_go_and_their_messages_stay(store: Store, messages: Messages, clock: Clock) -> None:
     old = messages.new(key="old")
     await store.messages.accept(old)
     clock.now += DAY // 2
@@ -272,16 +242,14 @@ async def test_expired_keys_go_and_their_messages_stay(
     clock.now += DAY // 2 + SECOND
     assert await expire(store) == 1
     assert await expire(store) == 0
-    assert await store.messages.remembered(account.id, "key:1", "young") is not None
+    assert await store.messages.remembered(messages.account_id, "key:1", "young") is not None
     for message in (old, young):
-        assert await store.messages.read(account.id, message.id) is not None
+        assert await store.messages.read(messages.account_id, message.id) is not None
         assert await store.messages.mime(message.id) is not None
 
 
 async def test_sessions_go_when_they_are_not_renewed(store: Store, account: Account, clock: Clock) -> None:
-    """A session is kept until it expires, counted from its last renewal."""
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     old, young = [await store.sessions.begin(user, "192.0.2.1", "curl") for _ in range(2)]
     assert old is not None
     assert young is not None
@@ -296,8 +264,6 @@ async def test_sessions_go_when_they_are_not_renewed(store: Store, account: Acco
 
 
 async def test_unused_destinations_and_warmups_are_deleted(store: Store, clock: Clock) -> None:
-    """Mail to a million domains leaves no permanent row; a domain and an address in use keep theirs."""
-
     async def use(name: str) -> None:
         await store.pools.say([], {name: name})
         await store.warmups.keep([WarmupPace(name, "192.0.2.1", 0, clock.now, 1, clock.now, 1, clock.now)])
@@ -316,7 +282,6 @@ async def test_unused_destinations_and_warmups_are_deleted(store: Store, clock: 
 
 
 async def test_much_is_swept_in_slices(store: Store, messages: Messages, clock: Clock) -> None:
-    """One sweep never takes more than a slice; called again until it says 0, all is gone."""
     for number in range(25):
         await store.messages.accept(messages.new(key=f"key-{number}"))
     clock.now += DAY + SECOND

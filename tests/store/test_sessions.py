@@ -7,28 +7,21 @@ from appliance.model.dashboard import LoginSession
 from appliance.store import Store
 from appliance.store.sessions import REPLACED_COOKIE_GRACE, SESSION_LIFETIME, SESSION_MAXIMUM, SESSIONS_PER_USER
 from appliance.times import DAY
-from tests.store.samples import Clock
+from tests.store.samples import Clock, existing
 
 WHERE = ("192.0.2.1", "curl")
 
 
 @pytest.fixture
 async def user(store: Store, account: Account) -> User:
-    """The account's user."""
-    found = await store.accounts.user_by_email(account.email)
-    assert found is not None
-    return found
+    return existing(await store.accounts.user_by_email(account.email))
 
 
 async def begin(store: Store, user: User) -> LoginSession:
-    """A new session, which must be given."""
-    begun = await store.sessions.begin(user, *WHERE)
-    assert begun is not None
-    return begun
+    return existing(await store.sessions.begin(user, *WHERE))
 
 
 async def test_each_renewal_is_the_next_generation(store: Store, user: User, clock: Clock) -> None:
-    """A session goes on under the same id, for as long as it was at first, from where it was used last."""
     begun = await begin(store, user)
     clock.now += SESSION_LIFETIME - 1_000_000
     renewal = await store.sessions.renew(begun.id, 0, "192.0.2.2", "wget")
@@ -40,7 +33,6 @@ async def test_each_renewal_is_the_next_generation(store: Store, user: User, clo
 
 
 async def test_windows_that_renew_together_share_a_generation(store: Store, user: User, clock: Clock) -> None:
-    """For some seconds the generation before is answered with the current one, to the same browser alone."""
     begun = await begin(store, user)
     renewed = (await store.sessions.renew(begun.id, 0, *WHERE)).session
     clock.now += REPLACED_COOKIE_GRACE - 1_000_000
@@ -51,7 +43,6 @@ async def test_windows_that_renew_together_share_a_generation(store: Store, user
 
 
 async def test_the_generation_before_the_last_has_no_grace(store: Store, user: User) -> None:
-    """It was replaced twice, so the windows that were restored together have all had their turn."""
     begun = await begin(store, user)
     for generation in (0, 1):
         await store.sessions.renew(begun.id, generation, *WHERE)
@@ -59,7 +50,6 @@ async def test_the_generation_before_the_last_has_no_grace(store: Store, user: U
 
 
 async def test_an_old_generation_ends_the_session(store: Store, user: User, clock: Clock) -> None:
-    """A client with it has a copy; afterwards the newest generation is no good either."""
     begun, other = await begin(store, user), await begin(store, user)
     await store.sessions.renew(begun.id, 0, *WHERE)
     clock.now += REPLACED_COOKIE_GRACE
@@ -71,7 +61,6 @@ async def test_an_old_generation_ends_the_session(store: Store, user: User, cloc
 
 
 async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> None:
-    """A number that was never given renews nothing, and ends nothing."""
     begun = await begin(store, user)
     renewal = await store.sessions.renew(begun.id, 5, *WHERE)
     assert (renewal.session, renewal.reused) == (None, False)
@@ -79,7 +68,6 @@ async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> Non
 
 
 async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock) -> None:
-    """It is neither shown nor renewed, and makes no user, before it is deleted."""
     begun = await begin(store, user)
     assert await store.accounts.user_of_session(begun.id) == user
     clock.now += SESSION_LIFETIME
@@ -92,7 +80,6 @@ async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock
 async def test_a_session_ends_after_a_month_however_often_it_is_renewed(
     store: Store, user: User, clock: Clock, by_cookie: bool
 ) -> None:
-    """By its cookie or by its token: the expiry stays within SESSION_MAXIMUM of the login."""
     begun, days = await begin(store, user), SESSION_MAXIMUM // DAY
     for generation in range(days - 1):
         clock.now += DAY
@@ -110,7 +97,6 @@ async def test_a_session_ends_after_a_month_however_often_it_is_renewed(
 
 
 async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
-    """Another user's is as absent as one that never was."""
     begun = await begin(store, user)
     assert not await store.sessions.end(begun.id, "usr_other")
     assert await store.sessions.end(begun.id, user.id)
@@ -118,7 +104,6 @@ async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
 
 
 async def test_a_new_password_ends_them_all(store: Store, user: User) -> None:
-    """The password and the sessions go together."""
     for _ in range(3):
         await begin(store, user)
     await store.accounts.set_password(user.id, "another hash")
@@ -126,14 +111,12 @@ async def test_a_new_password_ends_them_all(store: Store, user: User) -> None:
 
 
 async def test_no_session_begins_under_an_old_password(store: Store, user: User) -> None:
-    """A login whose password was right when it was looked at, and is not any more, comes to nothing."""
     await store.accounts.set_password(user.id, "another hash")
     assert await store.sessions.begin(user, *WHERE) is None
     assert await store.sessions.of(user.id) == []
 
 
 async def test_the_one_renewed_longest_ago_makes_room(store: Store, user: User) -> None:
-    """A user has a hundred sessions at most."""
     begun = [await begin(store, user) for _ in range(SESSIONS_PER_USER)]
     await store.sessions.renew(begun[0].id, 0, *WHERE)
     newest = await begin(store, user)

@@ -19,7 +19,6 @@ DELIVERED, BOUNCED, FAILED, DEFERRED = (
 
 
 def totals(numbers: AccountStatistics) -> dict[str, int]:
-    """All hours together."""
     found: dict[str, int] = {}
     for (_, kind), count in numbers.by_hour.items():
         found[kind] = found.get(kind, 0) + count
@@ -27,35 +26,30 @@ def totals(numbers: AccountStatistics) -> dict[str, int]:
 
 
 async def send(store: Store, messages: Messages, clock: Clock, *results: RecipientStatus, test: bool = False) -> None:
-    """A message with a recipient for each result."""
     await store.messages.accept(messages.new(*[f"r{n}@example.net" for n in range(len(results))], test=test))
     await record(store, clock, results)
 
 
-async def test_nothing_is_counted_twice_or_left_out(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """However the counting and the sending take turns, the numbers are those of what was sent."""
+async def test_everything_is_counted_once(store: Store, messages: Messages, clock: Clock) -> None:
     counting = replace(store.statistics, rows_counted=2)
     sent = 0
     for _ in range(6):
         await send(store, messages, clock, DELIVERED, DELIVERED, BOUNCED, FAILED)
         sent += 4
         wanted = {"sent": sent, "delivered": sent // 2, "bounced": sent // 4, "failed": sent // 4}
-        assert totals(await store.statistics.of(account.id, 0)) == wanted
+        assert totals(await store.statistics.of(messages.account_id, 0)) == wanted
         clock.now += 25 * SECOND
         await counting.count()
-        assert totals(await store.statistics.of(account.id, 0)) == wanted
+        assert totals(await store.statistics.of(messages.account_id, 0)) == wanted
     clock.now += HOUR
     while await counting.count():
         pass
-    numbers = await store.statistics.of(account.id, 0)
+    numbers = await store.statistics.of(messages.account_id, 0)
     assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
     assert sum(numbers.by_bucket.values()) == 12
 
 
 async def test_refusals_are_counted_by_class(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """Bounced and failed recipients, before and after they were added up; those without a class in none."""
     refused = [(BOUNCED, each) for each in BounceClass] + [(FAILED, BounceClass.TEMPORARY), (FAILED, None)]
     for _ in range(2):
         await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(refused) + 1)]))
@@ -80,10 +74,7 @@ async def test_refusals_are_counted_by_class(store: Store, messages: Messages, a
         await store.statistics.count()
 
 
-async def test_what_was_not_tried_is_told_apart(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """A suppressed recipient has not bounced and a cancelled one not failed, before and after they were added up."""
+async def test_untried_mail_is_told_apart(store: Store, messages: Messages, clock: Clock) -> None:
     reasons = [(BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED), (FAILED, None)]
     for _ in range(2):
         await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(reasons))]))
@@ -95,20 +86,17 @@ async def test_what_was_not_tried_is_told_apart(
         await store.queue.record(results)
         clock.now += 61 * SECOND
     for _ in range(2):
-        told = totals(await store.statistics.of(account.id, 0))
+        told = totals(await store.statistics.of(messages.account_id, 0))
         assert told == {"sent": 6, "suppressed": 2, "cancelled": 2, "failed": 2}
         await store.statistics.count()
 
 
 def test_every_class_has_a_number_of_its_own() -> None:
-    """They are stored, so no class may change its number, and 0 stays for none."""
     assert list(CLASS_BUCKETS) == list(BounceClass)
     assert [*CLASS_BUCKETS.values(), UNTRIED_BUCKET] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-async def test_what_may_still_be_written_is_not_counted_yet(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_what_may_still_be_written_is_not_counted_yet(store: Store, messages: Messages, clock: Clock) -> None:
     """A row whose id is older than the last one counted must not be passed over: the youngest are left for later."""
     await send(store, messages, clock, DELIVERED)
     assert not await store.statistics.count()
@@ -120,20 +108,16 @@ async def test_what_may_still_be_written_is_not_counted_yet(
     assert rows == [("delivered",), ("sent",)]
 
 
-async def test_tests_and_deferrals_are_not_counted(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Neither before nor after they were added up."""
+async def test_tests_and_deferrals_are_not_counted(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED, BOUNCED, test=True)
     await send(store, messages, clock, DEFERRED)
     for _ in range(2):
-        assert totals(await store.statistics.of(account.id, 0)) == {"sent": 1}
+        assert totals(await store.statistics.of(messages.account_id, 0)) == {"sent": 1}
         clock.now += 61 * SECOND
         await store.statistics.count()
 
 
 async def test_hours_are_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """A result belongs to the hour it came in, and what lies before the time asked for is left out."""
     first = clock.now // HOUR
     await store.messages.accept(messages.new("a@example.net"))
     clock.now += HOUR
@@ -151,15 +135,11 @@ COUNTED = """INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipien
 
 
 async def sent_at(store: Store, account: Account, counts: dict[int, int]) -> None:
-    """So many recipients were sent to in these hours."""
     for hour, recipients in counts.items():
         await store.engine.change(COUNTED, {"account_id": account.id, "hour": hour, "recipients": recipients})
 
 
-async def test_earlier_hours_are_added_up_by_day(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """So that little is read however long the time is; what is not counted yet, too."""
+async def test_old_hours_are_added_up_by_day(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     midnight = clock.now // DAY * 24
     await store.messages.accept(messages.new("a@example.net"))
     await sent_at(
@@ -173,10 +153,7 @@ async def test_earlier_hours_are_added_up_by_day(
     assert found == by_day | {(midnight, "sent"): 25}
 
 
-async def test_the_period_before_has_the_same_length(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """To the same hour of its last day: what comes later of that day is in neither period. Counted yet or not."""
+async def test_the_period_before_is_as_long(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     midnight = clock.now // DAY * 24
     await store.messages.accept(messages.new("a@example.net"))
     clock.now += DAY
@@ -192,7 +169,6 @@ async def test_the_period_before_has_the_same_length(
 async def test_a_period_of_which_not_all_is_kept_is_not_compared(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Until the counts reach back so far: an earlier version may have deleted them."""
     began = clock.now
 
     async def known(days: int) -> bool:
@@ -208,7 +184,6 @@ async def test_a_period_of_which_not_all_is_kept_is_not_compared(
 
 
 async def test_a_delivery_is_timed_to_a_tenth(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """The bucket of a delivery stands for a time close to the real one, before and after it was added up."""
     await store.messages.accept(messages.new("a@example.net"))
     clock.now += 90 * SECOND
     await record(store, clock, [DELIVERED])
@@ -221,7 +196,6 @@ async def test_a_delivery_is_timed_to_a_tenth(store: Store, messages: Messages, 
 
 
 async def test_accounts_are_counted_apart(store: Store, messages: Messages, clock: Clock, account: Account) -> None:
-    """Another account's mail changes no number of this one."""
     other = await store.accounts.create("other", "other@example.org", "hash", credit=None)
     await send(store, Messages(messages.env, other.id), clock, DELIVERED)
     for _ in range(2):
@@ -231,22 +205,16 @@ async def test_accounts_are_counted_apart(store: Store, messages: Messages, cloc
         await store.statistics.count()
 
 
-async def test_a_clock_that_went_back_counts_nothing_twice(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Counting stands still until the time it had reached comes again."""
+async def test_a_clock_that_went_back_counts_nothing_twice(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED)
     clock.now += 61 * SECOND
     await store.statistics.count()
     clock.now -= 50 * SECOND
     assert not await store.statistics.count()
-    assert totals(await store.statistics.of(account.id, 0)) == {"sent": 1, "delivered": 1}
+    assert totals(await store.statistics.of(messages.account_id, 0)) == {"sent": 1, "delivered": 1}
 
 
-async def test_a_server_at_rest_writes_nothing(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Without anything new there is no commit, however often statistics are counted."""
+async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED)
     clock.now += 61 * SECOND
     await store.statistics.count()
@@ -267,7 +235,6 @@ LATE = "UPDATE recipients SET late_bounce = :text WHERE id = :id"
 
 
 async def later(store: Store, clock: Clock, recipient: DueRecipient, kind: str, late: str | None = None) -> None:
-    """Something came back of a recipient that was delivered to."""
     now = clock()
     row = {
         "id": store.statistics.env.identifier("evt"),
@@ -284,13 +251,7 @@ async def later(store: Store, clock: Clock, recipient: DueRecipient, kind: str, 
         await store.engine.change(LATE, {"text": text, "id": recipient.id})
 
 
-async def test_feedback_is_counted_by_class_and_provider(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Bounces, late bounces and complaints by day, class and known provider, the same before and after the counting.
-
-    Deliveries are counted for the rate of complaints; tests are not.
-    """
+async def test_feedback_is_counted_by_class_and_provider(store: Store, messages: Messages, clock: Clock) -> None:
     for domain, pool in (("gmail.test", "google"), ("own.test", "mx.own.test"), ("six.test", "2001:db8::1")):
         await store.engine.change(DESTINATION, {"domain": domain, "pool": pool})
     today = clock.now // DAY
@@ -320,8 +281,8 @@ async def test_feedback_is_counted_by_class_and_provider(
         (today, "complained", "", "google"): 1,
     }
     for _ in range(2):
-        assert await store.statistics.feedback(account.id, 0) == expected
-        assert await store.statistics.feedback(account.id, (today + 1) * DAY) == {}
+        assert await store.statistics.feedback(messages.account_id, 0) == expected
+        assert await store.statistics.feedback(messages.account_id, (today + 1) * DAY) == {}
         assert await store.statistics.feedback("acc_other", 0) == {}
         clock.now += 61 * SECOND
         await store.statistics.count()
@@ -329,18 +290,15 @@ async def test_feedback_is_counted_by_class_and_provider(
     assert rows == [(len(expected),)]
 
 
-async def test_counts_of_feedback_are_kept_for_ninety_days(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """Then retention deletes them."""
+async def test_counts_of_feedback_are_kept_for_ninety_days(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED, BOUNCED)
     clock.now += 61 * SECOND
     await store.statistics.count()
-    before = await store.statistics.feedback(account.id, 0)
+    before = await store.statistics.feedback(messages.account_id, 0)
     assert sum(before.values()) == 2
     clock.now += 90 * DAY
     await expire(store)
-    assert await store.statistics.feedback(account.id, 0) == before
+    assert await store.statistics.feedback(messages.account_id, 0) == before
     clock.now += DAY
     await expire(store)
-    assert await store.statistics.feedback(account.id, 0) == {}
+    assert await store.statistics.feedback(messages.account_id, 0) == {}

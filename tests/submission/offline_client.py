@@ -11,9 +11,18 @@ from appliance.message.addresses import Address
 from appliance.message.limits import RECIPIENTS
 from appliance.model.accounts import Caller, CredentialKind
 from appliance.store.access import sha256
-from appliance.submission.actions import Action, Backend, FindCaller, FindRecipient, Logins, PlainAction, Submit
 from appliance.submission.commands import Login, parse_address
-from appliance.submission.content import any_recipient, caller_sender
+from appliance.submission.content import (
+    Action,
+    Backend,
+    FindCaller,
+    FindRecipient,
+    Logins,
+    PlainAction,
+    Submit,
+    any_recipient,
+    caller_sender,
+)
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 
@@ -34,20 +43,16 @@ class FakeBackend:
     asked: list[str] = field(default_factory=list)
 
     def known_caller(self, login: Login) -> Caller | None:
-        """The same, without asking the store."""
         return self.caller(login) if self.is_known else None
 
     def caller(self, login: Login) -> Caller | None:
-        """The account of the one credential."""
         return CALLER if self.logins.get(login.username) == login.password_sha256 else None
 
     def admit(self, caller: Caller) -> bool:
-        """Whether its credential may have one more connection."""
         self.asked.append("admit")
         return self.has_place
 
     def check(self, caller: Caller) -> None:
-        """Refuse, if there is a refusal."""
         self.asked.append("check")
         if self.refusal is not None:
             raise self.refusal
@@ -55,8 +60,6 @@ class FakeBackend:
 
 @dataclass
 class Talk:
-    """A protocol, and what a client says to it."""
-
     protocol: SmtpProtocol
     backend: FakeBackend
     budget: MemoryBudget
@@ -65,7 +68,6 @@ class Talk:
     finds: bool = True  # callers at once; else the test does
 
     def send(self, data: bytes) -> list[bytes]:
-        """Bytes in; the replies, one by one, each with all its lines."""
         self.action = self.protocol.receive(data)
         while isinstance(self.action, FindRecipient | FindCaller) or self.action is PlainAction.YIELD:
             following: Action | None = None
@@ -82,12 +84,10 @@ class Talk:
         return self.replies()
 
     def say(self, line: bytes) -> bytes:
-        """One line in, one reply out."""
         (reply,) = self.send(line + b"\r\n")
         return reply
 
     def replies(self) -> list[bytes]:
-        """What is to be written."""
         found, written = [], b"".join(self.protocol.out)
         self.protocol.out.clear()
         reply = b""
@@ -101,7 +101,6 @@ class Talk:
         return found
 
     def submitted(self) -> Submit:
-        """The message that is to be stored."""
         assert isinstance(self.action, Submit)
         return self.action
 
@@ -114,17 +113,14 @@ def _parse(work: FindRecipient) -> Address | Rejected:
 
 
 async def _unused(*_: object) -> Any:
-    """What only the driver of a protocol asks."""
     raise AssertionError
 
 
 def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
-    """What AUTH PLAIN is given."""
     return base64.b64encode(f"\0{username}\0{password}".encode())
 
 
 def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = MEMORY) -> Talk:
-    """A session that was greeted."""
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
     logins = Logins(backend.known_caller, backend.admit, _unused, _unused, plaintext=plaintext_login)
     check = partial(caller_sender, backend.check)
@@ -136,7 +132,6 @@ def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = ME
 
 
 def logged_in(memory: int = MEMORY) -> Talk:
-    """One that may send."""
     made = talk(memory=memory)
     assert made.say(b"EHLO client.example.com").startswith(b"250-mail.example.com\r\n")
     assert made.say(b"AUTH PLAIN " + credential()) == b"235 2.7.0 Authentication successful\r\n"
@@ -144,7 +139,6 @@ def logged_in(memory: int = MEMORY) -> Talk:
 
 
 def ready(memory: int = MEMORY) -> Talk:
-    """One that has a sender and a recipient."""
     made = logged_in(memory)
     assert made.say(b"MAIL FROM:<a@example.com>") == b"250 2.1.0 Sender OK\r\n"
     assert made.say(b"RCPT TO:<ada@example.net>") == b"250 2.1.5 Recipient OK\r\n"

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.message.submitted import read
-from appliance.submission.actions import Phase
-from appliance.submission.content import ChunkedContent, DataContent
+from appliance.submission.content import ChunkedContent, DataContent, Phase
 from tests.submission.offline_client import MESSAGE, logged_in, ready
 
 PIECES = st.lists(st.sampled_from([b"\r", b"\n", b".", b"\r\n", b"\r\n.", b"..", b"x", b"Hello", b"\0"]), max_size=30)
@@ -32,13 +31,11 @@ def test_the_end_is_found_in_any_pieces(parts: list[bytes], sizes: list[int]) ->
 
 
 def test_an_empty_message() -> None:
-    """The end may come first."""
     assert received(DataContent(), b".\r\nNOOP\r\n", []) == (b"", b"NOOP\r\n")
 
 
 @given(PIECES, st.lists(st.integers(1, 5), max_size=60))
 def test_what_is_thrown_away_ends_at_the_same_place(parts: list[bytes], sizes: list[int]) -> None:
-    """A message that is not kept is read to its end, and no further."""
     wire = b"".join(parts).replace(b"\r\n.\r\n", b"") + b"\r\n.\r\nQUIT\r\n"
     thrown = DataContent()
     thrown.discard(b"552 5.3.4 Too large\r\n")
@@ -49,7 +46,6 @@ def test_what_is_thrown_away_ends_at_the_same_place(parts: list[bytes], sizes: l
 
 
 def test_a_last_chunk_without_a_line_end_gets_one() -> None:
-    """Every message ends with CRLF."""
     chunks = ChunkedContent()
     chunks.expect(3, last=True)
     assert chunks.receive(b"abcd") == b"d"
@@ -74,7 +70,6 @@ def test_data_is_unstuffed_and_handed_over() -> None:
 
 @pytest.mark.parametrize("code", list(Code))
 def test_a_refused_message(code: Code) -> None:
-    """Every code has its reply, with the sentence and nothing of its cause."""
     made = ready()
     made.say(b"DATA")
     made.send(MESSAGE + b".\r\n")
@@ -117,7 +112,6 @@ LARGEST = 10 * 1024 * 1024
 
 @pytest.mark.parametrize("stuffed", [False, True])
 def test_ten_mebibytes_come_whole(stuffed: bool) -> None:
-    """A message of the greatest size is handed over, stuffed or not."""
     line = b".\r\n" if stuffed else b"x" * 62 + b"\r\n"
     body = line * (LARGEST // len(line) - 1)
     body += b"y" * (LARGEST - len(body) - 2) + b"\r\n"
@@ -131,7 +125,6 @@ def test_ten_mebibytes_come_whole(stuffed: bool) -> None:
 
 
 def test_endless_data_takes_no_memory() -> None:
-    """A line of 100 MiB without an end is read to its end and kept nowhere."""
     made = ready()
     made.say(b"DATA")
     for _ in range(1_600):
@@ -145,7 +138,6 @@ def test_endless_data_takes_no_memory() -> None:
 
 
 def test_messages_share_their_memory() -> None:
-    """A message that finds no memory is refused for now, and each gives back what it took."""
     made = ready(memory=1_000_000)
     assert made.budget.try_take("acc_2", 900_000)
     for _ in range(2):
@@ -173,7 +165,6 @@ def test_a_message_that_is_being_stored_keeps_its_memory() -> None:
 
 
 def test_a_message_sent_before_it_was_asked_for() -> None:
-    """When DATA is refused, what follows it at once is not read as commands."""
     made = logged_in()
     replies = made.send(b"DATA\r\nSubject: x\r\n\r\nQUIT\r\n.\r\n")
     assert [reply[:9] for reply in replies] == [b"503 5.5.1", b"421 4.7.0"]
@@ -184,7 +175,6 @@ def test_a_message_sent_before_it_was_asked_for() -> None:
 
 
 def test_chunks_make_a_message() -> None:
-    """Dots need no stuffing there, and an empty last chunk ends it."""
     made = ready()
     assert made.send(b"BDAT 9\r\nA: b\r\n\r\n.") == [b"250 2.0.0 Chunk accepted\r\n"]
     assert made.send(b"BDAT 2\r\n\r\n") == [b"250 2.0.0 Chunk accepted\r\n"]
@@ -208,12 +198,8 @@ def test_large_chunks_are_no_idle_commands() -> None:
 
 
 def test_a_refused_chunk_is_still_read_as_one() -> None:
-    """What a chunk holds is never taken for commands."""
     made = logged_in()
-    assert made.send(b"BDAT 6 LAST\r\nQUIT\r\nNOOP\r\n") == [
-        b"503 5.5.1 Send MAIL first\r\n",
-        b"250 2.0.0 OK\r\n",
-    ]
+    assert made.send(b"BDAT 6 LAST\r\nQUIT\r\nNOOP\r\n") == [b"503 5.5.1 Send MAIL first\r\n", b"250 2.0.0 OK\r\n"]
 
 
 @pytest.mark.parametrize(
@@ -221,14 +207,12 @@ def test_a_refused_chunk_is_still_read_as_one() -> None:
     [(b"BDAT", b"501 5.5.4 "), (b"BDAT x", b"501 5.5.4 "), (b"BDAT -1", b"501 "), (b"BDAT 99999999999", b"552 5.3.4 ")],
 )
 def test_a_chunk_of_no_known_length_ends_the_session(line: bytes, reply: bytes) -> None:
-    """Where the next command begins could not be known."""
     made = ready()
     assert made.say(line).startswith(reply)
     assert made.protocol.phase is Phase.OVER
 
 
 def test_chunks_beyond_the_limit() -> None:
-    """Many small ones are no way around it."""
     made = ready()
     for number in range(11):
         (reply,) = made.send(b"BDAT 1048576\r\n" + (b"x" * 62 + b"\r\n") * 16_384)

@@ -5,6 +5,8 @@ import errno
 import inspect
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -12,8 +14,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from appliance.submission.compat import open_loop
-from appliance.submission.loop import CALLBACKS_PER_TURN, Poller, attach, prepare, run_coroutine
+from appliance.submission.loop import CALLBACKS_PER_TURN, Poller, attach, open_loop, prepare, run_coroutine
 
 
 async def test_callbacks_do_not_take_a_turn_each() -> None:
@@ -43,7 +44,6 @@ async def test_callbacks_do_not_take_a_turn_each() -> None:
 
 
 async def test_timers_still_run() -> None:
-    """A callback for later comes when it is due, whatever else goes on."""
     done = trio.Event()
     async with open_loop() as loop:
         prepare(loop)
@@ -53,8 +53,6 @@ async def test_timers_still_run() -> None:
 
 
 async def test_an_error_in_a_callback_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A bug is for the log; a connection that broke is not logged."""
-
     def fail(error: Exception) -> None:
         raise error
 
@@ -71,20 +69,15 @@ async def test_an_error_in_a_callback_ends_nothing(caplog: pytest.LogCaptureFixt
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what it gets."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a client."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """It has said something."""
         self.transport.write(data)
 
 
 async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
-    """A transport has its socket watched by `_add_reader`, once for all its reads, until it is closed."""
     watched: list[int] = []
     async with open_loop() as loop:
         assert list(inspect.signature(loop._main_loop_one).parameters) == ["no_wait"]
@@ -114,7 +107,6 @@ async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[tuple[asyncio.Transport, trio.socket.SocketType]]:
-    """The transport of an echo that has begun to read, and its client."""
     async with open_loop() as loop:
         prepare(loop)
         ours, theirs = socket.socketpair()
@@ -127,7 +119,6 @@ async def echoing() -> AsyncIterator[tuple[asyncio.Transport, trio.socket.Socket
 
 
 async def test_what_a_read_leaves_is_read_next() -> None:
-    """A protocol that is given less than there is gets the rest without anything new from the client."""
     async with echoing() as (transport, client):
         transport.max_size = 3  # type: ignore[attr-defined]
         await client.send(b"0123456789")
@@ -139,7 +130,6 @@ async def test_what_a_read_leaves_is_read_next() -> None:
 
 
 async def test_a_transport_that_is_paused_reads_nothing() -> None:
-    """Until it is resumed; what came meanwhile is not lost."""
     async with echoing() as (transport, client):
         transport.pause_reading()
         await client.send(b"hello")
@@ -152,7 +142,6 @@ async def test_a_transport_that_is_paused_reads_nothing() -> None:
 
 
 async def test_a_client_that_reads_late_gets_everything() -> None:
-    """More than the socket's buffer holds is sent once there is room."""
     content = b"x" * 4_000_000
     async with echoing() as (transport, client):
         transport.write(content)
@@ -181,7 +170,6 @@ async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.Mon
 
 
 async def test_a_coroutine_of_asyncio_runs_in_a_trio_task() -> None:
-    """It gets the results and the errors of the futures it waits for, one after the other."""
     async with open_loop() as loop:
         prepare(loop)
 
@@ -217,3 +205,38 @@ async def test_cancelling_the_trio_task_cancels_the_coroutine() -> None:
             await run_coroutine(wait())
         assert scope.cancelled_caught
         assert (future.cancelled(), cleaned_up) == (True, True)
+
+
+# On 3.11 to 3.13 this makes asyncio look like that of 3.14; there it changes nothing.
+LIKE_3_14 = """
+import asyncio, asyncio.events
+if hasattr(asyncio.events, "BaseDefaultEventLoopPolicy"):
+    asyncio.events._BaseDefaultEventLoopPolicy = asyncio.events.BaseDefaultEventLoopPolicy
+    del asyncio.events.BaseDefaultEventLoopPolicy
+    asyncio.__dict__.pop("AbstractChildWatcher", None)
+"""
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LIKE_3_14 + code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_trio_asyncio_needs_the_removed_names() -> None:
+    """When this fails, trio-asyncio supports Python 3.14 by itself: delete `_removed_names`."""
+    assert "AttributeError" in run_python("import trio_asyncio").stderr
+
+
+def test_the_loop_opens_and_asyncio_is_left_as_it_was() -> None:
+    run = run_python("""
+import trio
+from appliance.submission.loop import open_loop
+assert not hasattr(asyncio.events, "BaseDefaultEventLoopPolicy")
+assert not hasattr(asyncio, "AbstractChildWatcher")
+async def main():
+    async with open_loop():
+        print("opened")
+trio.run(main)
+""")
+    assert (run.stdout, run.stderr) == ("opened\n", "")

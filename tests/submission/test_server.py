@@ -3,26 +3,39 @@
 import asyncio
 import gc
 import ssl
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import aiosmtpd
 import pytest
 import trio
+import trustme
+from aiosmtpd.smtp import SMTP
+from cryptography.hazmat.primitives import serialization
 
 from appliance.concurrency.fair_share import Workers
 from appliance.config import load
+from appliance.config.load import parse
+from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.intake.limits import RequestRate
+from appliance.intake.accept import IntakeServices
+from appliance.intake.limits import Credentials, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.intake.services import Credentials, IntakeServices
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
 from appliance.store import open_store
 from appliance.submission import protocol, server
+from appliance.submission.connection import SmtpSession
+from appliance.submission.server import load_certificate
+from appliance.tls.certificate import CERTIFICATE_CHECK_INTERVAL, Certificate
+from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.self_signed import generate
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 
@@ -40,8 +53,6 @@ allow_plaintext_auth = true
 
 @dataclass
 class FailingIntake:
-    """An intake that raises, or keeps clients waiting."""
-
     error: BaseException | None = None
     held: trio.Event | None = None
     taken: list[bytes] = field(default_factory=list)
@@ -61,7 +72,6 @@ class FailingIntake:
         secure: bool,
         dsn: Mapping[str, DsnRequest] | None,
     ) -> Any:
-        """Take a message, or not."""
         if self.held is not None:
             await self.held.wait()
         if self.error is not None:
@@ -74,8 +84,6 @@ class FailingIntake:
 
 @dataclass
 class Served:
-    """A running submission server."""
-
     port: int
     account: Provisioned
     intake: FailingIntake
@@ -83,7 +91,6 @@ class Served:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator["Client"]:
-        """A client that was greeted and has logged in."""
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             client = Client(stream)
             assert (await client.reply()).startswith(b"220 ")
@@ -95,13 +102,10 @@ class Served:
 
 @dataclass
 class Client:
-    """Lines out, replies in."""
-
     stream: trio.SocketStream
     unread: bytes = b""
 
     async def reply(self) -> bytes:
-        """The next reply's last line; b"" at the end."""
         with trio.fail_after(10):
             while True:
                 line, end, rest = self.unread.partition(b"\r\n")
@@ -116,12 +120,10 @@ class Client:
                     return line
 
     async def say(self, line: bytes) -> bytes:
-        """One line and its reply."""
         await self.stream.send_all(line + b"\r\n")
         return await self.reply()
 
     async def transact(self) -> bytes:
-        """One message."""
         await self.say(b"MAIL FROM:<a@example.com>")
         await self.say(b"RCPT TO:<b@example.net>")
         await self.say(b"DATA")
@@ -130,7 +132,6 @@ class Client:
 
 @asynccontextmanager
 async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
-    """A server with an intake of ours."""
     env, intake, stopping = Environment(), FailingIntake(), trio.Event()
     settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
     async with open_store(tmp_path, env, inline=True) as store, trio.open_nursery() as nursery:
@@ -160,8 +161,6 @@ async def test_an_error_of_ours_is_a_451_without_its_text(tmp_path: Path, caplog
 
 
 async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others do not notice."""
-
     def broken(self: protocol.SmtpProtocol, argument: str) -> None:
         raise RuntimeError("secret insides")
 
@@ -174,7 +173,6 @@ async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypat
 
 
 async def test_an_error_in_asyncio_ends_nothing(tmp_path: Path) -> None:
-    """A callback that raises on the loop is logged; trio-asyncio by itself would end the process."""
     async with served(tmp_path) as made, made.connected() as client:
         (loop,) = _loops()
         loop.call_soon(_fail)
@@ -187,7 +185,6 @@ def _fail() -> None:
 
 
 def _loops() -> list[asyncio.AbstractEventLoop]:
-    """The loops that run in this process."""
     found = [each for each in gc.get_objects() if isinstance(each, asyncio.SelectorEventLoop)]
     return [each for each in found if each.is_running()]
 
@@ -220,7 +217,6 @@ async def test_a_client_that_goes_away_stops_no_commit(tmp_path: Path) -> None:
 
 
 async def test_reading_ahead_is_bounded(tmp_path: Path) -> None:
-    """While a message is being stored, no more than a little of what follows is taken in."""
     async with served(tmp_path) as made:
         made.intake.held = trio.Event()
         async with made.connected() as client:
@@ -309,3 +305,119 @@ async def test_plain_text_behind_starttls_is_never_a_command(tmp_path: Path, jun
             while await stream.receive_some(65_536):
                 pass
         assert made.intake.taken == []
+
+
+CALLBACKS = {name for name in dir(asyncio.Protocol) if not name.startswith("_")}
+
+
+def test_every_callback_of_asyncio_is_overridden() -> None:
+    assert {*CALLBACKS} == {
+        "connection_lost",
+        "connection_made",
+        "data_received",
+        "eof_received",
+        "pause_writing",
+        "resume_writing",
+    }
+    assert set(vars(SmtpSession)) >= CALLBACKS
+    assert not issubclass(SMTP, asyncio.BufferedProtocol)
+
+
+async def test_no_name_of_a_session_means_something_to_aiosmtpd(tmp_path: Path) -> None:
+    async with served(tmp_path) as made, made.connected():
+        sessions = [each for each in gc.get_objects() if isinstance(each, SmtpSession)]  # of earlier tests, too
+        assert sessions
+        for session in sessions:
+            ours = {name for name in (*vars(SmtpSession), *vars(session)) if not name.startswith("__")}
+            assert ours & set(dir(SMTP)) == CALLBACKS
+            SMTP.__del__(session)  # type: ignore[no-untyped-call]  # finds nothing of what its __init__ would set up
+
+
+async def test_no_code_of_aiosmtpd_runs(tmp_path: Path) -> None:
+    ran: set[str] = set()
+    package = str(Path(aiosmtpd.__file__).parent)
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            ran.add(frame.f_code.co_name)
+
+    async with served(tmp_path) as made:
+        sys.setprofile(note)
+        try:
+            async with made.connected() as client:
+                assert await client.transact() == b"250 2.0.0 queued as msg_1"
+                assert (await client.say(b"QUIT")).startswith(b"221 ")
+                assert await client.reply() == b""
+        finally:
+            sys.setprofile(None)
+    assert ran <= {"__del__"}
+
+
+def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> Config:
+    text = f'[server]\nhostname = "{hostname}"\ndata_dir = "{directory}"\n[smtp]\n{smtp}'
+    return parse(text, directory / "config.toml")
+
+
+def named(directory: Path, chain: bytes, key: bytes) -> Config:
+    (directory / "chain.pem").write_bytes(chain)
+    (directory / "key.pem").write_bytes(key)
+    return settings(directory, f'tls_cert = "{directory}/chain.pem"\ntls_key = "{directory}/key.pem"\n')
+
+
+def issued() -> tuple[bytes, bytes]:
+    made = trustme.CA().issue_cert("mail.example.com")
+    return b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
+
+
+def encrypted(key: bytes) -> bytes:
+    loaded = serialization.load_pem_private_key(key, None)
+    return loaded.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+
+
+def test_one_is_made_for_each_host_name(tmp_path: Path) -> None:
+    """The generated one stays as long as the host is called so, and is made anew when it is damaged."""
+    load_certificate(settings(tmp_path))
+    first = (tmp_path / CERTIFICATE).read_bytes()
+    load_certificate(settings(tmp_path))
+    assert (tmp_path / CERTIFICATE).read_bytes() == first
+    load_certificate(settings(tmp_path, hostname="other.example.com"))
+    second = (tmp_path / CERTIFICATE).read_bytes()
+    assert second != first
+    (tmp_path / CERTIFICATE).write_bytes(second[:100])
+    load_certificate(settings(tmp_path, hostname="other.example.com"))
+    assert len((tmp_path / CERTIFICATE).read_bytes()) > 100
+
+
+@pytest.mark.parametrize("fault", ["nonsense", "another's key", "an encrypted key"])
+def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) -> None:
+    chain, key = issued()
+    wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
+    with pytest.raises(ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
+        load_certificate(named(tmp_path, chain, wrong))
+
+
+async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    generate(chain, key, "mail.example.com")
+    certificate = Certificate(chain, key)
+    seen: list[ssl.SSLContext] = [certificate.context]
+
+    async def look() -> ssl.SSLContext:
+        await trio.sleep(CERTIFICATE_CHECK_INTERVAL * 1.5)
+        return certificate.context
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(certificate.watch)
+        assert await look() is seen[0]
+        kept = key.read_bytes()
+        key.unlink()
+        assert await look() is seen[0]
+        key.write_bytes(b"not a key")
+        assert await look() is seen[0]
+        key.write_bytes(kept)
+        assert (await look()) is not seen[0]
+        nursery.cancel_scope.cancel()

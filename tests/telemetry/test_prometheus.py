@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.store import Store, open_store
-from appliance.store.faults import busy
+from appliance.store.engine import busy
 from appliance.telemetry import prometheus
 from appliance.telemetry.metrics import LOOP_LAG
 from appliance.telemetry.prometheus import QUEUE_CACHED, Readings

@@ -65,9 +65,8 @@ from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
 from appliance.net.http import REQUEST_HEAD_BYTES
-from appliance.submission import commands, limits
-from appliance.submission.actions import FindCaller, FindRecipient, PlainAction, Submit
-from appliance.submission.content import DataContent
+from appliance.submission import commands
+from appliance.submission.content import DataContent, FindCaller, FindRecipient, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.web import hypercorn_parts as hypercorn
@@ -81,7 +80,7 @@ from tests.feedback.mutated_mail import GROWTH, LONGEST, MAILS, made, most_memor
 from tests.feedback.mutations import mutated
 from tests.inbound.test_listener import made as feedback_session
 from tests.message.samples import body as sample_body
-from tests.message.test_submitted_hostile import WHOLE
+from tests.message.test_submitted import WHOLE
 from tests.submission.offline_client import credential
 from tests.submission.offline_client import talk as submission_session
 from tests.web.test_fast_post import FIELDS, LINES, PLAIN
@@ -375,7 +374,7 @@ async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callab
             else:
                 protocol.resume()
             action = following or protocol.proceed()
-        if len(protocol.input.data) > limits.AUTH_LINE:
+        if len(protocol.input.data) > commands.AUTH_LINE:
             raise Wrong(f"{len(protocol.input.data)} octets are held that are no line")
     protocol.close()
     taken.replies = b"".join(protocol.out)

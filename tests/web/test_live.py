@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from appliance.errors import Refused
-from appliance.store.faults import busy
+from appliance.store.engine import busy
 from appliance.web.http1 import Peer
 from appliance.web.live import RECHECK_SECONDS, STREAM_SECONDS, STREAMS_PER_ACCOUNT, STREAMS_PER_NETWORK, LiveStreams
 

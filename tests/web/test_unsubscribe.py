@@ -10,7 +10,7 @@ import pytest
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.store import open_store
 from appliance.web import pages, unsubscribe
 from appliance.web.app import create_app

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import trio
 
 from appliance.environment import Environment
-from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.keys.secrets import WebhookSecrets
 from appliance.model.accounts import Role
 from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions

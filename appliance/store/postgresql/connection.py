@@ -4,6 +4,7 @@ Integers go as bigint and come back as int, whatever a sum is called there; text
 store: U+FFFD takes its place, so that it equals no other text.
 """
 
+import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
@@ -20,8 +21,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
-from appliance.store.engine import Bindings, Bulk, Row
-from appliance.store.postgresql.statements import statement, statement_over_many
+from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row
 
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
 STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer
@@ -30,9 +30,7 @@ FIRST_ANSWER = 3  # seconds for the first statement; it waits while the pool of 
 ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connection is lost, whatever TCP says of it
 LOCK_TIMEOUT = 5_000  # milliseconds, as below
 IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
-IDLE_SESSION = (
-    100  # milliseconds until PostgreSQL ends an idle session; a pooler must have read its last answer by then
-)
+IDLE_SESSION = 100  # milliseconds until PostgreSQL ends an idle session; the pooler reads its last answer by then
 POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds each, until such a session must have ended
 PREPARED = 500  # statements kept prepared on a connection
 
@@ -74,9 +72,64 @@ OLD_BEHIND_POOLER = "a pooler needs PostgreSQL 14 or later behind it: name Postg
 T = TypeVar("T")
 
 
+# ---- statements: hints for SQLite's planner go, and some of SQLite's functions have other names here
+
+_ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Bulk`
+
+# Every owner of a recipient that waits, from one to the next by the index that begins with them. As an array it is a
+# condition of that index, like one owner; as a join it could be hashed, and everything that waits be read.
+_OWNERS = """ARRAY(WITH RECURSIVE owners (owner) AS (
+    SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL AND w.owner > owners.owner)
+    FROM owners WHERE owners.owner IS NOT NULL
+) SELECT owner FROM owners WHERE owner IS NOT NULL)"""
+# Always true. Plans are made for no account in particular, so where one has nearly all that waits PostgreSQL would as
+# soon read everything by the other index; this is a condition that only the index of lanes has.
+_BY_LANE = r"\1.domain >= (SELECT '')"
+
+_WORDS = (
+    (re.compile(r"\bCROSS JOIN\b"), "JOIN"),
+    (re.compile(r"\bINDEXED BY \w+"), ""),
+    (re.compile(r"\bjson_group_array\("), "json_agg("),
+    (re.compile(r"\bjson_object\("), "json_build_object("),
+    (re.compile(r"\bjson_extract\(([\w.]+), '\$\.(\w+)'\)"), r"(CAST(\1 AS json)->>'\2')"),
+    (re.compile(r"\bjson_each\((:\w+)\) (\w+)"), r"json_array_elements_text(CAST(\1 AS json)) AS \2 (value)"),
+    (re.compile(r"\bgroup_concat\("), "string_agg("),
+    (re.compile(r"\binstr\("), "strpos("),
+    (re.compile(r"\bx''"), "''::bytea"),
+    (re.compile(rf"\b{IS_OWNED}\('(\w+)'\)"), r"\1.owner = current_setting('appliance.owner')"),
+    (re.compile(rf"\b{HAS_ANY_OWNER}\('(\w+)'\)"), rf"(\1.owner = ANY ({_OWNERS}) AND {_BY_LANE})"),
+)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
+
+
+@cache
+def statement(text: str) -> str:
+    """Return a statement of the verbs as psycopg takes it."""
+    return _PARAMETER.sub(r"%(\1)s", _plain(text))
+
+
+@cache
+def statement_over_many(many: Bulk) -> str:
+    """Return a statement over rows, which takes one array for each of their columns."""
+    names = [f"v{number}" for number in range(len(many.kinds))]
+    unused = iter(names)
+    row = VALUE.sub(lambda _: next(unused), many.row).strip()
+    columns = row[1:-1] if row.startswith("(") else row
+    arrays = ", ".join(f"%s::{_ARRAYS[kind]}" for kind in many.kinds)
+    values = f"SELECT {columns} FROM unnest({arrays}) AS given ({', '.join(names)})"
+    return _plain(re.sub(r"VALUES\s*$", "", many.before)) + values + _plain(many.after)
+
+
+def _plain(text: str) -> str:
+    text = text.replace("%", "%%")
+    for pattern, instead in _WORDS:
+        text = pattern.sub(instead, text)
+    return text
+
+
 # ---- values
-
-
 class _Text(StrBinaryDumper):
     def dump(self, obj: str) -> bytes:
         return _encoded(obj)
@@ -166,13 +219,8 @@ _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber
 
 
 # ---- a connection
-
-
 class PostgresConnection(psycopg.Connection[Row]):
-    """A connection that gives up when an answer does not come in time.
-
-    TCP alone does not notice that: a proxy between, or a peer whose disk hangs, keeps the connection alive.
-    """
+    """A connection that gives up when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
 
     patience = float("inf")  # seconds for one answer
     given_up = False  # set by another thread: no one waits for the answer any more
@@ -198,10 +246,7 @@ class PostgresConnection(psycopg.Connection[Row]):
 def connect(
     url: str, owner: str = "", statement_timeout: int = STATEMENT_TIMEOUT, *, name: str = DATABASE_CLIENT
 ) -> PostgresConnection:
-    """Open a connection that can write; `owner` is the run of a node whose rows are written and delivered there.
-
-    Raises psycopg.Error.
-    """
+    """Open a connection that can write, as the node run `owner`. Raises psycopg.Error."""
     settings: dict[str, Any] = _DEFAULTS | {"application_name": name} | conninfo_to_dict(url)
     values = _SETTINGS | {"statement_timeout": str(statement_timeout * 1000), "appliance.owner": owner}
     connection, backend = _open(settings, values)
@@ -261,12 +306,7 @@ def _hosts(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _check_pooler(connection: PostgresConnection, backend: int) -> None:
-    """Raise OperationalError unless the session behind this connection is its own; closes it.
-
-    PostgreSQL ends the session as soon as it is idle. A pooler by session then closes the connection as well. Any other
-    pooler runs the next statement in another session. Comparing two statements without that would prove nothing: an
-    idle pooler runs both in the same session.
-    """
+    """Raise unless the pooler pools by session: then the connection ends with its idle session in PostgreSQL."""
     with closing(connection):
         if connection.info.server_version < 14_00_00:
             raise psycopg.OperationalError(OLD_BEHIND_POOLER)
@@ -288,12 +328,10 @@ def _check_pooler(connection: PostgresConnection, backend: int) -> None:
 
 
 def command(connection: psycopg.Connection[Row], words: str) -> None:
-    """Run a command without values, in one message."""
     connection.execute(words.encode(), prepare=False)
 
 
 def run(connection: psycopg.Connection[Row], sql: str, values: Sequence[Any] = ()) -> list[Row]:
-    """The rows of a statement of PostgreSQL's own."""
     selected = connection.execute(sql, values, binary=True)
     return selected.fetchall() if selected.description is not None else []
 
@@ -322,12 +360,10 @@ def _locking(statement: Bulk) -> Bulk:
 
 
 class PostgresTx:
-    """The `Tx` of the verbs over a connection."""
-
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._cursor = connection.cursor(binary=True)
         self._found = PostgresRows(self._cursor)
-        self.wrote = False  # anything
+        self._changed = 0  # rows, by all statements
 
     def execute(self, sql: str, bindings: Bindings, /) -> PostgresRows:
         self._run(statement(sql), bindings)
@@ -335,6 +371,9 @@ class PostgresTx:
 
     def changes(self) -> int:
         return max(0, self._cursor.rowcount)
+
+    def total_changes(self) -> int:
+        return self._changed
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         if not values:
@@ -354,10 +393,9 @@ class PostgresTx:
         return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
-        """Lock the rows that a query finds, in its order."""
         self.many(_locking(statement), values)
 
     def _run(self, text: str, values: Bindings | Sequence[Any]) -> None:
         self._cursor.execute(text, values)
-        if not self.wrote and self._cursor.rowcount > 0:
-            self.wrote = not (self._cursor.statusmessage or "").startswith("SELECT")
+        if self._cursor.rowcount > 0 and not (self._cursor.statusmessage or "").startswith("SELECT"):
+            self._changed += self._cursor.rowcount

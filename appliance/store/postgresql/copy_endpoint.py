@@ -8,11 +8,9 @@ import psycopg
 from psycopg import errors
 
 from appliance.store.copying import NotCopied, Table, check_source
-from appliance.store.engine import Bindings, Row, Tx
-from appliance.store.faults import UNFINISHED_COPY, DatabaseRefused
-from appliance.store.postgresql.connection import DATABASE_CLIENT, PostgresTx, connect, run
+from appliance.store.engine import UNFINISHED_COPY, Bindings, DatabaseRefused, Row, Tx
+from appliance.store.postgresql.connection import DATABASE_CLIENT, PostgresTx, connect, run, statement
 from appliance.store.postgresql.migrate import check, has_table, migrate, newest_known, state
-from appliance.store.postgresql.statements import statement
 
 NAME = f"{DATABASE_CLIENT} copy"
 PATIENCE = 5.0  # seconds until the connections of a program that was killed must have ended
@@ -53,8 +51,6 @@ def _opened(url: str) -> Iterator["PostgresEndpoint"]:
 
 
 class PostgresEndpoint:
-    """A `CopyEndpoint`."""
-
     has_nul = False
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
@@ -65,7 +61,6 @@ class PostgresEndpoint:
             connection.execute(_UNHURRIED)
 
     def refuse_others(self) -> None:
-        """Raise NotCopied if an appliance is connected."""
         deadline = time.monotonic() + PATIENCE
         with _told(self.name):
             while run(self._connection, _OTHERS) != [(0,)]:
@@ -109,7 +104,6 @@ class PostgresEndpoint:
 
 @contextmanager
 def _told(name: str) -> Iterator[None]:
-    """PostgreSQL's errors become NotCopied."""
     try:
         yield
     except DatabaseRefused as refused:

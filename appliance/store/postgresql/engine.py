@@ -32,14 +32,14 @@ from appliance.store.engine import (
     T,
     Tx,
     Work,
+    changed,
     rows,
 )
-from appliance.store.postgresql import cancellations, nodes
-from appliance.store.postgresql.connection import LONG_STATEMENT_TIMEOUT, STATEMENT_TIMEOUT, connect
-from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migrate, newest_known, plan
+from appliance.store.postgresql import nodes
+from appliance.store.postgresql.connection import LONG_STATEMENT_TIMEOUT, STATEMENT_TIMEOUT, connect, run
+from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migrate, newest_known, plan, refusals
 from appliance.store.postgresql.nodes import BEAT, MOST_SKEW, WARN_SKEW, Membership, NodeIdentity
 from appliance.store.postgresql.partitions import TimePartitions, make_first
-from appliance.store.postgresql.refusals import refusals
 from appliance.store.postgresql.transactions import DATABASE_THREADS, Link, Readers, Writer
 from appliance.telemetry.log import get_logger
 
@@ -51,6 +51,18 @@ SCHEMA_PAUSE = 60.0  # seconds after a failed change of the schema until the nex
 
 _IS_READ_ONLY = "SELECT current_setting('transaction_read_only')"  # of a standby, too
 _VERSION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+# To cancel a message, a node asks the others that deliver it, by a row. Each answers in the transaction that cancels.
+_DELIVERING = """SELECT DISTINCT r.owner FROM recipients r JOIN nodes n ON n.owner = r.owner AND n.adopted_by IS NULL
+    WHERE r.message_id = %s AND r.next_attempt_at IS NOT NULL AND r.owner <> current_setting('appliance.owner')
+    ORDER BY 1"""
+_ASK = """INSERT INTO cancellations (id, owner, message_id, account_id, reason, asked_at)
+    VALUES (%s, %s, %s, %s, %s, %s)"""
+_ASKED = """SELECT id, message_id, account_id, reason FROM cancellations
+    WHERE owner = current_setting('appliance.owner') AND cancelled IS NULL ORDER BY asked_at LIMIT 100"""
+_ANSWER = """UPDATE cancellations SET cancelled = :cancelled, refusal = :refusal
+    WHERE id = :id AND cancelled IS NULL"""
+_ANSWERED = "SELECT count(*) FROM cancellations WHERE id = ANY(%s) AND cancelled IS NOT NULL"
+_WITHDRAW = "DELETE FROM cancellations WHERE id = ANY(%s) RETURNING cancelled, refusal"
 
 log = get_logger("store")
 
@@ -63,6 +75,12 @@ async def _try_to_open(link: Link) -> None:
 def _refuse_read_only(tx: Tx) -> None:
     if rows(tx, _IS_READ_ONLY, {}) != [("off",)]:
         raise errors.ReadOnlySqlTransaction("the database takes no writes")
+
+
+def _answer(request_id: str, tx: Tx, reply: CancelAnswer) -> None:
+    """Answer in the transaction that cancels; raise Refused if the request was withdrawn."""
+    if not changed(tx, _ANSWER, {"cancelled": reply.cancelled, "refusal": reply.refusal, "id": request_id}):
+        raise Refused(Code.NOT_FOUND, "the request to cancel was withdrawn")
 
 
 def _advance(link: Link) -> bool:
@@ -87,11 +105,7 @@ async def prepare(
     *,
     may_upgrade: bool = True,
 ) -> Membership | None:
-    """Bring the database to this version's schema, and join its nodes if this is one.
-
-    `home` is that of a node which has run before. Raises DatabaseRefused or NewerDatabase, with nothing written, nor
-    `identify` called.
-    """
+    """Bring the database to this version's schema and join as a node. Raises before anything is written."""
 
     def prepared() -> Membership | None:
         with closing(connect(url, statement_timeout=MIGRATION_TIMEOUT)) as connection:
@@ -259,28 +273,23 @@ class PostgresEngine(Engine):
 
     async def cancel_elsewhere(self, message_id: str, account_id: str | None, reason: str) -> list[CancelAnswer]:
         """Ask, and wait for the answers for CANCEL_TIMEOUT; Refused if one does not come."""
-        others = await self._asking.run(lambda connection: cancellations.owners(connection, message_id))
+        others = await self._ask(_DELIVERING, message_id)
         if not others:
             return []
-        asked = {secrets.token_hex(16): owner for owner in others}
-        ids, now = list(asked), time.time_ns() // 1_000
-
-        def ask(connection: psycopg.Connection[Row]) -> None:
-            for number, owner in asked.items():
-                cancellations.ask(connection, owner, CancelRequest(number, message_id, account_id, reason), now)
-
-        await self._asking.run(ask)
-        result: list[CancelAnswer] = []
+        ids, now = [secrets.token_hex(16) for _ in others], time.time_ns() // 1_000
+        answers: list[CancelAnswer] = []
         try:
+            for request_id, (owner,) in zip(ids, others, strict=True):
+                await self._ask(_ASK, request_id, owner, message_id, account_id, reason, now)
             with trio.move_on_after(CANCEL_TIMEOUT):
-                answered = partial(cancellations.answered, ids=ids)
-                while await self._asking.run(answered) < len(ids):  # noqa: ASYNC110 - by another process
+                while await self._ask(_ANSWERED, ids) != [(len(ids),)]:  # noqa: ASYNC110 - by another process
                     await trio.sleep(ANSWER_POLL)
         finally:
             with trio.CancelScope(shield=True), suppress(StorageUnavailable):
-                result = await self._asking.run(lambda connection: cancellations.withdraw(connection, ids))
-        if len(result) == len(ids):
-            return result
+                withdrawn = await self._ask(_WITHDRAW, ids)
+                answers = [CancelAnswer(*row) for row in withdrawn if row[0] is not None]
+        if len(answers) == len(ids):
+            return answers
         text = "The node that delivers this message does not answer. Retry in some seconds."
         raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=5)
 
@@ -290,11 +299,14 @@ class PostgresEngine(Engine):
         while True:
             requests: list[CancelRequest] = []
             with suppress(StorageUnavailable):
-                requests = await self._asking.run(cancellations.asked)
+                requests = [CancelRequest(*row) for row in await self._ask(_ASKED)]
             for request in requests:
                 with suppress(PublicError):  # withdrawn; or the database is away, and it is asked for again
-                    await cancel(request, partial(cancellations.answer, request.id))
+                    await cancel(request, partial(_answer, request.id))
             await trio.sleep(REQUEST_POLL)
+
+    async def _ask(self, sql: str, *values: object) -> list[Row]:
+        return await self._asking.run(lambda connection: run(connection, sql, values))
 
     async def leave(self) -> None:
         """Hand this node's remaining rows to the other nodes at once."""

@@ -22,10 +22,11 @@ from appliance.store.postgresql.migrate import (
     is_ours,
     key_fingerprint,
     newest_known,
+    place,
     plan,
+    refusals,
     state,
 )
-from appliance.store.postgresql.refusals import place, refusals
 from appliance.times import SECOND
 
 _PROGRAM = "mail-appliance doctor"

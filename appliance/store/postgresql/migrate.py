@@ -1,20 +1,18 @@
 """Brings a PostgreSQL database to this version's schema while older nodes run, and refuses one that cannot be used.
 
-A step is a file `NNNN_name.sql` in `migrations/`, and its number a version of the schema. Its first line says which
-programs can work on the database after it, those that know at least step N: `-- compatible since: N`. The steps are
-taken in their order, each in a transaction of its own with its record, and one at a time among all nodes.
+A step is a file `NNNN_name.sql` in `migrations/`. Its first line names the oldest step that a program must know to work
+after it: `-- compatible since: N`. Each step is a transaction with its record; a node joins while no step is taken.
 
-- A step that leaves N as it was expands: it is taken when the first node that knows it starts.
-- A step that raises N contracts: it waits until each node that has joined knows N, and is taken by a node that runs.
-  So a program works without the contractions behind its last expansion, as well as with them.
-
-A node joins while it keeps others from taking steps, so no step is taken that one of the nodes cannot work with.
+- A step that leaves N as it was expands: the first node that knows it takes it at its start.
+- A step that raises N contracts: a running node takes it once every node knows N. So a program works without the
+  contractions behind its last expansion, as well as with them.
 """
 
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from itertools import takewhile
@@ -22,14 +20,15 @@ from typing import NamedTuple
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
-from appliance.store.engine import Row
-from appliance.store.faults import (
+from appliance.store.engine import (
     UNFINISHED_COPY,
     DatabaseRefused,
     NewerDatabase,
     NoDatabase,
     OlderDatabase,
+    Row,
     UnfinishedCopy,
 )
 from appliance.store.installation import KEY_FINGERPRINT
@@ -111,13 +110,10 @@ def migrate(
     copying: bool = False,
     may_upgrade: bool = True,
 ) -> None:
-    """Take the steps that are due, as soon as it is known that this version can work after them.
+    """Take the steps that are due, if this version can work after them; raise before anything is written.
 
-    Without `may_upgrade` none is taken: raises OlderDatabase, or NoDatabase, if this version needs one that is missing.
-
-    `check_key` gets the fingerprint of the installation's key file, or None before the first; if it raises, as with
-    everything else that is wrong, nothing is written. `home` is that of the node which starts: its earlier runs are
-    over.
+    Without `may_upgrade` raise if this version needs a missing step. `check_key` gets the fingerprint of the key file.
+    `home` is that of the node which starts: its earlier runs are over.
     """
     check(connection)
     if not copying and has_table(connection, UNFINISHED_COPY):
@@ -125,8 +121,9 @@ def migrate(
     if is_ours(connection):
         check_compatible(connection, newest_known())
     planned = plan(connection, home)
-    if not may_upgrade:
-        _refuse_to_upgrade(connection, planned)
+    missing = planned.due + planned.waiting
+    if not may_upgrade and missing and missing[0].number <= _last_expansion():
+        raise OlderDatabase(state(connection)[0], newest_known()) if is_ours(connection) else NoDatabase
     _refuse_older_nodes(planned)
     if check_key is not None:
         check_key(key_fingerprint(connection))
@@ -135,15 +132,6 @@ def migrate(
             advance(connection, now, home, copying=copying)
         except _AGAIN:
             raise DatabaseRefused(IN_USE) from None
-
-
-def _refuse_to_upgrade(connection: psycopg.Connection[Row], planned: SchemaPlan) -> None:
-    """Raise unless this version can work without the steps that are missing."""
-    missing = planned.due + planned.waiting
-    if missing and missing[0].number <= _last_expansion():
-        if not is_ours(connection):
-            raise NoDatabase
-        raise OlderDatabase(state(connection)[0], newest_known())
 
 
 def plan(connection: psycopg.Connection[Row], home: str = "") -> SchemaPlan:
@@ -175,7 +163,6 @@ def advance(connection: psycopg.Connection[Row], now: int, home: str = "", *, co
 
 
 def state(connection: psycopg.Connection[Row]) -> tuple[int, int]:
-    """The last step that was taken, and the oldest that a program must know."""
     ((newest, since),) = run(connection, _STATE)
     return newest, since
 
@@ -234,7 +221,6 @@ def _last_expansion() -> int:
 
 
 def key_fingerprint(connection: psycopg.Connection[Row]) -> str | None:
-    """Return the fingerprint of the installation's key file, or None before the first."""
     results = run(connection, _FINGERPRINT, (KEY_FINGERPRINT,)) if has_table(connection, "installation") else []
     return str(results[0][0]) if results else None
 
@@ -269,3 +255,56 @@ def check(connection: psycopg.Connection[Row]) -> None:
     if tables and not is_ours(connection):
         text = f"the database holds tables that are not the appliance's ({tables[0][0]})"
         raise DatabaseRefused(f"{text}: give the appliance a database of its own")
+
+
+# ---- why a database cannot be used, in one line without the password
+
+_UNSAID = "***"
+NO_URL = (
+    'this is no URL of a database, such as "postgresql://appliance:PASSWORD@db.example.com/appliance"; '
+    "@, /, % and the like in a password are written as %40, %2F, %25"
+)
+
+_WRAPPING = re.compile(r".*All failures were: |connection failed: |connection is bad: ")
+_PORTS = re.compile(r"[\d,]*")
+
+
+@contextmanager
+def refusals(url: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise DatabaseRefused(reason(url, error)) from error
+
+
+def reason(url: str, error: psycopg.Error) -> str:
+    """One line: what is wrong, and what to do where that is known."""
+    result = _parts(url)
+    if result is None:
+        return NO_URL
+    text = _WRAPPING.sub("", " ".join(str(error).split()))
+    if password := result.get("password"):
+        text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", _UNSAID, text)
+    if text.endswith("session is read-only") or isinstance(error, errors.ReadOnlySqlTransaction):
+        return READ_ONLY
+    if isinstance(error, errors.InsufficientPrivilege):
+        return f"{text}: let the user of the URL own the database, or grant it the right to create tables there"
+    return f"the database cannot be used: {text}"
+
+
+def place(url: str) -> str:
+    """Where the database is, without user and password."""
+    result = _parts(url)
+    if result is None:
+        return "store.url"
+    return f"{result.get('dbname') or result.get('user') or 'database'} at {result.get('host') or 'this machine'}"
+
+
+def _parts(url: str) -> dict[str, str] | None:
+    """The parts of a URL; None if it is none, or if a password was taken for one of them."""
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+    except psycopg.Error:
+        return None
+    misread = "@" in parts.get("host", "") + parts.get("dbname", "") or not _PORTS.fullmatch(parts.get("port", ""))
+    return None if misread else parts

@@ -1,31 +1,23 @@
 """The nodes that share one database: who delivers which rows, and who takes them over when a node is gone.
 
-Each run of a node is an owner. It writes its id into the rows that it accepts, and delivers no others. What it may do
-hangs on a lease, which it renews every BEAT:
-
-- By the node's own clock the lease ends LEASE after the request that renewed it was *sent*, so never later than by the
-  database's. Mail is handed over only while it holds (`Membership.holds`), which is asked again before the final dot.
-- By the database's clock an expired lease lets others take the rows: they mark the run as adopted, then change the
-  owner of its rows a slice at a time. A run that finds itself adopted must stop: it ends, and starts as a new one.
-- A run whose lease has expired, but that no other has adopted, continues. After an outage of the database, or when
-  commits have hung, all are in that state, so a node adopts only when its own beats were on time for STEADY, the
-  last one too: by its own clock, and by the database's when the others' leases are looked at.
-
-A node that starts on the data directory of an earlier run ends that one at once: it holds the lock of that directory.
-It takes as many of its rows as it can within a BEAT; the rest go as those of any run that has ended, between beats.
+Each run of a node is an owner: it writes its id into the rows that it accepts, and delivers no others, while it holds a
+lease that it renews every BEAT. By the node's own clock the lease ends LEASE after the renewal was *sent*, so never
+later than by the database's, by which others may adopt the rows of an expired run. An adopted run ends. An expired run
+that no node adopted continues: after an outage all are in that state, so a node adopts only after STEADY seconds of
+beats on time. A node that starts on the data directory of an earlier run ends that run at once.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 
 import psycopg
 from psycopg import errors
 
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import FailureKind, LoginFailure, Row
-from appliance.store.faults import DatabaseRefused, StorageFault
+from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure, Row, StorageFault
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY
@@ -53,9 +45,8 @@ _LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL A
 _ADOPT = f"""UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW} AND owner <> %s
     AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""
 _ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
-_LEAVE = (
-    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"
-)
+_LEAVE = f"""UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0
+    WHERE owner = %s AND adopted_by IS NULL"""
 _FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"
 _FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
@@ -88,7 +79,6 @@ _DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL R
 
 
 def states(connection: psycopg.Connection[Row]) -> list[NodeState]:
-    """All nodes, the live ones first."""
     return [
         NodeState(*row[:9], draining=bool(row[9]), ended=bool(row[10]))  # type: ignore[misc] # nine columns
         for row in run(connection, _NODES)
@@ -117,7 +107,6 @@ class SharedFailures:
     def exchange(
         self, connection: psycopg.Connection[Row], own: Sequence[LoginFailure], now: int
     ) -> list[LoginFailure]:
-        """Tell of these; what others have told since the last time."""
         since = now - FAILURES_SHARED
         if own:
             kinds, accounts, networks, times = zip(*own, strict=True)
@@ -139,8 +128,6 @@ class Fenced(StorageFault):
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """A node as it joins."""
-
     owner: str  # of this run
     name: str
     home: str
@@ -149,9 +136,8 @@ class NodeIdentity:
     schema: int  # that this version knows
 
 
-def _boot_time() -> float:
-    """A clock that runs while the machine sleeps, and that no process can set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# A clock that runs while the machine sleeps, and that no process can set.
+_boot_time = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Membership:
@@ -205,10 +191,7 @@ class Membership:
                 pass
 
     def beat(self, connection: psycopg.Connection[Row], in_flight: int, addresses: Sequence[str] = ()) -> None:
-        """Renew the lease, tell where this node is, and hear that of the others.
-
-        Raises Fenced when the rows of this run are others'.
-        """
+        """Renew the lease and exchange places with the other nodes. Raises Fenced when others own this run's rows."""
         asked, before = self._clock(), time.time_ns() // 1_000
         lease = round(LEASE * 1_000_000)
         selected = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
@@ -250,7 +233,6 @@ class Membership:
         return self.holds() and bool(run(connection, _CHORE, (name, self.identity.owner, CHORE_LEASE)))
 
     def _hear(self, connection: psycopg.Connection[Row]) -> None:
-        """Which other nodes live, and where."""
         live = [where for owner, *where in run(connection, _LIVE) if owner != self.identity.owner]
         self.live = 1 + len(live)
         self.others = OtherNodes(

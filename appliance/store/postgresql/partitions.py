@@ -1,15 +1,12 @@
 """Partitions by time of the tables that grow with the mail, so that old rows are dropped instead of deleted.
 
-Ids sort by time, and each partition has the ids of some hours or days. Partitions are made ahead of time; rows without
-one go to a table called `_others`. An expired partition is first read, without a lock. If no row has to stay, it is
-dropped; if few have, they are copied into a table that replaces it. All other rows are deleted in slices
-(store/retention.py).
+Partitions are made ahead of time; rows without one go to a table called `_others`. An expired partition is read first,
+without a lock. If no row has to stay, it is dropped; if few have, they are copied into a table that replaces it. All
+other rows are deleted in slices (store/retention.py).
 
-Invariants:
-- One transaction drops a partition with everything that depends on it: the stored bytes of accounts, parts of large
-  messages, noted changes for the search. Others queue behind its lock, so it waits at most LOCK_WAIT for it.
-- Rows that are not final stay. A final row never changes back, and rows added since the reading are looked for under
-  the lock; bodies cannot be added, because the partition refuses them before it is read.
+- One transaction drops a partition with everything that depends on it, and waits at most LOCK_WAIT for its lock.
+- Rows that are not final stay. Rows added since the reading are looked for under the lock; a partition of bodies
+  refuses them before it is read.
 - The dropped partition is the one that was read, and no other node had the chore since then.
 """
 
@@ -48,8 +45,6 @@ Connection = psycopg.Connection[Row]
 
 
 # ---- tables
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
     name: str
@@ -93,7 +88,6 @@ def _name(table: str, start: int) -> str:
 
 
 def spans(connection: Connection, kind: str) -> list[Span]:
-    """The partitions of a kind, in the order of time."""
     results = []
     for bounds, oid in run(connection, _PARTITIONS, (_TABLES[kind][0].name,)):
         if match := _BOUNDS.search(bounds):
@@ -102,13 +96,10 @@ def spans(connection: Connection, kind: str) -> list[Span]:
 
 
 def length(kept: int) -> int:
-    """The length of a partition whose rows are kept for so long."""
     return max((item for item in LENGTHS if item * PARTITIONS_KEPT <= kept), default=LENGTHS[0])
 
 
 # ---- made ahead
-
-
 def make_ahead(connection: Connection, kind: str, kept: int, now: int, since: int | None = None) -> None:
     """Make the partitions that are missing from now on, or from another time on, for a while ahead."""
     size = length(kept)
@@ -185,8 +176,6 @@ _IS_CLOSED = "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgnam
 
 @dataclass(slots=True)
 class _Look:
-    """The contents of a partition, as far as it has been read."""
-
     span: Span
     after: str = ""
     goes: int = 0
@@ -259,8 +248,6 @@ class _NotNow(Exception):
 
 
 class _Dropping:
-    """The transaction that drops a partition."""
-
     def __init__(self, connection: Connection, kind: str, look: _Look) -> None:
         self._connection, self._kind, self._look = connection, kind, look
         self._stays = TextArray(look.stays)
@@ -349,17 +336,11 @@ class _Dropping:
 
 
 # ---- one after the other
-
-
 class _Run(Protocol):
-    """Runs a function on a connection, on a thread."""
-
     def __call__(self, work: Callable[[Connection], T], /) -> Awaitable[T]: ...
 
 
 class TimePartitions:
-    """Clears partitions whose time is over, a step at a time."""
-
     def __init__(self, run_on_thread: _Run, rows_read: int = ROWS_READ, worthwhile: int = WORTHWHILE) -> None:
         self._run, self._rows_read, self._worthwhile = run_on_thread, rows_read, worthwhile
         self._looks: dict[str, _Look] = {}  # that are going on, by kind
@@ -368,7 +349,6 @@ class TimePartitions:
         self._sliced_until: dict[str, int] = {}
 
     async def make(self, kept: Mapping[str, int], now: int) -> None:
-        """Make partitions ahead, by kind for the time that its rows are kept, and discard earlier readings."""
         self._looks.clear()  # another node may have deleted rows since then
 
         def work(connection: Connection) -> None:
@@ -378,11 +358,9 @@ class TimePartitions:
         await self._run(work)
 
     def sliced_until(self, kind: str) -> int:
-        """The time before which rows are to be deleted in slices: what follows is dropped, at once or later."""
         return self._sliced_until.get(kind, 0)
 
     async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice:
-        """Do one step with the partitions that end by a time: rows stay that were not final before the other."""
         began = perf_counter()
         look = self._looks.get(kind)
         if look is None and (look := await self._next(kind, ended, now)) is None:
@@ -406,9 +384,8 @@ class TimePartitions:
             return True
         look.tries += 1
         if look.tries == DROP_TRIES or not isinstance(error, errors.LockNotAvailable):
-            log.info(
-                "a partition is not dropped yet", table=look.span.partition(_TABLES[kind][0].name), reason=str(error)
-            )
+            table = look.span.partition(_TABLES[kind][0].name)
+            log.info("a partition is not dropped yet", table=table, reason=str(error))
             self._leave(kind, look, now, sliced=_is_late(look.span, ended))
         return False
 
@@ -448,5 +425,4 @@ def _error_of(connection: Connection, work: Callable[[Connection], None]) -> Exc
 
 
 def _is_late(span: Span, ended: int) -> bool:
-    """Whether it has been possible to drop it for as long as it is."""
     return ended - span.end > span.end - span.start

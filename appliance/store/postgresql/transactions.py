@@ -1,11 +1,8 @@
-"""Runs transactions on threads: writers and readers, each with a connection of its own; nothing is on the event loop.
+"""Runs transactions on threads: writers and readers, each with a connection of its own.
 
 A writer writes all that waits as one transaction: items that share a function READ COMMITTED, all other functions
-SERIALIZABLE, and again when that fails.
-
-An outage does not end the process: requests get a 503 until the database is back. A connection that
-is lost during COMMIT leaves it unknown whether the rows are there; the caller gets that error, and repeats its request
-with the same key.
+SERIALIZABLE, and again when that fails. During an outage requests get a 503. A connection lost during COMMIT leaves it
+unknown whether the rows are there; the caller gets that error, and repeats its request with the same key.
 """
 
 import queue
@@ -25,8 +22,7 @@ import trio.lowlevel
 from psycopg import errors
 
 from appliance.errors import StorageUnavailable
-from appliance.store.engine import JOBS_PER_COMMIT, Job, Row, T, Work, run_jobs, together
-from appliance.store.faults import busy
+from appliance.store.engine import JOBS_PER_COMMIT, Job, Row, T, Work, busy, run_jobs, together
 from appliance.store.postgresql.connection import STATEMENT_TIMEOUT, PostgresConnection, PostgresTx, command, connect
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import (
@@ -58,17 +54,11 @@ DATABASE_THREADS = trio.CapacityLimiter(1_000)  # writers and readers have limit
 log = get_logger("store")
 
 
-def away(error: Exception | None = None) -> StorageUnavailable:
-    """Why nothing can be read or written: the database does not answer."""
-    text = "The database cannot be reached right now. Retry with the same key."
-    refusal = StorageUnavailable(text)
-    refusal.__cause__ = error
-    return refusal
+AWAY = "The database cannot be reached right now. Retry with the same key."
+UNKNOWN = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
 
 
-def unknown(error: Exception) -> StorageUnavailable:
-    """The connection was lost during a commit."""
-    text = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
+def away(error: Exception | None = None, text: str = AWAY) -> StorageUnavailable:
     refusal = StorageUnavailable(text)
     refusal.__cause__ = error
     return refusal
@@ -128,8 +118,6 @@ class Link:
 
 
 # ---- one batch
-
-
 def write_batch(link: Link, jobs: list[Job], begin: str) -> None:
     """Write these jobs as one transaction; afterwards each has its result."""
     was_lost = False
@@ -174,7 +162,6 @@ def _is_of_server(error: Exception) -> bool:
 
 
 def _ends_batch(connection: PostgresConnection, error: Exception) -> bool:
-    """Whether it is not for one job alone."""
     again = isinstance(error, (*_AGAIN, errors.ReadOnlySqlTransaction))
     return again or connection.closed or _is_of_server(error)
 
@@ -200,7 +187,7 @@ def _transact(connection: PostgresConnection, jobs: list[Job], begin: Callable[[
         except Exception as error:
             if _ends_batch(connection, error):
                 raise
-            if isinstance(error, psycopg.Error) or tx.wrote or len(several) > 1 or _was_overtaken(error):
+            if isinstance(error, psycopg.Error) or tx.total_changes() or len(several) > 1 or _was_overtaken(error):
                 command(connection, "ROLLBACK")
                 return False
             several[0].result = outcome.Error(error)
@@ -235,7 +222,7 @@ def _commit(connection: PostgresConnection, jobs: list[Job]) -> None:
     except psycopg.Error as error:
         STORE_UNKNOWN_COMMITS.add("")
         connection.close()
-        _fail(jobs, unknown(error))
+        _fail(jobs, away(error, UNKNOWN))
 
 
 def _roll_back(link: Link) -> None:
@@ -253,12 +240,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 
 # ---- writers
-
-
-def _not_any_more(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
-
-
 class Writer:
     """A thread that writes everything that waits when it has ended the last transaction."""
 
@@ -284,7 +265,7 @@ class Writer:
         if self._idle:
             self._idle = False
             self._trio.run_sync_soon(self._next_batch)
-        return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     async def close(self) -> None:
         """Finish the pending writes, unless the database does not respond; end the thread, close the connection."""
@@ -342,29 +323,23 @@ class Writer:
 
 
 # ---- readers
-
-
 class Readers:
-    """Threads that read, each with a connection of its own."""
-
     def __init__(self, links: list[Link]) -> None:
         self._free = links
         self._limiter = trio.CapacityLimiter(len(links))
 
     async def read(self, work: Work[T], *, snapshot: bool) -> T:
-        async with self._limiter:
-            link = self._free.pop()
-            try:
-                return await trio.to_thread.run_sync(_read, link, work, snapshot, limiter=DATABASE_THREADS)
-            finally:
-                self._free.append(link)
+        return await self._on_thread(lambda link: _read(link, work, snapshot))
 
     async def run(self, work: Callable[[psycopg.Connection[Row]], T]) -> T:
         """Run `work` on a connection, whatever it does; `work` commits."""
+        return await self._on_thread(lambda link: _run(link, work))
+
+    async def _on_thread(self, work: Callable[[Link], T]) -> T:
         async with self._limiter:
             link = self._free.pop()
             try:
-                return await trio.to_thread.run_sync(_run, link, work, limiter=DATABASE_THREADS)
+                return await trio.to_thread.run_sync(work, link, limiter=DATABASE_THREADS)
             finally:
                 self._free.append(link)
 

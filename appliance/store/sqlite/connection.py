@@ -1,14 +1,13 @@
 """Opens the database file with its settings and permissions, and reserves space for the index of the log.
 
-SQLite grows that index (`-shm`) as the log grows, and only after a commit is in the log and synced. Without disk space
-for it then, it is unknown whether the commit counts, and the process would have to end where "no" was the right answer.
-So the space is taken beforehand.
+SQLite grows that index (`-shm`) only after a commit is in the log and synced. Without disk space for it then, it is
+unknown whether the commit counts, and the process would have to end. So the space is taken beforehand.
 """
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -66,17 +65,11 @@ _gathered = msgspec.json.Decoder(list[Row])
 _texts: dict[Bulk, dict[int, str]] = {}  # by the number of rows
 
 
-def _always(*_: object) -> int:
-    return 1
-
-
 class Connection(apsw.Connection):
-    """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
-
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         for function in (IS_OWNED, HAS_ANY_OWNER):  # the only node owns every row
-            self.create_scalar_function(function, _always, 1, deterministic=True)
+            self.create_scalar_function(function, lambda *_: 1, 1, deterministic=True)
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         results: list[Row] = []
@@ -132,10 +125,7 @@ def open_reader(path: Path) -> Connection:
 
 
 def open_fixed(path: Path) -> Connection:
-    """Open an existing database for reading one state of it, and keep every other process from writing meanwhile.
-
-    The file itself stays as it is, byte for byte.
-    """
+    """Open a database to read one state of it, byte for byte unchanged, while no other process can write."""
     connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -160,6 +150,76 @@ def _apply(connection: apsw.Connection, setting: str) -> None:
             time.sleep(0.01)
 
 
+# ---- databases that lie inside another file: so a backup needs no second copy
+
+_VFS = "appliance-inside"
+
+
+class _Part(apsw.VFSFile):
+    """The file from its `begin`-th byte on, `size` bytes of it if that is known: then only to be read."""
+
+    def __init__(self, name: str | apsw.URIFilename, flags: list[int], begin: int, size: int | None) -> None:
+        super().__init__("", name, flags)
+        self._begin, self._size = begin, size
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        results = super().xRead(amount, offset + self._begin)
+        return results if self._size is None else results[: max(0, self._size - offset)]
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        super().xWrite(data, offset + self._begin)
+
+    def xFileSize(self) -> int:
+        return max(0, super().xFileSize() - self._begin) if self._size is None else self._size
+
+    def xTruncate(self, newsize: int) -> None:
+        super().xTruncate(newsize + self._begin)
+
+    def xFileControl(self, op: int, ptr: int) -> bool:
+        return False  # hints for the file as a whole
+
+
+class _Inside(apsw.VFS):
+    def __init__(self, begin: int, size: int | None) -> None:
+        super().__init__(_VFS, "")
+        self._begin, self._size = begin, size
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        if name is None or not flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
+            return apsw.VFSFile("", name, flags)  # what SQLite keeps aside, such as a sorter's temporary file
+        return _Part(name, flags, self._begin, self._size)
+
+
+@contextmanager
+def new_inside(path: Path, begin: int) -> Iterator[Connection]:
+    """An empty database to be filled, in a file that has `begin` bytes already."""
+    with _opened(str(path), begin, None, apsw.SQLITE_OPEN_READWRITE) as connection:
+        # The contents count only once the whole file has been synced and given its name.
+        connection.execute("PRAGMA journal_mode = OFF").fetchall()
+        connection.execute("PRAGMA synchronous = OFF").fetchall()
+        yield connection
+
+
+@contextmanager
+def open_inside(path: Path, begin: int, size: int) -> Iterator[Connection]:
+    """Open the database in these bytes of a file, read-only; no other file is written."""
+    name = f"{path.resolve().as_uri()}?immutable=1"
+    with _opened(name, begin, size, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF").fetchall()
+        connection.execute("PRAGMA cell_size_check = ON").fetchall()
+        yield connection
+
+
+@contextmanager
+def _opened(name: str, begin: int, size: int | None, flags: int) -> Iterator[Connection]:
+    system = _Inside(begin, size)
+    try:
+        with closing(Connection(name, flags=flags, vfs=_VFS)) as connection:
+            yield connection
+    finally:
+        system.unregister()
+
+
 # ---- space for the index of the write-ahead log
 
 # 32 KiB for every 4,096 pages of the log: enough for 64 MiB of it, twice of what is there before a checkpoint.
@@ -167,11 +227,7 @@ INDEX_BYTES = 4 * 32 * 1024
 
 
 class ReservedIndex:
-    """The space of an open database. On a disk that is full already there may be less.
-
-    To be closed after every connection to the database, because closing any descriptor of a file drops all locks that
-    this process has on it (POSIX).
-    """
+    """The reserved space. Close it last: closing any descriptor of a file drops this process's locks on it (POSIX)."""
 
     def __init__(self, database: Path) -> None:
         self._descriptor: int | None = None

@@ -8,8 +8,7 @@ from pathlib import Path
 import apsw
 
 from appliance.store.copying import NotCopied, Table, check_source
-from appliance.store.engine import Bindings, Row, Tx
-from appliance.store.faults import UNFINISHED_COPY
+from appliance.store.engine import UNFINISHED_COPY, Bindings, Row, Tx
 from appliance.store.sqlite.connection import Connection, open_fixed, open_reader, open_writer
 from appliance.store.sqlite.integrity import schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known
@@ -62,8 +61,6 @@ def target(path: Path) -> Iterator["SqliteEndpoint"]:
 
 
 class SqliteEndpoint:
-    """A `CopyEndpoint`."""
-
     has_nul = True
 
     def __init__(self, path: Path, connection: Connection) -> None:
@@ -101,7 +98,6 @@ class SqliteEndpoint:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """SQLite's errors become NotCopied."""
     try:
         yield
     except apsw.BusyError as error:

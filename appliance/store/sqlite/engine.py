@@ -1,14 +1,9 @@
-"""Runs transactions: group commit for writers, lock-free reads.
+"""Runs transactions on a file: group commit for writers, lock-free reads.
 
-A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
-sync; then every waiter gets its result. A hundred senders share one disk sync, and one that fails rolls back alone and
-leaves nothing behind. Where many do the same, each hands over an item instead, and one function writes all that wait in
-a few statements.
-
-The functions run on the event loop's thread, back to back, and only the commit goes to a thread of its own: the sync is
-what takes long, while statements on another thread would compete with the loop for the interpreter lock (measured: it
-takes a sixth off the loop's work, and the loop then waits for that long). What is not small, or has to wait for another
-process, does go to the thread.
+A writer hands over a function, or an item for a function that writes many. All that wait run in one transaction and
+are committed together, with one sync; one that fails rolls back alone. The functions run on the event loop's thread,
+and only the commit goes to a thread: statements on another thread would compete with the loop for the interpreter lock
+(a sixth of its work). Large work, or work that waits for another process, does go to the thread.
 """
 
 import queue
@@ -17,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,23 +21,25 @@ import apsw
 import outcome
 import trio
 
-from appliance.concurrency.fair_share import SERVER_WORK
+from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
     JOBS_PER_COMMIT,
+    CommitUnknown,
     Engine,
     Item,
     Job,
     JointWork,
+    OnFault,
+    StorageFault,
     T,
     Work,
+    busy,
     rows,
     run_jobs,
     together,
 )
-from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy
-from appliance.store.sqlite.background_reader import Scanner
 from appliance.store.sqlite.connection import BUSY_TIMEOUT, Connection, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.faults import found_no_room, heard_by, translated
 from appliance.store.sqlite.file_care import CHECK_FILES_EVERY, Checkpoints, FileWatch
@@ -53,10 +51,7 @@ Step = Callable[[Connection, list[Job]], None]
 
 
 def run_batch(connection: Connection, jobs: list[Job]) -> None:
-    """Run every job in one transaction; afterwards each has its result. May wait for another process's lock.
-
-    Raises CommitUnknown when the commit may or may not be on disk.
-    """
+    """Run every job in one transaction. Raises CommitUnknown when the commit may or may not be on disk."""
     connection.set_busy_timeout(BUSY_TIMEOUT)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -77,11 +72,7 @@ def try_begin(connection: Connection) -> bool:
 
 
 def perform(connection: Connection, jobs: list[Job]) -> None:
-    """Run all jobs in the open transaction, so that one that fails leaves nothing behind.
-
-    Savepoints copy every page they touch, and nearly every job that fails does so before it has written anything. So
-    all run without; should one fail half-way, all is rolled back and run again, this time with a savepoint each.
-    """
+    """Run all jobs. Savepoints copy every page, so they are used only for a second run, after one failed half-way."""
     try:
         if not _perform_plainly(connection, jobs):
             if connection.in_transaction:
@@ -123,7 +114,6 @@ def _perform_in_savepoints(connection: Connection, jobs: list[Job]) -> None:
 
 
 def commit(connection: Connection, jobs: list[Job]) -> None:
-    """Make the batch durable, or turn every result into a refusal."""
     if not connection.in_transaction:
         return  # it failed already
     try:
@@ -144,12 +134,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 
 # ---- group commit
-
-
-def _not_any_more(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
-
-
 class GroupCommit:
     """Everything that waits when the last commit has ended goes into the next one."""
 
@@ -176,10 +160,7 @@ class GroupCommit:
         self._thread.start()
 
     async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
-        """Run `work`, with its item if it has one, as part of the next commit.
-
-        Cancellation counts only before that: commit or nothing.
-        """
+        """Run `work` as part of the next commit; from here on it cannot be cancelled."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
@@ -188,7 +169,7 @@ class GroupCommit:
         if self._idle:
             self._idle = False
             self._soon()
-        return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     def _fail(self, fault: StorageFault) -> None:
         """Refuse further writes; only the first fault is reported, for the others follow from it."""
@@ -197,7 +178,6 @@ class GroupCommit:
             self._on_failure(fault)
 
     async def close(self) -> None:
-        """Finish the pending writes, end the thread, close the file."""
         self._closing = True
         with trio.CancelScope(shield=True):
             if not self._idle:
@@ -235,10 +215,7 @@ class GroupCommit:
                 self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
-        """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.
-
-        Bulk work is committed alone, and at most every second time while other writers wait.
-        """
+        """Take the next jobs, outcomes of deliveries first. Bulk work is committed alone, at most every second time."""
         if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
             self._bulk_next = False
             return [self._bulk.popleft()]
@@ -250,17 +227,16 @@ class GroupCommit:
         return jobs
 
     def _check_files(self) -> None:
-        """Check the files while the writer is idle: a commit checks them too."""
         if self._idle and not self._closing and self._broken is None and not self._files.in_place():
             self._idle = False
-            self._for_thread.put((self._rescue, []))
+            self._for_thread.put((self._stop, []))
 
-    def _rescue(self, connection: Connection, _: list[Job]) -> None:
-        raise self._files.rescue(connection)
+    def _stop(self, connection: Connection, _: list[Job]) -> None:
+        raise self._files.stop(connection)
 
     def _answer(self, jobs: list[Job], failure: StorageFault | None) -> None:
         if failure is None and self._broken is None and not self._files.in_place():
-            self._for_thread.put((self._rescue, jobs))  # none of these writes is acknowledged
+            self._for_thread.put((self._stop, jobs))  # none of these writes is acknowledged
             return
         if failure is not None:
             self._fail(failure)
@@ -315,6 +291,41 @@ class Inline:
 
     async def close(self) -> None:
         self._connection.close()
+
+
+class Scanner:
+    """Runs longer reads on a thread, one at a time. Accounts share its time; dozens waiting of one are refused."""
+
+    def __init__(self, path: Path, *, inline: bool) -> None:
+        self._path = path
+        self._inline = inline  # on the caller's thread, for tests on a virtual clock
+        self._connection: Connection | None = None
+        if not inline:
+            # At once, with the log: later the server may have no descriptor left. A single command may never need it.
+            self._connection = open_reader(path)
+            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        self._turns = FairQueue(1, patience=inf, rest=0)
+        self._thread = trio.CapacityLimiter(1)
+
+    async def read(self, work: Work[T], owner: str = SERVER_WORK) -> T:
+        async with self._turns.take(owner):
+            if self._inline:
+                return self._snapshot(work)
+            # A cancelled reader still waits for the thread, which has the connection until it ends.
+            return await trio.to_thread.run_sync(self._snapshot, work, limiter=self._thread)
+
+    def _snapshot(self, work: Work[T]) -> T:
+        if self._connection is None:
+            self._connection = open_reader(self._path)
+        self._connection.execute("BEGIN")
+        try:
+            return work(self._connection)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 class SqliteEngine(Engine):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import apsw
 
-from appliance.store.faults import OnFault, StorageFault, busy
+from appliance.store.engine import OnFault, StorageFault, busy
 from appliance.telemetry.log import log_without_traceback
 
 UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
@@ -57,16 +57,11 @@ def translated(error: Exception) -> Exception:
 
 
 def failed_writing(error: Exception) -> bool:
-    """Whether it was a file that could not be written, and not one that could not be read."""
     return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
 
 
 def found_no_room(connection: apsw.Connection, error: apsw.Error) -> bool:
-    """Whether this last error of the connection is a write that found no room: a plain "no", to be tried again later.
-
-    SQLite calls only ENOSPC "full"; a quota that is used up is an I/O error of a write to it. Either way the frame that
-    would have made the commit valid is not in the log.
-    """
+    """Whether a write found no room (full disk or quota): the commit did not happen, and may be retried."""
     is_full = isinstance(error, apsw.FullError)
     return is_full or (failed_writing(error) and connection.system_errno in NO_SPACE_ERRNOS)
 

@@ -1,14 +1,10 @@
-"""Cares for the files of the open database: copies them while others write, and notices when they are moved or deleted.
+"""Cares for the files of the open database: copies, checkpoints, space, and files that lose their place.
 
-- A copy is made page by page in one read transaction, so later commits neither change nor restart it. The log grows
-  meanwhile; afterwards it is checkpointed here, and not by the server's writer, whose senders would have to wait.
-- `Checkpoints` copies the log into the database on its own thread and connection. A commit that finds the log long
-  would otherwise copy it with two syncs while every writer waits: 32 MiB took 50 to 150 ms. The writer copies only at
-  `LONGEST_LOG_PAGES`, because the log restarts only after a checkpoint without concurrent writes.
+- A copy is one read transaction, page by page; afterwards the log is checkpointed here, not by the server's writer.
+- `Checkpoints` copies the log into the database on its own thread: a commit that does so takes 50 to 150 ms. The
+  writer copies only at `LONGEST_LOG_PAGES`, because the log restarts only after a checkpoint without writes.
 - SQLite keeps writing to files that have lost their names, and those commits are lost with the process. So the server
-  checks the files before it acknowledges, and every second. Once a file is not in its place it acknowledges no more
-  writes, saves the earlier commits to where a restart finds them, and ends. Only a kill or a power cut between the
-  change and the next check can lose commits.
+  checks the files before it acknowledges, and every second; when one is not in its place, it ends.
 """
 
 import os
@@ -17,14 +13,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
 
-from appliance.store.faults import StorageFault
-from appliance.store.sqlite.connection import BUSY_TIMEOUT, CHECKPOINT_PAGES, Connection, open_reader, open_writer
-from appliance.store.sqlite.embedded_db import new_inside
+from appliance.store.engine import Engine, Slice, StorageFault, Tx, rows, timed
+from appliance.store.sqlite.connection import (
+    BUSY_TIMEOUT,
+    CHECKPOINT_PAGES,
+    Connection,
+    new_inside,
+    open_reader,
+    open_writer,
+)
 from appliance.store.sqlite.faults import found_no_room
 from appliance.telemetry.log import get_logger
 
@@ -59,13 +62,11 @@ def copy_beside(path: Path, target: Path) -> None:
 
 
 def checkpoint_file(path: Path) -> None:
-    """Copy the log into the database while its writer continues."""
     with closing(open_writer(path)) as connection:
         checkpoint(connection)
 
 
 def checkpoint(connection: apsw.Connection) -> None:
-    """The same on an open connection, not the writer's own."""
     connection.execute(_CHECKPOINT).fetchall()
 
 
@@ -84,8 +85,6 @@ LONGEST_LOG_PAGES = CHECKPOINT_PAGES
 
 
 class Checkpoints:
-    """The copying, for one writer; `committed` is its hook."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -138,11 +137,74 @@ class Checkpoints:
                 log.info("the database's log is copied into the database again")
 
 
+# ---- space
+
+FREE_SHARE = 0.2  # of the file that may be free, and
+FREE_BYTES = 64 * 1024 * 1024  # as much as this in any case, without anything being done about it
+LEFT_SHARE = 0.05  # of the file that stays free for what comes, once something is done
+
+_USAGE = ("PRAGMA page_size", "PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA auto_vacuum")
+_INCREMENTAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    page_size: int
+    pages: int
+    free_pages: int
+    can_shrink: bool
+
+    def to_give_back(self, *, at_once: bool) -> int:
+        """Pages to be given back: none while there are few; `at_once` all that are free."""
+        if not self.can_shrink:
+            return 0
+        if at_once:
+            return self.free_pages
+        few = max(self.pages * FREE_SHARE, FREE_BYTES / self.page_size)
+        return self.free_pages - int(self.pages * LEFT_SHARE) if self.free_pages > few else 0
+
+
+def usage(tx: Tx) -> Usage:
+    size, pages, free, mode = (int(rows(tx, query, {})[0][0]) for query in _USAGE)
+    return Usage(size, pages, free, mode == _INCREMENTAL)
+
+
+class Space:
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._path = path
+        self._beside: Connection | None = None  # opened when first needed
+
+    async def usage(self) -> Usage:
+        return await self._engine.read(usage)
+
+    async def give_back(self, pages: int) -> Slice:
+        """Take so many free pages from the end; the file itself is shorter after the next `settle`."""
+
+        def work(tx: Tx) -> int:
+            before = usage(tx).pages
+            rows(tx, f"PRAGMA incremental_vacuum({pages:d})", {})
+            return before - usage(tx).pages
+
+        result, seconds = await self._engine.write(timed(work), large=True)
+        return Slice(result, seconds, more=result > 0)
+
+    def settle(self) -> None:
+        """Copy the log into the database; call it on a thread. If that fails, the log keeps everything."""
+        with suppress(apsw.Error):
+            if self._beside is None:
+                self._beside = open_writer(self._path)
+            checkpoint(self._beside)
+
+    def close(self) -> None:
+        if self._beside is not None:
+            self._beside.close()
+
+
 # ---- files that lose their place
 
 CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
 CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
-RESCUED = ".rescued"  # what is behind a database's name when a copy of it had to be saved
 
 Identity = tuple[int, ...]  # device and inode
 
@@ -151,13 +213,7 @@ class FilesMoved(StorageFault):
     """Files of the database are not where they were opened; the text says which, and what to do."""
 
 
-class CopyWaits(Exception):
-    """A saved copy of the database has not been put back; the text says how."""
-
-
 class _Names(NamedTuple):
-    """What the names of a database lead to; None where there is nothing."""
-
     directory: Identity | None
     database: Identity | None
     log: Identity | None
@@ -175,7 +231,6 @@ class FileWatch:
         self._checked_at = time.monotonic()  # at the files
 
     def in_place(self) -> bool:
-        """Whether every name still leads to the file that is open."""
         now = time.monotonic()
         if now < self._next_check:
             return True
@@ -188,21 +243,20 @@ class FileWatch:
         self._opened = _Names(*(before or after for before, after in zip(self._opened, names, strict=True)))
         return names == self._opened
 
-    def rescue(self, connection: Connection) -> FilesMoved:
-        """Save the database to where a restart finds it, by the writer's connection; return the fault."""
+    def stop(self, connection: Connection) -> FilesMoved:
+        """Copy the log into the database if that is safe, else leave all files alone; return the fault."""
         now = self._names()
         if now.directory != self._opened.directory:
-            _leave_alone(connection)  # all files are together, under another name
-            what = f"{self._path.parent} was moved or replaced"
-            return FilesMoved(f"{what} while the server ran: put it back, then start")
-        what = self._missing(now)
+            _leave_alone(connection)
+            return FilesMoved(f"{self._directory} was moved or replaced while the server ran: put it back, then start")
+        what = f"{self._missing(now)} while the server ran"
         if now.database == self._opened.database and now.log == self._opened.log:
-            _leave_alone(connection)  # the log is in its place, and a restart makes a new index from it
-            return FilesMoved(f"{what} while the server ran; nothing is lost: start it again")
+            _leave_alone(connection)  # a restart makes a new index from the log
+            return FilesMoved(f"{what}; nothing is lost: start it again")
         if self._can_checkpoint(now) and _checkpointed(connection):
-            return FilesMoved(f"{what} while the server ran; what it held was saved: start it again")
+            return FilesMoved(f"{what}; what it held was saved: start it again")
         _leave_alone(connection)
-        return FilesMoved(f"{what} while the server ran; {self._save_copy(connection)}")
+        return FilesMoved(f"{what}: put the files back, or restore the last backup")
 
     def _missing(self, now: _Names) -> str:
         results = zip(("", "-wal", "-shm"), self._opened[1:], now[1:], strict=True)
@@ -210,39 +264,17 @@ class FileWatch:
         return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} deleted or replaced"
 
     def _can_checkpoint(self, now: _Names) -> bool:
-        """Whether the log can be copied into the database: no other process may have created a log or an index."""
+        """Whether no other process has created a log or an index."""
         index_is_ours = now.shared in (self._opened.shared, None)
-        return now.database == self._opened.database and index_is_ours and _size(Path(f"{self._path}-wal")) == 0
-
-    def _save_copy(self, connection: Connection) -> str:
-        rescued = Path(f"{self._path}{RESCUED}")
-        try:
-            rescued.unlink(missing_ok=True)
-            os.close(os.open(rescued, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            with new_inside(rescued, 0) as copy, copy.backup("main", connection, "main") as backup:
-                backup.step()
-            sync(rescued)
-            sync(rescued.parent)
-        except (OSError, apsw.Error) as error:
-            return f"no copy of it could be saved ({error}): restore the last backup"
-        return f"a copy of everything was saved: {_advice(self._path)}"
+        return (
+            now.database == self._opened.database
+            and index_is_ours
+            and _facts(f"{self._path}-wal", "st_size") in (None, (0,))
+        )
 
     def _names(self) -> _Names:
         files = (self._path.parent, self._path, f"{self._path}-wal", f"{self._path}-shm")
         return _Names(*(_facts(file, "st_dev", "st_ino") for file in files))
-
-
-def refuse_waiting_copy(path: Path) -> None:
-    """Raise CopyWaits if a saved copy of the database has not been put back: a new database must not replace it."""
-    if Path(f"{path}{RESCUED}").exists():
-        raise CopyWaits(
-            f"its files were deleted or replaced under a running server, which saved a copy: {_advice(path)}; "
-            "or delete the copy to continue with the present files"
-        )
-
-
-def _advice(path: Path) -> str:
-    return f"`rm -f {path}-wal {path}-shm && mv {path}{RESCUED} {path}` puts it back"
 
 
 def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:
@@ -252,13 +284,6 @@ def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return tuple(getattr(facts, name) for name in names)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _leave_alone(connection: Connection) -> None:

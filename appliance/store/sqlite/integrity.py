@@ -8,10 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from appliance.store.engine import first, rows
-from appliance.store.faults import NewerDatabase
-from appliance.store.sqlite.connection import Connection, open_reader
-from appliance.store.sqlite.embedded_db import open_inside
+from appliance.store.engine import NewerDatabase, first, rows
+from appliance.store.sqlite.connection import Connection, open_inside, open_reader
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.migrate import has_table, newest_known
 
@@ -89,7 +87,6 @@ def has_secrets(path: Path) -> bool:
 
 
 def schema_inside(path: Path, begin: int, size: int) -> int:
-    """Only the schema of such a database, 0 for one without any."""
     with _as_damaged(), open_inside(path, begin, size) as connection:
         return schema_of(connection)
 
@@ -102,7 +99,6 @@ class QuickCheck:
 
 
 def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCheck:
-    """Check a database that may be in use, for this long at most."""
     schema, damage, finished = 0, "", True
     try:
         with closing(open_reader(path)) as connection:
@@ -121,7 +117,6 @@ def refuse_damaged(connection: Connection, seconds: float, steps: int = CHECK_ST
 
 
 def _find_damage(connection: Connection, seconds: float, steps: int) -> tuple[str, bool]:
-    """The damage found within this time, and whether all was checked."""
     deadline = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
     try:
@@ -146,7 +141,6 @@ def check(connection: Connection) -> None:
 
 
 def schema_of(connection: Connection) -> int:
-    """The number of the last step that a database has taken; 0 for a new one."""
     if not has_table(connection, "migrations"):
         return 0
     return int(rows(connection, _SCHEMA, {})[0][0] or 0)
@@ -163,7 +157,6 @@ def _sealed(
 
 @contextmanager
 def _as_damaged() -> Iterator[None]:
-    """SQLite's own complaints about a file become Damaged."""
     try:
         yield
     except apsw.Error as error:

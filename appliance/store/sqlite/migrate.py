@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from appliance.store.faults import NewerDatabase
+from appliance.store.engine import NewerDatabase
 from appliance.store.sqlite.connection import Connection
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -29,8 +29,6 @@ def has_table(connection: Connection, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step, as a file `NNNN_name.sql` in `migrations/`."""
-
     number: int
     name: str
     sql: str
@@ -50,15 +48,11 @@ def newest_known() -> int:
 
 
 def steps_after(schema: int) -> tuple[str, ...]:
-    """The names of the steps that a database of this schema lacks."""
     return tuple(f"{step.number:04}_{step.name}" for step in migrations() if step.number > schema)
 
 
 def migrate(connection: Connection, now: int, before: Callable[[int], None] | None = None) -> None:
-    """Apply what is missing. Each step and its record commit together, under the write lock of one process.
-
-    `before` gets the schema of a database that was in use and has pending steps; if it raises, no step is taken.
-    """
+    """Apply missing steps in one transaction; first call `before` with the schema of a database in use."""
     known, newest = migrations(), newest_known()
     connection.execute("BEGIN IMMEDIATE")
     try:

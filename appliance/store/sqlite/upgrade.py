@@ -13,14 +13,13 @@ from pathlib import Path
 import apsw
 
 from appliance.model.database import PendingUpgrade
-from appliance.store.faults import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
+from appliance.store.engine import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
 from appliance.store.installation import last_start
 from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
-from appliance.store.sqlite.file_care import copy_beside
+from appliance.store.sqlite.file_care import copy_beside, usage
 from appliance.store.sqlite.integrity import check, refuse_damaged, schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known, steps_after
-from appliance.store.sqlite.space import usage
 from appliance.system.instance_lock import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
@@ -38,10 +37,7 @@ class UpgradeRefused(Exception):
 
 
 def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool = True) -> None:
-    """Open the database and give it every step it misses; who is not the server does so only while none runs.
-
-    Without `may_upgrade` a database that misses any is left as it is: raises OlderDatabase, or NoDatabase.
-    """
+    """Apply missing steps; a command only while no server runs. Without `may_upgrade` raise instead."""
     with ExitStack() as until_done:
         upgraded = False
 
@@ -163,7 +159,6 @@ def _compare_schema(connection: Connection) -> None:
 
 
 def _definitions(connection: Connection) -> dict[str, str]:
-    """Tables and indexes by name, as they were defined, comments and white space aside."""
     bare = {}
     for name, sql in connection.execute(_SCHEMA):
         lines = " ".join(line.partition("--")[0] for line in str(sql).splitlines())
@@ -173,7 +168,6 @@ def _definitions(connection: Connection) -> dict[str, str]:
 
 @contextmanager
 def _gone_afterwards(path: Path) -> Iterator[Path]:
-    """A name for a file that is not there, neither before nor after."""
     files = [path.with_name(path.name + end) for end in _SIDE_FILES]
     for file in files:
         file.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from quart import request
 
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
-from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.keys.secrets import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.accounts import Role, User
 from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
 from appliance.net.address_policy import site_of

@@ -78,7 +78,7 @@ class AdminQueueRoutes(Routes):
     @for_admins("GET /v1/admin/queue", QueueAnswer)
     async def get_queue(self, _admin: User) -> QueueAnswer:
         """Read the queue of all accounts by provider pool."""
-        mail = await self.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
+        mail = await self.store.queue_control.summary(SHOWN_POOLS, SHOWN_DESTINATIONS)
         holds = await self.store.pools.all_holds()
         paused = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
         pools = by_pool(mail, [hold for hold in holds if hold.pool != EVERY], await self.store.pools.states())

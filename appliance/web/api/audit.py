@@ -11,8 +11,7 @@ from msgspec import Meta
 from quart import Response, request
 
 from appliance.errors import invalid
-from appliance.message.characters import guard_cell
-from appliance.message.cost import of_size
+from appliance.message.characters import cost_of_size, guard_cell
 from appliance.model.accounts import Principal
 from appliance.model.dashboard import AuditEntry
 from appliance.times import SECOND, rfc3339
@@ -81,7 +80,7 @@ class AuditRoutes(Routes):
                 entries = (entries + part)[:CSV_ROWS]
                 if following is None or len(entries) == CSV_ROWS:
                     break
-            work = of_size(_ROW_BYTES * len(entries))
+            work = cost_of_size(_ROW_BYTES * len(entries))
             body = await self.services.intake.workers.run(user.account_id, work, audit_csv, entries)
             disposition = {"Content-Disposition": 'attachment; filename="audit.csv"'}
             return Response(body, 200, disposition, content_type="text/csv; charset=utf-8")

@@ -208,7 +208,7 @@ class EmailRoutes(Routes):
         message, facts = await self._visible(user, message_id)
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
         read = store.records
-        record = await (read.of if cost <= ON_LOOP else read.off_loop)(message_id, account_id)
+        record = await read.of(message_id, account_id, off_loop=cost > ON_LOOP)
         if record is None:
             raise _unknown()
         config, now = self.services.config, self.services.env.now()

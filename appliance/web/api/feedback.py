@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from appliance.dns.records import dmarc_value, tls_rpt_value
-from appliance.feedback.dmarc_policy import PROPOSAL_DAYS, DmarcState, next_step
+from appliance.feedback.dmarc import PROPOSAL_DAYS, DmarcState, next_step
 from appliance.model.accounts import User
 from appliance.model.dashboard import FeedbackKind
 from appliance.model.mail import BounceClass

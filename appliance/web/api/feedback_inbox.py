@@ -8,7 +8,7 @@ from quart import request
 
 from appliance.errors import Code, Refused
 from appliance.feedback.mime import open_mail
-from appliance.message.cost import of_size
+from appliance.message.characters import cost_of_size
 from appliance.model.accounts import Permission, Principal
 from appliance.model.feedback import InboxMail
 from appliance.store.engine import NEWEST
@@ -76,7 +76,7 @@ class FeedbackInboxRoutes(Routes):
         mail = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
         if mail is None:
             raise Refused(Code.NOT_FOUND, "The feedback inbox has no message with this id.")
-        work = of_size(2 * len(mail[1]))
+        work = cost_of_size(2 * len(mail[1]))
         return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *mail, request_id())
 
 

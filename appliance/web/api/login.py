@@ -11,7 +11,7 @@ from msgspec import Meta
 from quart import Response, request
 
 from appliance.errors import Code, Refused
-from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.keys.secrets import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.accounts import AccountRole, Role, User
 from appliance.model.dashboard import LoginSession
 from appliance.net.address_policy import site_of

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from appliance.errors import Code, PublicError, Refused
-from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
+from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, test_sender
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable, check_numbers

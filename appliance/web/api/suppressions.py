@@ -10,8 +10,7 @@ from msgspec import Meta
 from quart import request
 
 from appliance.errors import Code, Refused, invalid
-from appliance.message import cost
-from appliance.message.addresses import parse
+from appliance.message.addresses import cost_of_address, parse
 from appliance.message.characters import LINE_PATTERN
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.message.schema import Mailbox
@@ -156,7 +155,7 @@ class SuppressionRoutes(Routes):
         if len(lines) > IMPORT_LINES:
             raise invalid("csv", f"has too many lines (limit {IMPORT_LINES}). Send the rest in another request")
         intake, account_id = self.services.intake, user.account_id
-        estimate = LINE_COST * len(lines) + sum(map(cost.of_address, lines))
+        estimate = LINE_COST * len(lines) + sum(map(cost_of_address, lines))
         parsed = await intake.workers.run(account_id, estimate, _read_lines, lines)
         entries = {line.address: line.reason for line in parsed if isinstance(line, ListedAddress)}
         about(details={"addresses": len(entries)})

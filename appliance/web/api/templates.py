@@ -9,9 +9,8 @@ from quart import request
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
-from appliance.message.cost import of_placeholders
 from appliance.message.limits import SUBJECT_LENGTH
-from appliance.message.template import ALIAS, check_template, placeholders
+from appliance.message.template import ALIAS, check_template, cost_of_placeholders, placeholders
 from appliance.model.accounts import User
 from appliance.model.mail import StoredTemplate
 from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
@@ -198,7 +197,7 @@ class TemplateRoutes(Routes):
 
     async def _variables(self, account_id: str, *templates: _Sources) -> list[list[str]]:
         """The variables of each template. A template may have thousands, which are extracted at every read."""
-        cost = sum(of_placeholders(*sources) for sources in templates)
+        cost = sum(cost_of_placeholders(*sources) for sources in templates)
         return await self.services.intake.workers.run(account_id, cost, variables_of, templates)
 
 

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from appliance.errors import Code, Refused, invalid
-from appliance.keys.passwords import MAX_PASSWORD_BYTES
-from appliance.keys.totp import key_uri, plain_code
+from appliance.keys.secrets import MAX_PASSWORD_BYTES, key_uri, plain_code
 from appliance.model.accounts import User
 from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, RequestId, Time, time_or_none

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from appliance.errors import invalid
-from appliance.feedback.unsubscribe import UnsubscribeLinks
-from appliance.message.header_rules import check_tags
+from appliance.feedback.return_path import UnsubscribeLinks
+from appliance.message.header_lines import check_tags
 from appliance.message.schema import Tag as MessageTag
 from appliance.model.accounts import User
 from appliance.web.answer import RequestId

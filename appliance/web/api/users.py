@@ -14,7 +14,7 @@ from msgspec import Meta
 from appliance.errors import Code, Refused
 from appliance.intake import account_rules
 from appliance.intake.limits import RequestRate
-from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.keys.secrets import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Permission, Person, Role, User
 from appliance.model.dashboard import Actor
 from appliance.net.address_policy import site_of

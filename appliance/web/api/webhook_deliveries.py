@@ -99,8 +99,7 @@ class WebhookDeliveryRoutes(Routes):
                 user.account_id, DELIVERY_COST * len(posts), _encoded_page, *shown
             )
         query = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
-        off_loop = DELIVERY_COST * limit > ON_LOOP
-        deliveries = await (history.page_off_loop(*query) if off_loop else history.page(*query))
+        deliveries = await history.page(*query, off_loop=DELIVERY_COST * limit > ON_LOOP)
         cost, config = DELIVERY_COST * len(deliveries), self.services.config
         return await self.services.intake.workers.run(
             user.account_id, cost, _encoded, deliveries, limit, config, request_id()

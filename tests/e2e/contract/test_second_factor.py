@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.keys.totp import code_of
+from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.keys.totp import code_of
+from appliance.keys.secrets import code_of
 from appliance.model.accounts import AccountRole, Scope
 from appliance.store import Store
 from tests.e2e.contract.service import change

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.keys.keyfile import load
 from tests.e2e.contract.service import stored
 from tests.e2e.dashboard.browser import Browser

@@ -9,11 +9,11 @@ from appliance.store.postgresql.engine import prepare
 from tests.ports import free_port
 from tests.postgresql_server import PostgresServer, empty, postgresql
 from tests.programs import require
+from tests.store.postgresql.stepping import Meet
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    """A running cluster."""
     require("postgresql")
     with postgresql(listen_addresses="'127.0.0.1'", port=str(free_port())) as running:
         yield running
@@ -21,7 +21,6 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def prepared(server: PostgresServer) -> str:
-    """One database for all tests; they empty it."""
     url = server.new_database()
     trio.run(prepare, url, 0)
     return url
@@ -29,6 +28,10 @@ def prepared(server: PostgresServer) -> str:
 
 @pytest.fixture
 def url(prepared: str) -> str:
-    """A database with this version's schema and no rows."""
     empty(prepared)
     return prepared
+
+
+@pytest.fixture
+def meet(url: str, monkeypatch: pytest.MonkeyPatch) -> Meet:
+    return Meet(url, monkeypatch)

@@ -14,8 +14,6 @@ COMMIT = b"COMMIT\0"
 
 
 class Cut(Enum):
-    """When a connection ends whose client commits."""
-
     NEVER = 0
     BEFORE = 1  # the server never hears of it
     AFTER = 2  # the server has committed, and its answer is lost
@@ -38,18 +36,15 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self._listening.getsockname()[1])
 
     def reset(self) -> None:
-        """End all connections with a reset."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for end in pair:
                 _reset(end)
 
     def serve(self) -> None:
-        """Accept connections until closed."""
         while True:
             try:
                 client, _ = self._listening.accept()
@@ -64,13 +59,11 @@ class Proxy:
             threading.Thread(target=self._relay, args=(client, server), daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.reset()
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
-        """One connection, until both ends have closed it."""
         pair = (client, server)
         self._pairs.append(pair)
         back = threading.Thread(target=self._pump, args=(False, server, client), daemon=True)
@@ -118,7 +111,6 @@ def _reset(end: socket.socket) -> None:
 
 @contextmanager
 def proxy(port: int) -> Iterator[Proxy]:
-    """A proxy before the server on a port of loopback."""
     running = Proxy(("127.0.0.1", port))
     thread = threading.Thread(target=running.serve)
     thread.start()

@@ -32,25 +32,20 @@ class Barrier:
     _opened: threading.Event = field(default_factory=threading.Event)
 
     def stop(self, node: str, statement: str, *, after: bool) -> None:
-        """Called by the thread of a node."""
         words = " ".join(statement.split())
         if node == self.node and after is self.after and self.statement in words and not self._reached.is_set():
             self._reached.set()
             assert self._opened.wait(PATIENCE), "the barrier was not opened"
 
     async def reached(self) -> None:
-        """Wait until the node stands there."""
         assert await trio.to_thread.run_sync(self._reached.wait, PATIENCE), f"{self.node} never ran {self.statement}"
 
     def open(self) -> None:
-        """Let it go on."""
         self._opened.set()
 
 
 @contextmanager
 def stopping(monkeypatch: pytest.MonkeyPatch, barrier: Barrier) -> Iterator[Barrier]:
-    """Put the barrier up."""
-
     class SteppedTx(PostgresTx):
         def __init__(self, connection: psycopg.Connection[Any]) -> None:
             super().__init__(connection)
@@ -71,7 +66,6 @@ def stopping(monkeypatch: pytest.MonkeyPatch, barrier: Barrier) -> Iterator[Barr
 
 @asynccontextmanager
 async def nodes(url: str, clock: Clock, *names: str) -> AsyncIterator[list[Store]]:
-    """Stores on one database, each with connections of its own."""
     stores = [Store(engine.PostgresEngine(f"{url}&application_name={name}"), Environment(now=clock)) for name in names]
     try:
         yield stores
@@ -82,7 +76,6 @@ async def nodes(url: str, clock: Clock, *names: str) -> AsyncIterator[list[Store
 
 
 async def until_it_waits(url: str, node: str) -> None:
-    """Wait until a node waits for a lock."""
     wanted = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
 
     def is_waiting() -> bool:
@@ -98,7 +91,6 @@ Verb = Callable[[], Awaitable[Any]]
 
 
 async def result(verb: Verb) -> outcome.Outcome[Any]:
-    """What became of it, returned or raised."""
     return await outcome.acapture(verb)
 
 
@@ -134,6 +126,22 @@ async def queued_behind(
         await until_it_waits(url, SECOND if barrier.node == FIRST else FIRST)
         barrier.open()
     return results["stopped"], results["other"]
+
+
+@dataclass
+class Meet:
+    """Run the first node's verb up to a statement, then the second's: wholly, or `queued` behind the first's locks."""
+
+    url: str
+    patch: pytest.MonkeyPatch
+
+    async def __call__(
+        self, statement: str, ours: Verb, theirs: Verb, *, after: bool = False, queued: bool = False
+    ) -> tuple[outcome.Outcome[Any], outcome.Outcome[Any]]:
+        with stopping(self.patch, Barrier(FIRST, statement, after=after or queued)) as barrier:
+            if queued:
+                return await queued_behind(self.url, barrier, ours, theirs)
+            return await overtaken(barrier, ours, theirs)
 
 
 # ---- what must hold afterwards

@@ -16,14 +16,12 @@ pytestmark = needs("pgbouncer")
 
 
 def settings_of(connection: psycopg.Connection[tuple[object, ...]], names: list[str]) -> dict[str, object]:
-    """The values that the server reports, durations in milliseconds."""
     values = {name: run(connection, "SELECT current_setting(%s)", (name,))[0][0] for name in names}
     return {name: "5000" if value == "5s" else value for name, value in values.items()}
 
 
 @contextmanager
 def other_clients(url: str) -> Iterator[None]:
-    """Clients that run one short statement after the other."""
     stopping = threading.Event()
 
     def work() -> None:
@@ -45,7 +43,6 @@ def other_clients(url: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("settings", ["", "server_reset_query ="])
 def test_session_mode_keeps_settings_and_prepared_statements(server: PostgresServer, settings: str) -> None:
-    """A second client gets the session of the first, whatever the pooler resets in between."""
     with pgbouncer(server, "session", settings) as pooler:
         url = pooler.url(server.new_database())
         for owner in ("node_one", "node_two"):
@@ -65,7 +62,6 @@ def test_session_mode_keeps_settings_and_prepared_statements(server: PostgresSer
 @pytest.mark.parametrize("settings", ["", "server_round_robin = 1"])
 @pytest.mark.parametrize("busy", [False, True])
 def test_other_modes_are_refused(server: PostgresServer, mode: str, settings: str, busy: bool) -> None:
-    """The first connection is refused, and so is the next one."""
     with pgbouncer(server, mode, settings) as pooler:
         url = pooler.url(server.new_database())
         with other_clients(url) if busy else nullcontext():
@@ -83,7 +79,6 @@ def test_a_full_pool_is_an_error_within_seconds(server: PostgresServer) -> None:
 
 
 def test_a_promoted_standby_is_found_behind_its_pooler() -> None:
-    """PgBouncer goes on to tell its clients that the server is a standby."""
     with ExitStack() as stack:
         primary = stack.enter_context(postgresql())
         second = stack.enter_context(standby(primary))

@@ -24,13 +24,10 @@ TOUCH = "UPDATE installation SET value = 'new' WHERE name = 'key_fingerprint'"
 
 
 class Counted:
-    """How much a counter has grown since."""
-
     def __init__(self, counter: SharedCounter) -> None:
         self._counter, self._begin = counter, counter.values[""]
 
     def more(self) -> int:
-        """By so much."""
         return self._counter.values[""] - self._begin
 
 
@@ -57,7 +54,6 @@ async def test_a_transaction_that_met_another_is_run_again(shared_database: str)
 
 
 async def test_a_connection_lost_during_a_commit(shared_database: str) -> None:
-    """It is unknown what became of it, the caller is told so, and the next write goes over a new connection."""
     empty(shared_database)
     engine = PostgresEngine(shared_database)
     reconnects, unknown = Counted(STORE_RECONNECTS), Counted(STORE_UNKNOWN_COMMITS)

@@ -15,14 +15,14 @@ from appliance.errors import Code, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
-from appliance.store.new_mail import Acceptance
 from appliance.store.postgresql import connection as connection_module
 from appliance.store.postgresql.engine import PostgresEngine
 from appliance.store.postgresql.transactions import RECONNECT_PAUSE, RERUNS, WRITER_CLOSING
+from appliance.store.queue import Acceptance
 from tests.postgresql_server import USER, PostgresServer
 from tests.store.postgresql.proxy import Cut, Proxy, proxy
 from tests.store.postgresql.stepping import check_books
-from tests.store.samples import CREDITS, HASH, Clock, Messages
+from tests.store.samples import CREDITS, HASH, Clock, Messages, at_once, existing
 
 TIMEOUT = 1  # seconds for a statement
 CONNECTING = 3  # seconds, at most
@@ -30,41 +30,25 @@ CONNECTING = 3  # seconds, at most
 
 @pytest.fixture
 def between(server: PostgresServer) -> Iterator[Proxy]:
-    """A proxy before the server."""
     with proxy(int(server.settings["port"])) as running:
         yield running
 
 
 @pytest.fixture
 def far_url(url: str, between: Proxy) -> str:
-    """The database, as it is reached through the proxy."""
     database = url.partition("?")[0].rpartition("/")[2]
     return f"postgresql://{USER}@127.0.0.1:{between.port}/{database}?sslmode=disable&gssencmode=disable&application_name=far"
 
 
 @pytest.fixture
 async def store(far_url: str, clock: Clock) -> AsyncIterator[Store]:
-    """A store on it."""
     opened = Store(PostgresEngine(far_url, statement_timeout=TIMEOUT), Environment(now=clock))
     yield opened
     with trio.CancelScope(shield=True):
         await opened.engine.close()
 
 
-@pytest.fixture
-async def account(store: Store) -> Account:
-    """An account with a hundred credits."""
-    return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-
-
-@pytest.fixture
-def messages(account: Account, clock: Clock) -> Messages:
-    """Messages of that account."""
-    return Messages(Environment(now=clock), account.id)
-
-
 async def refused(store: Store, work: object = None) -> StorageUnavailable:
-    """Write, and be refused with 503."""
     with pytest.raises(StorageUnavailable) as caught:
         await store.engine.write(work or (lambda tx: rows(tx, "SELECT count(*) FROM accounts", {})))  # type: ignore[arg-type]
     assert caught.value.code is Code.TEMPORARY_FAILURE
@@ -72,7 +56,6 @@ async def refused(store: Store, work: object = None) -> StorageUnavailable:
 
 
 async def until_it_writes(store: Store) -> None:
-    """Wait until a write succeeds again."""
     with trio.fail_after(15):
         while True:
             try:
@@ -83,7 +66,6 @@ async def until_it_writes(store: Store) -> None:
 
 
 async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, between: Proxy) -> None:
-    """However many ask while nothing answers, there is one check at a time."""
     await store.check_writable()
     between.blackhole, before, answers = True, store.engine.ordinary_writes, list[StorageUnavailable]()
 
@@ -94,9 +76,7 @@ async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, 
 
     for _ in range(2):
         began = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(ask)
+        await at_once(ask, [()] * 20)
         assert trio.current_time() < began + 2 * WRITABLE_WITHIN
     assert {(answer.code, answer.retry_after) for answer in answers} == {(Code.TEMPORARY_FAILURE, 2)}
     assert store.engine.ordinary_writes == before + 1
@@ -105,13 +85,8 @@ async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, 
 
 
 # ---- lost during COMMIT
-
-
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER, Cut.SWALLOW])
-async def test_a_connection_that_is_lost_during_commit(
-    store: Store, between: Proxy, messages: Messages, cut: Cut
-) -> None:
-    """The caller is told that it is unknown; the same key then gives the same message, stored once."""
+async def test_a_connection_lost_during_commit(store: Store, between: Proxy, messages: Messages, cut: Cut) -> None:
     await store.messages.accept(messages.new())
     ours = messages.new(key="k")
     between.cut = cut
@@ -125,15 +100,13 @@ async def test_a_connection_that_is_lost_during_commit(
     else:
         with pytest.raises(KeyTaken):
             await store.messages.accept(again)
-    found = await store.messages.remembered(messages.account_id, "key:1", "k")
-    assert found is not None
+    found = existing(await store.messages.remembered(messages.account_id, "key:1", "k"))
     assert found.message_id == (again.id if cut is Cut.BEFORE else ours.id)
     assert await store.engine.rows("SELECT count(*) FROM messages", {}) == [(2,)]
     await check_books(store)
 
 
 async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, messages: Messages) -> None:
-    """Each of its callers is told; repeating all of them stores each once."""
     news = [messages.new(key=f"k{number}") for number in range(40)]
     results: list[str] = []
 
@@ -144,9 +117,7 @@ async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, 
             results.append(error.text)
 
     between.cut = Cut.AFTER
-    async with trio.open_nursery() as nursery:
-        for number in range(len(news)):
-            nursery.start_soon(send, number)
+    await at_once(send, ((number,) for number in range(len(news))))
     assert results
     assert all("Retry with the same key" in text for text in results)
     for number in range(len(news)):
@@ -157,8 +128,6 @@ async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, 
 
 
 # ---- lost at other times
-
-
 async def test_a_connection_that_was_lost_while_idle(store: Store, between: Proxy, messages: Messages) -> None:
     """No caller notices: what had not come to its commit is run again, and a read is repeated."""
     await store.messages.accept(messages.new())
@@ -172,7 +141,6 @@ async def test_a_connection_that_was_lost_while_idle(store: Store, between: Prox
 
 
 async def test_a_connection_that_is_lost_within_a_transaction(store: Store, between: Proxy) -> None:
-    """It is run once more on a new connection; a second loss is refused, and a third is not tried."""
     runs = 0
 
     def losing(tx: Tx, times: int) -> int:
@@ -197,9 +165,7 @@ async def test_a_connection_that_is_lost_within_a_transaction(store: Store, betw
     await until_it_writes(store)
 
 
-async def test_a_connection_through_which_nothing_comes_any_more(
-    store: Store, between: Proxy, messages: Messages
-) -> None:
+async def test_a_connection_that_hangs(store: Store, between: Proxy, messages: Messages) -> None:
     """Its TCP lives on, but no answer comes: writers and readers give it up in time, and go on when it is back."""
     await store.messages.accept(messages.new())
     await store.accounts.find(messages.account_id)
@@ -228,12 +194,9 @@ async def test_a_slow_connection(store: Store, between: Proxy, messages: Message
 
 
 # ---- what the server refuses
-
-
 async def test_a_lock_that_does_not_come_in_time(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, account: Account
 ) -> None:
-    """503, for all of the batch at once, and it goes on afterwards."""
     monkeypatch.setitem(connection_module._SETTINGS, "lock_timeout", "300")
     env = Environment(now=clock)
     messages, store = Messages(env, account.id), Store(PostgresEngine(url), env)
@@ -247,9 +210,7 @@ async def test_a_lock_that_does_not_come_in_time(
     with psycopg.connect(url) as other:
         other.execute("SELECT 1 FROM accounts FOR UPDATE")
         began = monotonic()
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(send)
+        await at_once(send, [()] * 20)
         assert monotonic() - began < 3
     assert {error.code for error in results} == {Code.TEMPORARY_FAILURE}
     assert await store.messages.accept(messages.new()) == Acceptance(1)
@@ -257,7 +218,6 @@ async def test_a_lock_that_does_not_come_in_time(
 
 
 async def test_a_statement_that_takes_too_long(store: Store) -> None:
-    """503, for a write and for a read, on a connection that stays."""
     ((before,),) = await store.engine.rows("SELECT pg_backend_pid()", {})
     sleep = "SELECT pg_sleep(30)"
     assert "cannot take writes" in (await refused(store, lambda tx: run(tx, sleep, {}))).text
@@ -270,7 +230,6 @@ async def test_a_statement_that_takes_too_long(store: Store) -> None:
 
 
 async def test_a_server_that_turns_read_only(url: str, store: Store, account: Account) -> None:
-    """Its connections are left, those that read as well; 503 until there is one that takes writes."""
     await store.accounts.find(account.id)
     try:
         _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
@@ -287,7 +246,6 @@ async def test_a_server_that_turns_read_only(url: str, store: Store, account: Ac
 
 
 async def test_a_server_that_turns_read_only_is_told_before_anything_is_written(url: str, store: Store) -> None:
-    """So that a load balancer leaves the node; nothing but its question is asked."""
     await store.check_writable()
     try:
         _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
@@ -322,10 +280,7 @@ async def _connections(url: str) -> int:
 
 
 # ---- transactions that meet others
-
-
 async def test_a_transaction_that_always_meets_others_is_refused(store: Store) -> None:
-    """After so many runs, not never."""
     runs = 0
 
     def meeting(_: Tx) -> NoReturn:
@@ -338,7 +293,6 @@ async def test_a_transaction_that_always_meets_others_is_refused(store: Store) -
 
 
 async def test_a_transaction_that_meets_others_twice(store: Store) -> None:
-    """It is run again, and nothing of the runs before stays."""
     runs = 0
 
     def meeting(tx: Tx) -> int:
@@ -355,8 +309,6 @@ async def test_a_transaction_that_meets_others_twice(store: Store) -> None:
 
 @pytest.mark.parametrize("fault", [SystemExit, KeyboardInterrupt, MemoryError, psycopg.InterfaceError])
 async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault: type[BaseException]) -> None:
-    """And nothing of what it did before is stored with the next."""
-
     def failing(tx: Tx) -> None:
         run(tx, "INSERT INTO counted_until (kind, id) VALUES ('x', '')", {})
         raise fault
@@ -368,10 +320,7 @@ async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault
 
 
 # ---- away
-
-
 async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Proxy, clock: Clock) -> None:
-    """All that waits is refused, within seconds."""
     store = Store(PostgresEngine(far_url), Environment(now=clock))  # with the time-outs of a server
     await store.check_writable()
     between.blackhole = True
@@ -396,8 +345,7 @@ async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Pr
         await store.check_writable()
 
 
-async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url: str, clock: Clock) -> None:
-    """503 at once while it is away, without waiting for each; then it goes on by itself."""
+async def test_a_restarted_server(server: PostgresServer, url: str, clock: Clock) -> None:
     store = Store(PostgresEngine(url), Environment(now=clock))
     await store.check_writable()
     await trio.to_thread.run_sync(server.stop)
@@ -417,7 +365,6 @@ async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url:
 
 @pytest.mark.slow
 async def test_ten_crashes_of_the_server_while_mail_is_accepted(server: PostgresServer, url: str, clock: Clock) -> None:
-    """Every message that was acknowledged is stored, once for its key."""
     env = Environment(now=clock)
     stores = [Store(PostgresEngine(url), env) for _ in range(2)]
     account = await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=1_000_000)

@@ -6,29 +6,29 @@ from dataclasses import dataclass, replace
 import outcome
 import pytest
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.accounts import Account, Scope, StoredDkimKey
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store, templates
 from appliance.store.access import Access, CredentialLimits
 from appliance.store.domains import Domains
 from tests.store.hooks import SECRET, URL
-from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, Verb, nodes, overtaken, stopping
-from tests.store.samples import CREDITS, HASH, Clock
+from tests.store.postgresql.stepping import FIRST, SECOND, Meet, Verb, nodes
+from tests.store.samples import CREDITS, HASH, Clock, at_once
 
 Nodes = tuple[Store, Store]
 
 
 @pytest.fixture
 async def two(url: str, clock: Clock) -> AsyncIterator[Nodes]:
-    """Two nodes."""
     async with nodes(url, clock, FIRST, SECOND) as (one, other):
         yield one, other
 
 
 @pytest.fixture
 async def account(two: Nodes) -> Account:
-    """An account with room for one of each."""
     return await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
@@ -42,8 +42,6 @@ def _settings(number: int) -> WebhookOptions:
 
 @dataclass(frozen=True)
 class Limit:
-    """A verb with a limit of one: what makes it, before which statement it has counted, and where the rows are."""
-
     make: Callable[[Store, str, int], Verb]
     statement: str
     count: str
@@ -108,15 +106,13 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", LIMITS)
 async def test_the_last_place_is_taken_once(
-    two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch, name: str
+    two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch, meet: Meet, name: str
 ) -> None:
-    """Both have counted before either has written."""
     limit = LIMITS[name]
     monkeypatch.setattr(templates, "TEMPLATES", 1)
     if name == "DKIM keys":
         await two[0].access.add_domain(account.id, "example.org", usable=True)
-    with stopping(monkeypatch, Barrier(FIRST, limit.statement)) as barrier:
-        first, second = await overtaken(barrier, limit.make(two[0], account.id, 1), limit.make(two[1], account.id, 2))
+    first, second = await meet(limit.statement, limit.make(two[0], account.id, 1), limit.make(two[1], account.id, 2))
     second.unwrap()
     if limit.refused:
         assert isinstance(first, outcome.Error)
@@ -127,9 +123,7 @@ async def test_the_last_place_is_taken_once(
     assert await two[0].engine.rows(f"SELECT count(*) FROM {limit.count}", {}) == [(1,)]
 
 
-async def test_two_rotations_of_the_same_signing_keys(
-    two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_rotations_of_the_same_signing_keys(two: Nodes, account: Account, meet: Meet) -> None:
     """Both have chosen the same names for the new keys: one rotates, the other is told so, and nothing is lost."""
     await two[0].access.add_domain(account.id, "example.org", usable=True)
 
@@ -137,8 +131,7 @@ async def test_two_rotations_of_the_same_signing_keys(
         keys = [StoredDkimKey("s2026", "rsa", sealed, "v=DKIM1", 0, None)]
         return lambda: store.dkim_keys.replace(account.id, "example.org", keys)
 
-    with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO dkim_keys")) as barrier:
-        first, second = await overtaken(barrier, rotation(two[0], b"first"), rotation(two[1], b"second"))
+    first, second = await meet("INSERT INTO dkim_keys", rotation(two[0], b"first"), rotation(two[1], b"second"))
     second.unwrap()
     assert isinstance(first, outcome.Error)
     assert isinstance(first.error, Refused)
@@ -147,16 +140,36 @@ async def test_two_rotations_of_the_same_signing_keys(
     assert (kept.private_key, kept.retired_at) == (b"second", None)
 
 
-async def test_two_nodes_start_for_the_first_time(two: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one first account, and one node is told that there is."""
-
+async def test_two_nodes_start_for_the_first_time(two: Nodes, meet: Meet) -> None:
     def create(store: Store, number: int) -> Verb:
         return lambda: store.first_start.create(
             name=f"first{number}", email=f"{number}@example.org", password_hash=HASH, domain="example.org"
         )
 
-    with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO accounts")) as barrier:
-        first, second = await overtaken(barrier, create(two[0], 1), create(two[1], 2))
+    first, second = await meet("INSERT INTO accounts", create(two[0], 1), create(two[1], 2))
     assert first.unwrap() is None
     assert second.unwrap() is not None
     assert [account.name for account in await two[0].accounts.all()] == ["first2"]
+
+
+# ---- two nodes need the first signing keys of a domain at once: both sign with the same
+
+ROUNDS = 5
+
+
+async def test_the_first_keys_are_made_once(url: str, clock: Clock) -> None:
+    """Neither meets an error, and no key is retired by the other's: it may be in the DNS already."""
+    async with nodes(url, clock, FIRST, SECOND) as stores:
+        account = await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        keys = [SigningKeys(store, Environment(now=clock), b"k" * 32) for store in stores]
+        for number in range(ROUNDS):
+            domain, used = f"d{number}.test", list[set[str]]()
+            await stores[0].access.add_domain(account.id, domain, usable=True)
+
+            async def use(each: SigningKeys, domain: str = domain, used: list[set[str]] = used) -> None:
+                used.append({key.selector for key in await each.in_use(account.id, domain)})
+
+            await at_once(use, ((each,) for each in keys))
+            assert len(used) == 2
+            assert used[0] == used[1]
+            assert len(await keys[0].known(account.id, domain)) == len(used[0]) == 2

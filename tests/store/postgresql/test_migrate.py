@@ -15,6 +15,7 @@ from appliance.store.postgresql import migrate
 from appliance.store.postgresql.engine import prepare
 from tests.ports import free_port
 from tests.postgresql_server import PostgresServer
+from tests.store.samples import at_once
 
 LANDED = Path(__file__).with_name("landed_migrations.txt")
 SCHEMA = """
@@ -38,26 +39,22 @@ CLASSES = "SELECT oid::bigint, relname::text, relfilenode::bigint FROM pg_class 
 
 
 def classes(url: str) -> list[tuple[object, ...]]:
-    """All that was made in a database."""
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(CLASSES).fetchall()
 
 
 def schema(url: str) -> list[tuple[object, ...]]:
-    """All columns, constraints and indexes of a database."""
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(SCHEMA).fetchall()
 
 
 def execute(url: str, *commands: str) -> None:
-    """Change a database by other hands."""
     with psycopg.connect(url, autocommit=True) as connection:
         for command in commands:
             connection.execute(command.encode())
 
 
 async def refused(url: str, kind: type[Exception] = DatabaseRefused) -> str:
-    """Why a database is refused, in one line."""
     with pytest.raises(kind) as caught:
         await prepare(url, 1)
     text = str(caught.value)
@@ -67,11 +64,8 @@ async def refused(url: str, kind: type[Exception] = DatabaseRefused) -> str:
 
 @pytest.mark.parametrize("_", range(5))
 async def test_nodes_that_start_on_a_new_database_at_once(server: PostgresServer, _: int) -> None:
-    """All of them end well, with one schema."""
     url = server.new_database()
-    async with trio.open_nursery() as nursery:
-        for _ in range(4):
-            nursery.start_soon(prepare, url, 1)
+    await at_once(prepare, ((url, 1) for _ in range(4)))
     with psycopg.connect(url) as connection:
         applied = connection.execute("SELECT number FROM migrations ORDER BY number").fetchall()
     assert applied == [(step.number,) for step in migrate.migrations()]
@@ -93,7 +87,6 @@ def test_a_step_that_has_landed_is_never_changed() -> None:
 
 
 async def test_a_database_of_the_first_version(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets all that came later."""
     new, old = server.new_database(), server.new_database()
     await prepare(new, 1)
     with monkeypatch.context() as patch:
@@ -113,7 +106,6 @@ async def test_a_database_of_the_first_version(server: PostgresServer, monkeypat
 
 
 async def test_an_older_node_cancels_after_the_upgrade(server: PostgresServer) -> None:
-    """It does not know the column, so the database fills it."""
     url = server.new_database()
     await prepare(url, 1)
     execute(url, INSERT_RECIPIENTS, "UPDATE recipients SET failure = NULL, status = status")
@@ -123,7 +115,6 @@ async def test_an_older_node_cancels_after_the_upgrade(server: PostgresServer) -
 
 
 async def test_a_database_of_which_step_1_made_what_is_now_in_step_2(server: PostgresServer) -> None:
-    """It stays as it is."""
     url = server.new_database()
     await prepare(url, 1)
     before = schema(url)
@@ -135,7 +126,6 @@ async def test_a_database_of_which_step_1_made_what_is_now_in_step_2(server: Pos
 
 
 async def test_a_node_that_starts_while_another_migrates(server: PostgresServer) -> None:
-    """It waits until that has ended, longer than for any other lock."""
     url = server.new_database()
     with psycopg.connect(url) as other:
         other.execute(migrate._RECORD_TABLE)
@@ -153,7 +143,6 @@ async def test_a_node_that_starts_while_another_migrates(server: PostgresServer)
     ids=["another", "another's migrations"],
 )
 async def test_a_foreign_database(server: PostgresServer, table: str) -> None:
-    """The appliance wants a database of its own."""
     url = server.new_database()
     execute(url, table)
     before = classes(url)
@@ -193,7 +182,6 @@ async def test_a_wrong_encoding(server: PostgresServer) -> None:
 
 
 async def test_a_database_that_takes_no_writes(server: PostgresServer) -> None:
-    """Whether it is told when connecting or later."""
     url = server.new_database()
     name = url.partition("?")[0].rpartition("/")[2]
     execute(server.url(), f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -203,7 +191,6 @@ async def test_a_database_that_takes_no_writes(server: PostgresServer) -> None:
 
 
 async def test_a_role_that_may_not_create_tables(server: PostgresServer) -> None:
-    """PostgreSQL's own words say what is missing."""
     url = server.new_database()
     execute(url, "DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN", "REVOKE CREATE ON SCHEMA public FROM public")
     assert "permission denied for schema public" in await refused(url.replace("user=postgres", "user=guest"))
@@ -225,7 +212,6 @@ UNREACHABLE: dict[str, tuple[Changed, str]] = {
 
 @pytest.mark.parametrize("name", UNREACHABLE)
 async def test_a_database_that_cannot_be_reached(server: PostgresServer, name: str) -> None:
-    """The text says where to look, and never the password."""
     changed, words = UNREACHABLE[name]
     url = server.new_database()
     with trio.fail_after(20):

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 import pytest
-import trio
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -16,32 +15,23 @@ from appliance.model.webhooks import EventType
 from appliance.store import KeyTaken, Store
 from tests.store.hooks import save
 from tests.store.postgresql.stepping import check_books, nodes
-from tests.store.samples import HASH, SECOND, Clock, Messages, outcome
+from tests.store.samples import HASH, SECOND, Clock, Messages, at_once, outcome
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 
 SECONDS = 6
 TASKS = 8  # of each node
 KEYS = 60
 STATUSES = (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.DEFERRED, RecipientStatus.FAILED)
-EXPECTED = {
-    Code.CONFLICT,
-    Code.NOT_FOUND,
-    Code.INSUFFICIENT_CREDITS,
-    Code.WARMUP_LIMITED,
-    Code.ACCOUNT_SUSPENDED,
-}
+EXPECTED = {Code.CONFLICT, Code.NOT_FOUND, Code.INSUFFICIENT_CREDITS, Code.WARMUP_LIMITED, Code.ACCOUNT_SUSPENDED}
 
 
 class Client:
-    """One of those who do something on a node; each draws its own lots."""
-
     def __init__(self, store: Store, accounts: list[Account], clock: Clock, seed: int) -> None:
         self.store, self.accounts, self.clock, self.lots = store, accounts, clock, random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.accepted: list[tuple[str, str, str]] = []
 
     async def send(self) -> None:
-        """A message, under a key that others use as well."""
         account = self.lots.choice(self.accounts)
         key = f"{self.lots.randrange(KEYS)}"
         addresses = [f"{self.lots.randrange(50)}-{number}@example.net" for number in range(self.lots.randint(1, 4))]
@@ -50,7 +40,6 @@ class Client:
         self.accepted.append((account.id, f"{account.name}-{key}", new.id))
 
     async def deliver(self) -> None:
-        """Record what servers said to some of what is due, which other nodes may try as well."""
         due = await self.store.queue.due(simulated=True, most=60)
         chosen = self.lots.sample(due, min(len(due), 8))
         results = []
@@ -61,13 +50,11 @@ class Client:
         await self.store.queue.record(results)
 
     async def cancel(self) -> None:
-        """Cancel a message that may be under delivery elsewhere."""
         due = await self.store.queue.due(simulated=True, most=60)
         if due:
             await self.store.queue_control.cancel(self.lots.choice(due).message_id, "a test")
 
     async def change(self) -> None:
-        """Something that is seldom done to an account."""
         account = self.lots.choice(self.accounts)
         env = self.store.accounts.env
         verbs: list[Callable[[], Awaitable[object]]] = [
@@ -87,7 +74,6 @@ class Client:
         await self.lots.choice(verbs)()
 
     async def go(self, until: float) -> None:
-        """Do one after the other."""
         verbs = (self.send,) * 5 + (self.deliver,) * 3 + (self.cancel, self.change)
         while monotonic() < until:
             verb = self.lots.choice(verbs)
@@ -114,9 +100,7 @@ async def test_three_nodes_at_random(url: str, clock: Clock) -> None:
             for task in range(TASKS)
         ]
         until = monotonic() + SECONDS
-        async with trio.open_nursery() as nursery:
-            for client in clients:
-                nursery.start_soon(client.go, until)
+        await at_once(Client.go, ((client, until) for client in clients))
         counts = sum((client.counts for client in clients), Counter[str]())
         assert min(counts[name] for name in ("send", "deliver", "cancel", "change", "taken")) >= 3, counts
         codes = {name for name in counts if name.isupper()}

@@ -12,8 +12,7 @@ import psycopg
 import pytest
 
 from appliance.model.database import OtherNodes
-from appliance.store.engine import FailureKind, LoginFailure
-from appliance.store.faults import DatabaseRefused
+from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure
 from appliance.store.postgresql import nodes
 from appliance.store.postgresql.connection import PostgresConnection, connect, run
 from appliance.store.postgresql.migrate import newest_known
@@ -55,31 +54,24 @@ class Run:
 
     @property
     def owner(self) -> str:
-        """Its mark."""
         return self.member.identity.owner
 
     def passes(self, seconds: float) -> None:
-        """Let this node's own clock go on."""
         self._moment[0] += seconds
 
     def join(self) -> None:
-        """Begin."""
         self.member.join(self.connection)
 
     def beat(self, in_flight: int = 0, *addresses: str) -> None:
-        """Renew the lease."""
         self.member.beat(self.connection, in_flight, addresses)
 
     def adopt(self) -> int:
-        """Take over what no node owns."""
         return self.member.adopt(self.connection)
 
     def has_chore(self, name: str = "chore") -> bool:
-        """Whether it is this one's."""
         return self.member.has_chore(self.connection, name)
 
     def becomes_steady(self) -> None:
-        """Beat for as long as it takes before it may end others."""
         for _ in range(int(STEADY / BEAT) + 2):
             self.passes(BEAT)
             self.beat()
@@ -91,7 +83,6 @@ Start = Callable[..., Run]
 
 @pytest.fixture
 def start(url: str) -> Iterator[Start]:
-    """Makes runs; each joins at once unless told otherwise."""
     with ExitStack() as stack:
         count = 0
 
@@ -113,24 +104,20 @@ def start(url: str) -> Iterator[Start]:
 
 @pytest.fixture
 def database(url: str) -> Iterator[PostgresConnection]:
-    """A connection of no node."""
     with closing(connect(url)) as connection:
         yield connection
 
 
 def expire(database: PostgresConnection, gone: Run) -> None:
-    """Let a lease end, by the database's clock."""
     run(database, "UPDATE nodes SET lease_until = beat_at WHERE owner = %s", (gone.owner,))
 
 
 def stall(database: PostgresConnection, seconds: float) -> None:
-    """Let time pass by the database's clock in which no beat was written."""
     passed = round(seconds * 1_000_000)
     run(database, "UPDATE nodes SET beat_at = beat_at - %s, lease_until = lease_until - %s", (passed, passed))
 
 
 def beat_slowly(node: Run, *seconds: float) -> None:
-    """Beat; the answer to each statement comes so much later."""
     quick, left = node.connection.execute, list(seconds)
 
     def slow(*args: Any, **options: Any) -> Any:
@@ -146,20 +133,15 @@ def beat_slowly(node: Run, *seconds: float) -> None:
 
 
 def wait(database: PostgresConnection, owner: str, count: int, message_id: str = "msg") -> None:
-    """Let so many recipients wait that belong to an owner."""
     run(database, _RECIPIENTS, (message_id, 0, owner, count))
 
 
 def owners(database: PostgresConnection, table: str = "recipients") -> dict[str, int]:
-    """How many rows each owner has."""
     return dict(run(database, f"SELECT owner, count(*) FROM {table} GROUP BY owner"))
 
 
 # ---- joining
-
-
 def test_three_nodes_join_and_are_counted(start: Start) -> None:
-    """Each holds its lease, and knows after its next beat how many share the limits."""
     runs = [start(name) for name in ("a", "b", "c")]
     for each in runs:
         each.beat()
@@ -168,7 +150,6 @@ def test_three_nodes_join_and_are_counted(start: Start) -> None:
 
 
 def test_a_name_is_taken_while_its_node_lives(start: Start, database: PostgresConnection) -> None:
-    """One line says so, and nothing is changed; when the lease has expired, another machine may have the name."""
     first = start("a")
     wait(database, first.owner, 3)
     with pytest.raises(DatabaseRefused, match="another node is named 'a': give each node a name of its own"):
@@ -183,7 +164,6 @@ def test_a_name_is_taken_while_its_node_lives(start: Start, database: PostgresCo
 
 
 def test_two_that_join_at_once_with_one_name(start: Start, url: str) -> None:
-    """The later is refused by the database itself."""
     first = start("a", joins=False)
     second = start("a", home="elsewhere", joins=False)
     with first.connection.transaction():
@@ -211,7 +191,6 @@ def test_a_start_on_the_same_directory_takes_the_rows_at_once(start: Start, data
 
 
 def test_a_start_with_a_large_queue_keeps_its_lease(start: Start, database: PostgresConnection) -> None:
-    """It takes rows for a beat, and the rest with its beats, though it is not steady yet; so do the others."""
     first, other = start("a"), start("b")
     count = 6 * ADOPTED_TOGETHER
     wait(database, first.owner, count)
@@ -236,7 +215,6 @@ def test_a_start_with_a_large_queue_keeps_its_lease(start: Start, database: Post
 
 
 def test_final_rows_keep_their_owner(start: Start, database: PostgresConnection) -> None:
-    """Only what waits is taken over."""
     first = start("a")
     run(database, _RECIPIENTS, ("msg", None, first.owner, 3))
     start("a")
@@ -244,10 +222,7 @@ def test_final_rows_keep_their_owner(start: Start, database: PostgresConnection)
 
 
 # ---- the lease
-
-
 def test_a_lease_lasts_from_when_its_renewal_was_sent(start: Start) -> None:
-    """Not a moment longer by the node's own clock, and a beat renews it."""
     node = start("a")
     node.passes(LEASE - 0.01)
     assert node.member.holds()
@@ -260,7 +235,6 @@ def test_a_lease_lasts_from_when_its_renewal_was_sent(start: Start) -> None:
 
 
 def test_an_answer_that_takes_long_gives_no_more_time(start: Start) -> None:
-    """The lease counts from the question, for the database may have answered at once."""
     node = start("a")
     node.passes(8)
     beat_slowly(node, 3, 3)
@@ -271,7 +245,6 @@ def test_an_answer_that_takes_long_gives_no_more_time(start: Start) -> None:
 
 
 def test_an_expired_run_that_no_other_adopted_goes_on(start: Start, database: PostgresConnection) -> None:
-    """After an outage of the database all are in that state."""
     node = start("a")
     wait(database, node.owner, 2)
     expire(database, node)
@@ -283,7 +256,6 @@ def test_an_expired_run_that_no_other_adopted_goes_on(start: Start, database: Po
 
 
 def test_an_adopted_run_is_fenced(start: Start, database: PostgresConnection) -> None:
-    """Others have its rows, one slice after the other; it hands over nothing more, and does not come back."""
     gone, node = start("a"), start("b")
     node.becomes_steady()
     count = ADOPTED_TOGETHER + 200
@@ -304,7 +276,6 @@ def test_an_adopted_run_is_fenced(start: Start, database: PostgresConnection) ->
 
 
 def test_a_live_run_is_not_adopted(start: Start, database: PostgresConnection) -> None:
-    """Whatever it leaves waiting."""
     first, second = start("a"), start("b")
     wait(database, first.owner, 2)
     second.becomes_steady()
@@ -314,7 +285,6 @@ def test_a_live_run_is_not_adopted(start: Start, database: PostgresConnection) -
 
 
 def test_only_a_steady_node_adopts(start: Start, database: PostgresConnection) -> None:
-    """One whose own beats were late cannot tell the death of others from an outage of the database."""
     gone, node = start("a"), start("b")
     wait(database, gone.owner, 2)
     expire(database, gone)
@@ -332,9 +302,7 @@ def test_only_a_steady_node_adopts(start: Start, database: PostgresConnection) -
 
 
 @pytest.mark.parametrize("of_second", [(9.1, 0), (0, 9.1), (11, 0)])
-def test_commits_that_hang_end_no_node(
-    start: Start, database: PostgresConnection, of_second: tuple[float, float]
-) -> None:
+def test_hung_commits_end_no_node(start: Start, database: PostgresConnection, of_second: tuple[float, float]) -> None:
     """As when a synchronous standby is lost: every lease has expired when the answers come, and all nodes go on."""
     first, second = start("a"), start("b")
     first.becomes_steady()
@@ -355,7 +323,6 @@ def test_commits_that_hang_end_no_node(
 
 
 def test_a_take_over_that_reaches_the_database_late_ends_no_node(start: Start, database: PostgresConnection) -> None:
-    """Neither another, whose beat may be as late, nor itself."""
     first, second = start("a"), start("b")
     first.becomes_steady()
     stall(database, 11)
@@ -367,7 +334,6 @@ def test_a_take_over_that_reaches_the_database_late_ends_no_node(start: Start, d
 def test_a_node_that_delivers_nothing_ends_no_other(
     start: Start, database: PostgresConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clock is far off, so it could not take the rows."""
     gone, node = start("a"), start("b")
     expire(database, gone)
     with monkeypatch.context() as patched:
@@ -378,7 +344,6 @@ def test_a_node_that_delivers_nothing_ends_no_other(
 
 
 def test_of_two_steady_nodes_one_adopts_each_row(start: Start, database: PostgresConnection) -> None:
-    """Both may take slices of the same run; no row is counted twice."""
     gone, first, second = start("a"), start("b"), start("c")
     first.becomes_steady()
     second.becomes_steady()
@@ -400,7 +365,6 @@ def test_rows_without_a_node_are_taken_by_any(start: Start, database: PostgresCo
 
 
 def test_a_node_without_a_lease_takes_nothing(start: Start, database: PostgresConnection) -> None:
-    """It could not deliver it."""
     node = start("a")
     wait(database, "", 1)
     node.passes(LEASE)
@@ -408,10 +372,7 @@ def test_a_node_without_a_lease_takes_nothing(start: Start, database: PostgresCo
     assert owners(database) == {"": 1}
 
 
-def test_rows_that_another_transaction_holds_are_left_for_later(
-    start: Start, database: PostgresConnection, url: str
-) -> None:
-    """A take-over never waits for a lock."""
+def test_locked_rows_are_left_for_later(start: Start, database: PostgresConnection, url: str) -> None:
     node = start("a")
     wait(database, "", 3)
     with closing(connect(url)) as other, other.transaction():
@@ -421,10 +382,7 @@ def test_rows_that_another_transaction_holds_are_left_for_later(
 
 
 # ---- leaving
-
-
 def test_leaving_hands_over_at_once(start: Start, database: PostgresConnection) -> None:
-    """Any other node takes the rows with its next beat, steady or not."""
     leaving, node = start("a"), start("b")
     wait(database, leaving.owner, 4)
     leaving.member.leave(leaving.connection)
@@ -436,7 +394,6 @@ def test_leaving_hands_over_at_once(start: Start, database: PostgresConnection) 
 
 
 def test_a_fenced_run_that_leaves_changes_nothing(start: Start, database: PostgresConnection) -> None:
-    """Its name may be another's by then."""
     first = start("a")
     second = start("a")
     first.member.leave(first.connection)
@@ -445,10 +402,7 @@ def test_a_fenced_run_that_leaves_changes_nothing(start: Start, database: Postgr
 
 
 # ---- chores
-
-
 def test_a_chore_is_one_nodes_at_a_time(start: Start, database: PostgresConnection) -> None:
-    """It stays with its holder; when that ends, or is adopted, or does not ask for it any more, another has it."""
     first, second, third = start("a"), start("b"), start("c")
     assert first.has_chore()
     assert not second.has_chore()
@@ -469,7 +423,6 @@ def test_a_chore_is_one_nodes_at_a_time(start: Start, database: PostgresConnecti
 
 
 def test_a_node_without_a_lease_has_no_chore(start: Start) -> None:
-    """No member loses it by that."""
     node = start("a")
     assert node.has_chore()
     node.passes(LEASE)
@@ -479,11 +432,8 @@ def test_a_node_without_a_lease_has_no_chore(start: Start) -> None:
 
 
 # ---- clocks
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_clock_that_is_far_off_delivers_nothing(start: Start, monkeypatch: pytest.MonkeyPatch, sign: int) -> None:
-    """It stays a node, and delivers once the clock is right; the others see by how much it is off."""
     node = start("a")
     off = sign * (MOST_SKEW + 1_000_000) * 1_000
     with monkeypatch.context() as patched:
@@ -499,12 +449,10 @@ def test_a_clock_that_is_far_off_delivers_nothing(start: Start, monkeypatch: pyt
 
 
 def test_an_answer_that_takes_long_is_no_difference_of_clocks(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells only between which two differences the true one is."""
     node = start("a")
     node.beat()
 
     def beat(before: int, after: int) -> float:
-        """In seconds that the clock is ahead then; how much the node takes it to be."""
         ahead = iter((before, after))
         late = SimpleNamespace(time_ns=lambda: time.time_ns() + next(ahead) * 1_000_000_000)
         with monkeypatch.context() as patched:
@@ -519,7 +467,6 @@ def test_an_answer_that_takes_long_is_no_difference_of_clocks(start: Start, monk
 
 
 def test_rows_of_another_clock_are_due_when_they_were(start: Start, database: PostgresConnection) -> None:
-    """The node that took them had its clock ahead; a small difference changes nothing."""
     first, second, third = start("a"), start("b"), start("c")
     for gone, skew in ((first, 29_000_000), (second, WARN_SKEW - 1_000_000)):
         run(database, "UPDATE nodes SET skew = %s WHERE owner = %s", (skew, gone.owner))
@@ -533,10 +480,7 @@ def test_rows_of_another_clock_are_due_when_they_were(start: Start, database: Po
 
 
 # ---- what is told of nodes
-
-
 def test_what_is_told_of_nodes(start: Start, database: PostgresConnection) -> None:
-    """The live ones first, each with its lease, what is in flight and what waits."""
     ended, node, expired = start("a"), start("b"), start("c")
     wait(database, node.owner, 3)
     node.beat(in_flight=2)
@@ -554,7 +498,6 @@ def test_what_is_told_of_nodes(start: Start, database: PostgresConnection) -> No
 
 
 def test_where_the_other_nodes_are(start: Start, database: PostgresConnection) -> None:
-    """Host names and addresses of those that live, as of the last beat; never one's own."""
     one, other, third = (start(name) for name in ("a", "b", "c"))
     assert one.member.others == OtherNodes()
     assert third.member.others == OtherNodes(frozenset({"a.test", "b.test"}))
@@ -591,7 +534,6 @@ def test_a_node_is_drained(start: Start, database: PostgresConnection) -> None:
 
 
 def test_runs_that_ended_long_ago_are_forgotten(start: Start, database: PostgresConnection) -> None:
-    """By a steady node."""
     ended, node = start("a"), start("b")
     ended.member.leave(ended.connection)
     node.becomes_steady()
@@ -603,10 +545,7 @@ def test_runs_that_ended_long_ago_are_forgotten(start: Start, database: Postgres
 
 
 # ---- failed logins
-
-
 def test_failed_logins_are_heard_once_by_each_other_node(start: Start) -> None:
-    """Not by the one that told, and not what was long ago."""
     first, second, third = start("a"), start("b"), start("c")
     heard = {each.owner: SharedFailures() for each in (first, second, third)}
     now = 10 * FAILURES_SHARED

@@ -6,15 +6,14 @@ import pytest
 import trio
 
 from appliance.store import Store
+from appliance.store.installation import ACME_CHORE, CHALLENGES_READ
 from appliance.store.postgresql.engine import PostgresEngine
-from appliance.store.shared_certificates import ACME_CHORE, CHALLENGES_READ
 from tests.store.postgresql.test_nodes_cancellations import joined
 from tests.store.samples import Clock
 
 
 @pytest.fixture
 async def stores(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
-    """Two nodes, of which the first has the chore."""
     opened = [await joined(url, clock, name) for name in ("first", "second")]
     assert await opened[0].engine.has_chore(ACME_CHORE)
     yield opened
@@ -24,7 +23,6 @@ async def stores(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
 
 
 async def test_every_node_finds_a_challenge_and_what_is_kept(stores: list[Store]) -> None:
-    """As soon as that is written; and a later one replaces it, also at an authority that gives a token twice."""
     first, second = (store.shared_certificates for store in stores)
     assert await second.challenges() == {}
     for text in ("a.old", "a.new"):
@@ -46,7 +44,6 @@ async def test_a_read_of_challenges_has_an_end(stores: list[Store]) -> None:
 
 
 async def test_a_node_without_the_chore_writes_nothing(stores: list[Store]) -> None:
-    """One that was suspended during its order finds another at work, and changes nothing of what that one does."""
     first, second = stores
     assert not await second.engine.has_chore(ACME_CHORE)
     assert await first.shared_certificates.keep({"key": b"first"})
@@ -64,7 +61,6 @@ async def test_a_node_without_the_chore_writes_nothing(stores: list[Store]) -> N
 
 
 async def test_what_live_nodes_want(stores: list[Store]) -> None:
-    """The last one started comes first; a node that has left, or whose lease has expired, wants nothing any more."""
     first, second = stores
 
     async def wanted() -> list[str]:

@@ -16,7 +16,6 @@ WITHIN = 20.0  # seconds
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds."""
     with trio.fail_after(WITHIN):
         while not condition():  # noqa: ASYNC110 - the engine does not tell
             await trio.sleep(0.05)
@@ -24,7 +23,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 async def node(url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresEngine:
-    """A node with a short lease."""
     monkeypatch.setattr(engine, "BEAT", 0.2)
     monkeypatch.setattr(nodes, "LEASE", 1.0)
     made = await prepare(url, 0, None, lambda: NodeIdentity("node_1", "a", "home", "a.test", "1", newest_known()))
@@ -32,7 +30,6 @@ async def node(url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresEngine:
 
 
 async def kept(node: PostgresEngine, nursery: trio.Nursery) -> None:
-    """Let it keep its lease, and wait until it has renewed it."""
     beats = 0
 
     def in_flight() -> int:
@@ -65,9 +62,7 @@ async def test_a_server_that_turns_read_only(url: str, node: PostgresEngine, nur
         await node.close()
 
 
-async def test_a_server_that_is_stopped_and_started(
-    server: PostgresServer, node: PostgresEngine, nursery: trio.Nursery
-) -> None:
+async def test_a_restarted_server(server: PostgresServer, node: PostgresEngine, nursery: trio.Nursery) -> None:
     """Longer than the lease: nothing is handed over meanwhile."""
     await kept(node, nursery)
     await trio.to_thread.run_sync(server.stop)

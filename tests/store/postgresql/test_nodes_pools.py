@@ -20,15 +20,14 @@ from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import BEAT, HOLDS_KEPT, STEADY, Membership, NodeIdentity
-from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, overtaken, queued_behind, stopping
-from tests.store.samples import CREDITS, DAY, HASH, MORNING, Clock, Messages
+from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, Meet, queued_behind, stopping
+from tests.store.samples import CREDITS, DAY, HASH, MORNING, Clock, Messages, existing
 
 LATER = MORNING + DAY  # when a probe goes
 WHY = "10 refusals of us as a sender in a row"
 
 
 async def joined(url: str, clock: Clock, name: str, run: str = "") -> Store:
-    """A node of that name; a run of it has a mark of its own."""
     identity = NodeIdentity(f"{name}{run}", name, f"home of {name}", f"{name}.test", "1", 1)
     member = await prepare(url, 0, None, lambda: identity)
     return Store(PostgresEngine(f"{url}&application_name={name}", member), Environment(now=clock))
@@ -36,7 +35,6 @@ async def joined(url: str, clock: Clock, name: str, run: str = "") -> Store:
 
 @pytest.fixture
 async def two(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
-    """Two nodes."""
     opened = [await joined(url, clock, name) for name in (FIRST, SECOND)]
     yield opened
     with trio.CancelScope(shield=True):
@@ -46,7 +44,6 @@ async def two(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
 
 @pytest.fixture
 async def shell(url: str, clock: Clock) -> AsyncIterator[Store]:
-    """The store as a command opens it."""
     store = Store(PostgresEngine(url), Environment(now=clock))
     yield store
     with trio.CancelScope(shield=True):
@@ -54,18 +51,15 @@ async def shell(url: str, clock: Clock) -> AsyncIterator[Store]:
 
 
 async def leave(store: Store) -> None:
-    """End a run in good order."""
     assert isinstance(store.engine, PostgresEngine)
     await store.engine.leave()
 
 
 async def told(store: Store) -> list[tuple[str, str, str, int | None]]:
-    """Every hold, as operators are told of it."""
     return [(hold.pool, hold.node, hold.reason, hold.probe_at) for hold in await store.pools.all_holds()]
 
 
 async def test_a_pool_on_two_nodes_is_told_once(two: list[Store]) -> None:
-    """Sessions are added up, the longer wait counts; and what one node says anew replaces only its own."""
     one, other = two
     slowed = SlowedAccount("acc_1", 9, "too much", 1)
     await one.pools.say([PoolState("google", 3, 10, None, None, 0)], {})
@@ -78,7 +72,6 @@ async def test_a_pool_on_two_nodes_is_told_once(two: list[Store]) -> None:
 
 
 async def test_what_a_run_said_ends_with_it(two: list[Store], shell: Store) -> None:
-    """It is told no more, and deleted when another node says something."""
     for number, store in enumerate(two):
         session = OutgoingSession(f"rcp_{number}", "mx.test", "192.0.2.1", 1, "greeting", 1)
         await store.pools.say([PoolState("google", 3, 10, None, None, 0)], {}, [session])
@@ -91,8 +84,6 @@ async def test_what_a_run_said_ends_with_it(two: list[Store], shell: Store) -> N
 
 
 async def test_a_session_that_a_killed_run_said_it_had(two: list[Store]) -> None:
-    """The next run that has a session with the same recipient says so in its place, and takes it back when it ends."""
-
     async def say(store: Store, *hosts: str) -> list[Row]:
         sessions = [OutgoingSession("rcp_1", host, "192.0.2.1", 1, "greeting", 1) for host in hosts]
         await store.pools.say([], {}, sessions)
@@ -106,10 +97,7 @@ async def test_a_session_that_a_killed_run_said_it_had(two: list[Store]) -> None
 
 
 # ---- whose hold it is
-
-
 async def test_an_automatic_hold_is_of_one_node(two: list[Store], shell: Store) -> None:
-    """The other delivers on; probes and their results are each node's own."""
     one, other = two
     await one.pools.hold("google", WHY, LATER)
     await one.pools.hold("google", "another reason", LATER + 1)
@@ -129,7 +117,6 @@ async def test_an_automatic_hold_is_of_one_node(two: list[Store], shell: Store) 
 
 
 async def test_the_limiters_of_two_nodes(two: list[Store]) -> None:
-    """Only the mail of the node that is refused waits; what the operator holds waits on both."""
     servers = ProviderServers(pools(parse("", Path("config.toml"))))
     limiters = [PoolLimiters(store, Environment(), servers) for store in two]
 
@@ -149,7 +136,6 @@ async def test_the_limiters_of_two_nodes(two: list[Store]) -> None:
 
 
 async def test_the_operators_hold_takes_the_place_of_all(two: list[Store], shell: Store) -> None:
-    """It keeps the first reason, is never probed, and no node adds its own; its release ends all."""
     one, other = two
     await one.pools.hold("google", WHY, LATER)
     await other.pools.hold("google", "refused here too", LATER)
@@ -166,7 +152,6 @@ async def test_the_operators_hold_takes_the_place_of_all(two: list[Store], shell
 
 
 async def test_a_release_ends_the_holds_of_every_node(two: list[Store], shell: Store) -> None:
-    """Of every pool by itself."""
     for store in two:
         await store.pools.hold("google", WHY, LATER)
         await store.pools.hold("yahoo", WHY, LATER)
@@ -176,7 +161,6 @@ async def test_a_release_ends_the_holds_of_every_node(two: list[Store], shell: S
 
 
 async def test_a_resume_lifts_the_holds_and_the_slow_downs_of_every_node(two: list[Store], shell: Store) -> None:
-    """Each node sees a new number with the holds; the answer names what each of them had begun."""
     one, other = two
     await one.pools.hold("google", WHY, LATER)
     await other.pools.say([PoolState("google", 0, 1, LATER, "slower", MORNING)], {})
@@ -191,7 +175,6 @@ async def test_a_resume_lifts_the_holds_and_the_slow_downs_of_every_node(two: li
 
 
 async def test_an_automatic_hold_of_the_machine_this_was_copied_from(two: list[Store], shell: Store) -> None:
-    """It is of all nodes, each of which probes; the first delivery ends it."""
     await shell.pools.hold("google", WHY, LATER)
     assert await told(shell) == [("google", "", WHY, LATER)]
     (hold,) = (await two[0].pools.holds()).values()
@@ -202,10 +185,7 @@ async def test_an_automatic_hold_of_the_machine_this_was_copied_from(two: list[S
 
 
 # ---- as long as the node is there
-
-
 async def test_a_hold_outlives_the_run(url: str, clock: Clock, two: list[Store], shell: Store) -> None:
-    """It is told while a node of that name is there, and counts when one starts again; not for who takes over."""
     one, other = two
     await one.pools.hold("google", WHY, LATER)
     await leave(one)
@@ -218,14 +198,12 @@ async def test_a_hold_outlives_the_run(url: str, clock: Clock, two: list[Store],
 
 
 async def test_the_only_node_is_not_named(two: list[Store], shell: Store) -> None:
-    """There is no other whose mail goes on."""
     await two[0].pools.hold("google", WHY, LATER)
     await leave(two[1])
     assert await told(shell) == [("google", "", WHY, LATER)]
 
 
 async def test_holds_of_nodes_that_are_gone_are_forgotten(url: str, clock: Clock, two: list[Store]) -> None:
-    """After a week without a probe; never those of a node that is there."""
     week = Environment().now() - HOLDS_KEPT
     for store, probe_at in ((two[0], week - 10**7), (two[1], week - 10**7)):
         await store.pools.hold("google", WHY, probe_at)
@@ -245,10 +223,7 @@ async def test_holds_of_nodes_that_are_gone_are_forgotten(url: str, clock: Clock
 
 
 # ---- whose mail waits
-
-
 async def test_only_what_the_node_delivers_is_said_to_wait(two: list[Store], clock: Clock) -> None:
-    """An account's warnings and the explanation of a message go by the node that delivers it."""
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
     messages = Messages(Environment(now=clock), account.id)
     await two[0].pools.say([PoolState("google", 0, 5, None, None, 0)], {"gmail.com": "google"})
@@ -269,9 +244,7 @@ async def test_only_what_the_node_delivers_is_said_to_wait(two: list[Store], clo
 
 
 async def explained(store: Store, account: Account, message_id: str) -> str:
-    """What an operator is told of the only recipient of a message."""
-    record = await store.records.of(message_id)
-    assert record is not None
+    record = existing(await store.records.of(message_id))
     (recipient,) = record.recipients
     views = await store.pools.views([recipient.domain], WarmupSettings(), account.id)
     return standing(recipient, views[recipient.domain], LATER - 1, 12)
@@ -283,10 +256,7 @@ _BOTH = "SELECT pool, '' FROM pool_holds UNION ALL SELECT pool, node FROM node_h
 
 
 @pytest.mark.parametrize("stopped_by", ["node", "operator"])
-async def test_a_node_and_the_operator_hold_a_pool_at_once(
-    two: list[Store], url: str, monkeypatch: pytest.MonkeyPatch, stopped_by: str
-) -> None:
-    """Whichever comes first, the hold is the operator's in the end."""
+async def test_a_node_and_the_operator_hold_a_pool_at_once(two: list[Store], meet: Meet, stopped_by: str) -> None:
     statement = "INSERT INTO node_holds" if stopped_by == "node" else "INSERT INTO pool_holds (pool, reason, held_at, p"
 
     async def automatic(store: Store) -> None:
@@ -296,16 +266,12 @@ async def test_a_node_and_the_operator_hold_a_pool_at_once(
         await store.pools.hold("google", "by the operator")
 
     first, second = (automatic, by_operator) if stopped_by == "node" else (by_operator, automatic)
-    with stopping(monkeypatch, Barrier(FIRST, statement, after=True)) as barrier:
-        ended = await overtaken(barrier, lambda: first(two[0]), lambda: second(two[1]))
+    ended = await meet(statement, lambda: first(two[0]), lambda: second(two[1]), after=True)
     assert all(isinstance(each, outcome.Value) for each in ended), ended
     assert await two[0].engine.rows(_BOTH, {}) == [("google", "")]
 
 
-async def test_a_node_holds_while_the_pool_is_released(
-    two: list[Store], url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hold that begins after the release stays; the release ends what it found, and neither meets an error."""
+async def test_a_hold_during_a_release(two: list[Store], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await two[0].pools.hold("google", WHY, LATER)
     with stopping(monkeypatch, Barrier(SECOND, "DELETE FROM node_holds", after=True)) as barrier:
         ended = await queued_behind(

@@ -8,15 +8,9 @@ import pytest
 from appliance.environment import Environment
 from appliance.store import Store
 from appliance.store.search_index import INDEXED_AFTER, SearchIndex
-from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, nodes, queued_behind, stopping
+from tests.store.postgresql.stepping import FIRST, SECOND, Meet, nodes
 from tests.store.samples import HASH, Clock, Messages
 from tests.store.test_search_index import index_all, made, small
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The time."""
-    return Clock()
 
 
 async def _accept(store: Store, clock: Clock) -> None:
@@ -33,7 +27,6 @@ async def _clean(store: Store) -> None:
 
 
 async def _check(store: Store) -> None:
-    """When this node has gone on, both blocks are there once, and all terms are theirs."""
     await index_all(store)
     numbers = await store.engine.rows("SELECT number FROM search_blocks ORDER BY number", {})
     assert await store.engine.rows("SELECT DISTINCT block FROM search_terms ORDER BY block", {}) == numbers
@@ -43,13 +36,8 @@ async def _check(store: Store) -> None:
 @pytest.mark.parametrize("others", [_clean, index_all])
 @pytest.mark.parametrize("step", range(6))
 async def test_a_node_that_another_has_followed_gives_its_block_up(
-    url: str,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-    others: Callable[[Store], Awaitable[None]],
+    url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: int, others: Callable[[Store], Awaitable[None]]
 ) -> None:
-    """Whichever step it was too slow for; the other takes the block for one that a crash has left behind."""
     async with nodes(url, clock, FIRST, SECOND) as (first, second):
         await _accept(small(first), clock)
         small(second)
@@ -65,17 +53,13 @@ async def test_a_node_that_another_has_followed_gives_its_block_up(
         await _check(first)
 
 
-async def test_a_block_is_not_deleted_beside_terms_that_are_being_written(
-    url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The transaction that deletes it waits, and then finds the terms."""
+async def test_a_block_is_not_deleted_beside_terms_that_are_being_written(url: str, clock: Clock, meet: Meet) -> None:
     async with nodes(url, clock, FIRST, SECOND) as (first, second):
         await _accept(small(first), clock)
         small(second)
-        with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO search_terms")) as barrier:
-            first_result, second_result = await queued_behind(
-                url, barrier, first.search_index.index_some, second.search_index._clean
-            )
+        first_result, second_result = await meet(
+            "INSERT INTO search_terms", first.search_index.index_some, second.search_index._clean, queued=True
+        )
         first_result.unwrap()
         second_result.unwrap()
         await _clean(second)

@@ -22,7 +22,6 @@ def _node(url: str, clock: Clock, name: str, skew: int) -> tuple[Store, Clock]:
 
 @pytest.mark.parametrize("of_counting", [0, MOST_SKEW - SECOND, SECOND - MOST_SKEW])
 async def test_what_a_node_does_whose_clock_is_behind_is_counted(url: str, of_counting: int) -> None:
-    """By as much as a clock may be before its node stops delivering, whatever the clock of the node that counts."""
     (counting, ahead), (other, behind) = (
         _node(url, Clock(), "counting", of_counting),
         _node(url, Clock(), "behind", SECOND - MOST_SKEW),
@@ -48,7 +47,6 @@ async def test_what_a_node_does_whose_clock_is_behind_is_counted(url: str, of_co
 
 
 async def _check(store: Store, account_id: str, count: int) -> None:
-    """Whether so many were sent and delivered, by every table."""
     assert totals(await store.statistics.of(account_id, 0)) == {"sent": count, "delivered": count}
     assert (await store.statistics.feedback(account_id, 0)).total() == count
     by_domain = (await store.breakdown.of(account_id, Dimension.DOMAIN, 0)).by_value["example.com"]

@@ -31,7 +31,7 @@ from appliance.store.queue import _DUE, _NEXT_DUE
 from appliance.store.search_index import CHANGES_NOTED_AFTER
 from appliance.times import DAY, HOUR
 from tests.postgresql_server import PostgresServer
-from tests.store.samples import HASH, MORNING, Clock, Messages, outcome, record
+from tests.store.samples import HASH, MORNING, Clock, Messages, existing, outcome, record
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 from tests.store.test_retention import kept, tables
 
@@ -42,7 +42,6 @@ KINDS = tuple(KEPT_BY_DEFAULT)
 
 @pytest.fixture(scope="module")
 def template(server: PostgresServer) -> str:
-    """The name of a new database with partitions from this morning on, to be copied."""
     url = server.new_database()
     trio.run(prepare, url, MORNING)
     with psycopg.connect(url) as connection:
@@ -51,25 +50,16 @@ def template(server: PostgresServer) -> str:
 
 @pytest.fixture
 def url(server: PostgresServer, template: str) -> str:
-    """A database of its own: its partitions change."""
     return server.new_database(template)
 
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention takes no rest: there are no others."""
     monkeypatch.setattr("appliance.retention.rest", lambda took, *, hurried: 0.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """The time."""
-    return Clock()
-
-
-@pytest.fixture
 async def store(url: str, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
-    """It, in which a few rows are worth a partition."""
     async with open_store(tmp_path, Environment(now=clock), url=url) as opened:
         assert isinstance(opened.engine, PostgresEngine)
         opened.engine.partitions = TimePartitions(opened.engine._run_on_thread, rows_read=3, worthwhile=1)
@@ -78,38 +68,27 @@ async def store(url: str, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def account(store: Store) -> Account:
-    """An account."""
     return await store.accounts.create("demo", "demo@example.org", HASH, credit=1_000_000)
 
 
-@pytest.fixture
-def messages(account: Account, clock: Clock) -> Messages:
-    """Messages of it."""
-    return Messages(Environment(now=clock), account.id)
-
-
 def worker(store: Store, clock: Clock, tmp_path: Path = Path("/tmp")) -> RetentionWorker:
-    """Retention as the defaults have it; what was left to later is looked at anew."""
     assert isinstance(store.engine, PostgresEngine)
     env = Environment(now=clock)
     return RetentionWorker(store, env, RetentionSettings(), FreeSpace(tmp_path, 0, 0, env))
 
 
 async def sweep(store: Store, clock: Clock) -> None:
-    """One sweep, with all numbers counted."""
     while await store.statistics.count() or await store.breakdown.count():
         pass
     assert await worker(store, clock).sweep()
 
 
 async def there(store: Store, kind: str) -> list[Span]:
-    """The partitions of a kind."""
     assert isinstance(store.engine, PostgresEngine)
     return await store.engine._run_on_thread(lambda connection: spans(connection, kind))
 
 
 async def partition_of(store: Store, table: str, key: str, value: str) -> str:
-    """The table that has a row."""
     ((name,),) = await store.engine.rows(
         f"SELECT CAST(CAST(tableoid AS regclass) AS text) FROM {table} WHERE {key} = :value", {"value": value}
     )
@@ -117,7 +96,6 @@ async def partition_of(store: Store, table: str, key: str, value: str) -> str:
 
 
 async def accepted(store: Store, messages: Messages, count: int) -> list[NewMessage]:
-    """Messages, of which the addresses tell the order."""
     made = [messages.new(f"{number}@example.net", key=messages.env.identifier("k")) for number in range(count)]
     for each in made:
         await store.messages.accept(each)
@@ -125,8 +103,6 @@ async def accepted(store: Store, messages: Messages, count: int) -> list[NewMess
 
 
 # ---- made ahead
-
-
 @pytest.mark.parametrize(
     ("days", "hours"), [(1 / 24, 1), (1, 3), (7, 12), (30, 72), (90, 168), (365, 672), (4_000, 672)]
 )
@@ -136,7 +112,6 @@ def test_a_partition_is_an_eighth_of_what_is_kept(days: float, hours: int) -> No
 
 
 async def test_partitions_are_made_ahead(store: Store, clock: Clock) -> None:
-    """A new database has them from the first moment, and a sweep makes those that follow, without a gap."""
     for days in (0, 2, 11):
         clock.now += days * DAY
         await sweep(store, clock)
@@ -148,7 +123,6 @@ async def test_partitions_are_made_ahead(store: Store, clock: Clock) -> None:
 
 
 async def test_another_time_for_what_is_kept(store: Store, clock: Clock) -> None:
-    """The partitions that are there stay; longer or shorter ones follow them."""
     assert store.engine.partitions is not None
     before = await there(store, "bodies")
     await store.engine.partitions.make({"bodies": 16 * DAY}, clock.now + DAY)
@@ -159,7 +133,6 @@ async def test_another_time_for_what_is_kept(store: Store, clock: Clock) -> None
 
 
 async def test_rows_of_a_time_without_a_partition(store: Store, messages: Messages, clock: Clock) -> None:
-    """They are stored, delivered and deleted all the same; the next partition begins soon after them."""
     clock.now += 100 * DAY
     (new,) = await accepted(store, messages, 1)
     assert await partition_of(store, "recipients", "message_id", new.id) == "recipients_others"
@@ -175,7 +148,6 @@ async def test_rows_of_a_time_without_a_partition(store: Store, messages: Messag
 
 
 def test_a_lock_that_is_not_to_be_had(url: str) -> None:
-    """Partitions are made a minute later."""
     with connect(url, "node") as connection, psycopg.connect(url) as other:
         other.execute("SELECT 1 FROM events_others")
         make_ahead(connection, "events", 30 * DAY, MORNING + 30 * DAY)
@@ -186,8 +158,6 @@ def test_a_lock_that_is_not_to_be_had(url: str) -> None:
 
 
 # ---- dropped
-
-
 async def test_what_is_old_is_dropped(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """Partition by partition: bodies, then records; what the account keeps is as if rows had been deleted."""
     new = await accepted(store, messages, 10)
@@ -218,7 +188,6 @@ async def test_what_is_old_is_dropped(store: Store, messages: Messages, account:
 
 
 async def test_what_is_not_old_enough_waits_for_its_partition(store: Store, messages: Messages, clock: Clock) -> None:
-    """Not a row is deleted by itself; it stays for one length of a partition longer, at most."""
     (new,) = await accepted(store, messages, 1)
     await record(store, clock, [DELIVERED])
     (span,) = [span for span in await there(store, "bodies") if span.start <= clock.now < span.end]
@@ -233,7 +202,6 @@ async def test_what_is_not_old_enough_waits_for_its_partition(store: Store, mess
 
 
 async def test_what_is_not_delivered_stays(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """In a smaller partition, with its body, attempts and credit; all others of that time go."""
     new = await accepted(store, messages, 10)
     await record(store, clock, [DELIVERED] * 8)
     due = await store.queue.due(simulated=True, most=10)
@@ -265,11 +233,7 @@ async def test_what_is_not_delivered_stays(store: Store, messages: Messages, acc
     assert await store.engine.rows("SELECT count(*) FROM attempts", {}) == [(0,)]
 
 
-async def test_what_is_noted_for_the_search_goes_with_its_message(
-    store: Store, messages: Messages, clock: Clock
-) -> None:
-    """That of a message which stays, or which is younger, stays."""
-
+async def test_search_changes_go_with_their_message(store: Store, messages: Messages, clock: Clock) -> None:
     async def change(count: int, next_attempt_at: int = 0) -> None:
         due = await store.queue.due(simulated=True, most=count)
         status = DEFERRED if next_attempt_at else DELIVERED
@@ -339,7 +303,6 @@ async def _check(store: Store, clock: Clock, new: list[NewMessage], longer: int)
 
 
 async def test_posts_that_wait_stay(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """Deliveries to a webhook go by partitions, too; not one that is to be tried again."""
     secret = SealedSecret(b"sealed", "abcd")
     options = WebhookOptions("https://hooks.example.com/", tuple(EventType), enabled=True)
     await store.webhooks.save(account.id, options, "whk_1", secret)
@@ -360,11 +323,8 @@ async def test_posts_that_wait_stay(store: Store, messages: Messages, account: A
 
 
 # ---- at the same time
-
-
 @contextmanager
 def reading(url: str, table: str) -> Iterator[None]:
-    """Another connection in the middle of a long reading."""
     with psycopg.connect(url) as other:
         other.execute(f"SELECT 1 FROM {table} LIMIT 1".encode())
         yield
@@ -374,7 +334,6 @@ def reading(url: str, table: str) -> Iterator[None]:
 async def test_a_long_reading_is_waited_for(
     store: Store, messages: Messages, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others do not wait behind the lock for more than a moment; when the reading has ended, the partition goes."""
     monkeypatch.setattr("appliance.store.postgresql.partitions.DROP_TRIES", 3)
     (new,) = await accepted(store, messages, 1)
     await record(store, clock, [DELIVERED])
@@ -402,7 +361,6 @@ async def test_a_long_reading_is_waited_for(
 
 
 async def _looked(store: Store, clock: Clock, kind: str, age: int) -> TimePartitions:
-    """A partition has been read, and is not dropped yet."""
     partitions = store.engine.partitions
     assert isinstance(partitions, TimePartitions)
     while not (look := partitions._looks.get(kind)) or not look.ended:
@@ -411,7 +369,6 @@ async def _looked(store: Store, clock: Clock, kind: str, age: int) -> TimePartit
 
 
 async def _drop(partitions: TimePartitions, clock: Clock, kind: str, age: int) -> int:
-    """Go on from there; how much was dropped."""
     deleted = 0
     for _ in range(50):
         step = await partitions.clear(kind, clock.now - age, clock.now - age, clock.now)
@@ -421,9 +378,7 @@ async def _drop(partitions: TimePartitions, clock: Clock, kind: str, age: int) -
     return deleted
 
 
-async def test_a_partition_that_another_node_has_changed(
-    store: Store, messages: Messages, url: str, clock: Clock
-) -> None:
+async def test_a_partition_changed_by_another_node(store: Store, messages: Messages, url: str, clock: Clock) -> None:
     """It was replaced, or the chore is another's: what was read does not count any more."""
     new = await accepted(store, messages, 3)
     await record(store, clock, [DELIVERED] * 3)
@@ -445,7 +400,6 @@ async def test_a_partition_that_another_node_has_changed(
 async def test_a_node_whose_clock_is_behind(
     store: Store, messages: Messages, url: str, clock: Clock, kind: str, tmp_path: Path
 ) -> None:
-    """Mail that it takes between reading and dropping is refused, or keeps the partition."""
     await accepted(store, messages, 3)
     await record(store, clock, [DELIVERED] * 3)
     late = messages.new()
@@ -463,7 +417,6 @@ async def test_a_node_whose_clock_is_behind(
 
 
 async def test_what_becomes_final_meanwhile_stays(store: Store, messages: Messages, clock: Clock) -> None:
-    """As it is when the partition is dropped, not as it was read."""
     new = await accepted(store, messages, 6)
     await record(store, clock, [DELIVERED] * 5)
     clock.now += 40 * DAY
@@ -472,8 +425,7 @@ async def test_what_becomes_final_meanwhile_stays(store: Store, messages: Messag
         if kind == "mail":
             await record(store, clock, [DELIVERED])
         assert await _drop(partitions, clock, kind, age) == 5
-    found = await store.messages.read(messages.account_id, new[5].id)
-    assert found is not None
+    found = existing(await store.messages.read(messages.account_id, new[5].id))
     assert [each.status for each in found.recipients] == [DELIVERED]
     assert len((await kept(store, new[5].id))["attempts"]) == 1
     assert await store.messages.mime(new[5].id) is not None
@@ -481,10 +433,7 @@ async def test_what_becomes_final_meanwhile_stays(store: Store, messages: Messag
 
 
 # ---- around it
-
-
 async def test_plans_go_by_the_indexes_of_partitions(store: Store, messages: Messages, clock: Clock) -> None:
-    """The poll reads the index of each; a look-up by id just one partition."""
     (new,) = await accepted(store, messages, 1)
 
     async def plan(query: str, wanted: Bindings) -> list[str]:
@@ -509,7 +458,6 @@ async def test_plans_go_by_the_indexes_of_partitions(store: Store, messages: Mes
 
 
 async def test_the_doctor_sees_a_table_as_one(store: Store, messages: Messages, url: str) -> None:
-    """Not each partition of it."""
     await accepted(store, messages, 1)
     facts = await trio.to_thread.run_sync(examine, url, lambda: 0, limiter=trio.CapacityLimiter(1))
     names = [each.name for each in facts.tables]

@@ -8,8 +8,7 @@ import psycopg
 import pytest
 
 from appliance.store import Store, mail_log, pools, queue_control, statistics
-from appliance.store.postgresql.connection import connect
-from appliance.store.postgresql.statements import statement
+from appliance.store.postgresql.connection import connect, statement
 from tests.store.postgresql.stepping import FIRST, SECOND
 from tests.store.postgresql.test_nodes_pools import joined
 from tests.store.samples import CREDITS, DAY, HASH, Clock, Messages
@@ -34,7 +33,6 @@ VALUES = {
 
 @pytest.fixture
 async def two(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
-    """Two nodes."""
     opened = [await joined(url, clock, name) for name in (FIRST, SECOND)]
     yield opened
     for store in opened:
@@ -42,7 +40,6 @@ async def two(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
 
 
 def blocks_read(connection: psycopg.Connection[Any], query: str) -> int:
-    """How many a query reads, planned for no values in particular, as all of them are."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement(query))))
     text = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement(query))
     kinds, given = (", ".join(VALUES[name][place] for name in names) for place in (0, 1))
@@ -66,7 +63,6 @@ def blocks_read(connection: psycopg.Connection[Any], query: str) -> int:
     ],
 )
 async def test_what_waits_of_others_is_not_read(two: list[Store], url: str, query: str) -> None:
-    """An account without mail waits for no other's, in its warnings, its figures and its log."""
     connection = connect(url, FIRST)
     try:
         for sql in (FILL, DESTINATIONS, "VACUUM ANALYZE recipients", "ANALYZE destinations"):
@@ -77,7 +73,6 @@ async def test_what_waits_of_others_is_not_read(two: list[Store], url: str, quer
 
 
 async def test_a_node_brings_forward_its_own_mail(two: list[Store], clock: Clock) -> None:
-    """What another put off is due by its clock, not by this one."""
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
     for store in two:
         await store.messages.accept(Messages(store.messages.env, account.id).new())
@@ -88,7 +83,6 @@ async def test_a_node_brings_forward_its_own_mail(two: list[Store], clock: Clock
 
 
 async def test_what_waits_at_every_node_is_found(two: list[Store]) -> None:
-    """Also what was accepted by a run that has left, until another has it."""
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
     for store in two:
         await store.messages.accept(Messages(store.messages.env, account.id).new("b@d.test", simulated=False))

@@ -19,6 +19,7 @@ from appliance.store.postgresql.nodes import Membership, NodeIdentity
 from tests.postgresql_server import PostgresServer
 from tests.store.postgresql.stepping import until_it_waits
 from tests.store.postgresql.test_migrate import classes, execute, refused
+from tests.store.samples import at_once
 
 FIRST_STEPS = migrate.migrations()
 OLD = FIRST_STEPS[-1].number  # what the old version knows
@@ -33,13 +34,11 @@ Version = Callable[..., None]
 
 @pytest.fixture
 def version(monkeypatch: pytest.MonkeyPatch) -> Version:
-    """Lets this process be a version of the program that knows these steps, too."""
     return lambda *more: monkeypatch.setattr(migrate, "migrations", lambda: [*FIRST_STEPS, *more])
 
 
 @pytest.fixture
 def url(server: PostgresServer) -> str:
-    """A database of the old version."""
     made = server.new_database()
     trio.run(prepare, made, 1)
     return made
@@ -47,34 +46,25 @@ def url(server: PostgresServer) -> str:
 
 @pytest.fixture
 def connection(url: str) -> Iterator[PostgresConnection]:
-    """To that database."""
     with closing(connect(url, statement_timeout=MIGRATION_TIMEOUT)) as opened:
         yield opened
 
 
 def node(name: str, schema: int = OLD) -> Membership:
-    """A node, which has not joined yet."""
     return Membership(NodeIdentity(f"run_of_{name}", name, f"home of {name}", f"{name}.test", "1.2.3", schema))
 
 
 def applied(connection: PostgresConnection) -> list[int]:
-    """The steps that were taken, beyond those of the old version."""
     return [number for (number,) in run(connection, "SELECT number FROM migrations ORDER BY 1") if number > OLD]
 
 
 def test_each_step_says_which_programs_can_work_after_it() -> None:
-    """None of them needs a later one, and no number is left out."""
     assert [step.number for step in FIRST_STEPS] == list(range(1, OLD + 1))
     assert all(1 <= step.since <= step.number for step in FIRST_STEPS)
 
 
 # ---- an older program
-
-
-async def test_an_older_program_works_after_an_expansion(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
-    """It changes nothing, and joins."""
+async def test_old_programs_work_after_expansions(url: str, connection: PostgresConnection, version: Version) -> None:
     version(WIDER)
     await prepare(url, 2)
     assert applied(connection) == [OLD + 1]
@@ -88,7 +78,6 @@ async def test_an_older_program_works_after_an_expansion(
 async def test_an_older_program_is_refused_after_a_contraction(
     url: str, connection: PostgresConnection, version: Version
 ) -> None:
-    """In the one line that says what to do, with nothing written; one between is not."""
     version(WIDER, NARROWER)
     await prepare(url, 2)
     assert applied(connection) == [OLD + 1, OLD + 2]
@@ -102,12 +91,7 @@ async def test_an_older_program_is_refused_after_a_contraction(
 
 
 # ---- a newer one
-
-
-async def test_a_contraction_waits_for_the_last_older_node(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
-    """One whose lease has run out may still come back; one that has left, or whose rows are others', does not."""
+async def test_contractions_wait_for_older_nodes(url: str, connection: PostgresConnection, version: Version) -> None:
     a, b, c = node("a"), node("b"), node("c", OLD + 1)
     for member in (a, b, c):
         member.join(connection)
@@ -149,10 +133,7 @@ async def test_what_a_program_cannot_do_without_is_no_contraction(
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
 
 
-async def test_the_earlier_run_of_a_node_that_was_killed(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
-    """It does not keep the same node from starting as a newer version; another machine's does."""
+async def test_the_earlier_run_of_a_killed_node(url: str, connection: PostgresConnection, version: Version) -> None:
     node("a").join(connection)
     version(WIDER, NARROWER, WIDEST)
     with pytest.raises(DatabaseRefused):
@@ -161,25 +142,17 @@ async def test_the_earlier_run_of_a_node_that_was_killed(
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
 
 
-async def test_nodes_of_a_new_version_that_start_at_once(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
-    """Each step is taken once, by one of them."""
+async def test_new_nodes_that_start_at_once(url: str, connection: PostgresConnection, version: Version) -> None:
     version(WIDER, NARROWER, WIDEST)
-    async with trio.open_nursery() as nursery:
-        for name in "abcd":
-            nursery.start_soon(prepare, url, 2, None, lambda name=name: node(name, OLD + 3).identity)
+    await at_once(prepare, ((url, 2, None, lambda name=name: node(name, OLD + 3).identity) for name in "abcd"))
     assert applied(connection) == [OLD + 1, OLD + 2, OLD + 3]
     assert run(connection, "SELECT count(*) FROM nodes WHERE schema = %s", (OLD + 3,)) == [(4,)]
 
 
 # ---- races
-
-
 async def test_an_older_node_that_joins_while_the_schema_is_contracted(
     url: str, connection: PostgresConnection, version: Version
 ) -> None:
-    """It waits for the end, and is refused."""
     version(WIDER, NARROWER._replace(sql=f"{NARROWER.sql}; SELECT pg_sleep(1)"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prepare, f"{url}&application_name={MIGRATING}", 2)
@@ -192,10 +165,7 @@ async def test_an_older_node_that_joins_while_the_schema_is_contracted(
     assert run(connection, "SELECT count(*) FROM nodes") == [(0,)]
 
 
-async def test_a_contraction_while_an_older_node_joins(
-    url: str, connection: PostgresConnection, version: Version
-) -> None:
-    """It waits for that, and then for the node."""
+async def test_contraction_while_an_old_node_joins(url: str, connection: PostgresConnection, version: Version) -> None:
     version(WIDER, NARROWER)
     async with trio.open_nursery() as nursery:
         with connection.transaction():
@@ -207,7 +177,6 @@ async def test_a_contraction_while_an_older_node_joins(
 
 
 async def test_a_node_that_is_lost_within_a_step(url: str, connection: PostgresConnection, version: Version) -> None:
-    """Nothing of it is there, and the next start takes it."""
     version(WIDER._replace(sql=f"{WIDER.sql}; SELECT pg_sleep(30)"))
     before = classes(url)
     sleeping = "FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)' AND wait_event = 'PgSleep'"
@@ -227,19 +196,15 @@ async def test_a_node_that_is_lost_within_a_step(url: str, connection: PostgresC
 
 
 async def _until(url: str, query: str, count: int = 1) -> None:
-    """Wait until a query counts so many."""
     with trio.fail_after(20), psycopg.connect(url, autocommit=True) as other:
         while other.execute(query.encode()).fetchall() != [(count,)]:  # noqa: ASYNC110 - the database does not tell
             await trio.sleep(0.02)
 
 
 # ---- locks
-
-
 async def test_a_step_gives_way_to_those_that_use_the_table(
     url: str, connection: PostgresConnection, version: Version, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a long transaction keeps it from the table, others are held up for a moment only."""
     monkeypatch.setattr(migrate, "STEP_PAUSE", 0.2)
     version(WIDER)
     slowest, ended = 0.0, threading.Event()
@@ -271,7 +236,6 @@ async def test_a_step_gives_way_to_those_that_use_the_table(
 async def test_a_table_that_is_in_use_all_the_time(
     url: str, connection: PostgresConnection, version: Version, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The start is refused, and nothing was written."""
     monkeypatch.setattr(migrate, "STEP_PAUSE", 0.01)
     monkeypatch.setattr(migrate, "STEP_TRIES", 3)
     version(WIDER)
@@ -283,8 +247,6 @@ async def test_a_table_that_is_in_use_all_the_time(
 
 
 # ---- a node that runs
-
-
 async def _running(url: str, name: str, schema: int) -> PostgresEngine:
     return PostgresEngine(url, await prepare(url, 2, None, lambda: node(name, schema).identity))
 
@@ -296,7 +258,6 @@ async def test_a_running_node_contracts_when_the_last_older_one_has_ended(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It says for whom it waits; two that wait do it once."""
     caplog.set_level("INFO")
     monkeypatch.setattr(engine, "BEAT", 0.1)
     old = node("a")
@@ -324,7 +285,6 @@ async def test_a_contraction_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The node goes on, and tries it again later."""
     monkeypatch.setattr(engine, "BEAT", 0.1)
     monkeypatch.setattr(engine, "SCHEMA_PAUSE", 0.1)
     old = node("a")
@@ -345,7 +305,6 @@ async def test_a_contraction_that_fails(
 
 
 async def test_a_node_that_ends_while_it_contracts(url: str, connection: PostgresConnection, version: Version) -> None:
-    """It does not wait for that, and nothing of it is there."""
     old = node("a")
     old.join(connection)
     version(WIDER, NARROWER._replace(sql=f"{NARROWER.sql}; SELECT pg_sleep(4)"))

@@ -11,13 +11,11 @@ from tests.store.samples import Clock, Database, FailingDisk, Faults
 
 @pytest.fixture
 def database(tmp_path: Path, clock: Clock) -> Database:
-    """A new file, not yet open."""
     return Database(tmp_path / "data", Environment(now=clock))
 
 
 @pytest.fixture
 def faults() -> Iterator[Faults]:
-    """What the disk under every database opened from now on does wrong: nothing, until a test says so."""
     disk = FailingDisk()
     yield disk.faults
     disk.unregister()

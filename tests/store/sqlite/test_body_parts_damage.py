@@ -18,7 +18,6 @@ from tests.store.test_body_parts_stored_bytes import counted, recounted
 
 
 async def test_a_writer_that_dies_between_parts_leaves_loose_ones(tmp_path: Path, clock: Clock, faults: Faults) -> None:
-    """The message is not there after a restart, nothing is counted, and its parts are deleted."""
     failures: list[StorageFault] = []
     async with open_store(tmp_path / "data", Environment(now=clock), on_failure=failures.append) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
@@ -46,7 +45,6 @@ async def _refused(store: Store, new: NewMessage) -> None:
 
 
 async def test_a_database_with_a_part_missing_is_damaged(tmp_path: Path, clock: Clock) -> None:
-    """The check of a backup names the message; a whole one passes."""
     path = tmp_path / FILE_NAME
     async with open_store(tmp_path, Environment(now=clock)) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=1)

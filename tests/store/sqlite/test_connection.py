@@ -6,8 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from appliance.store.engine import Bulk, run
-from appliance.store.faults import StorageFault
+from appliance.store.engine import Bulk, StorageFault, run
 from appliance.store.sqlite.connection import INDEX_BYTES, MOST_ROWS, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 
@@ -15,7 +14,6 @@ COLUMNS = 12
 
 
 def test_what_a_write_binds_has_room(tmp_path: Path) -> None:
-    """The values of the widest statements come from SQLite's own small pieces, with hundreds of statements prepared."""
     connection = open_writer(tmp_path / "mail.db")
     for table in range(10):
         columns = ", ".join(f"c{number} TEXT" for number in range(COLUMNS))
@@ -29,25 +27,21 @@ def test_what_a_write_binds_has_room(tmp_path: Path) -> None:
 
 
 def test_sqlite_does_not_count_its_bytes(tmp_path: Path) -> None:
-    """The sum is never read, and keeping it takes a lock at every allocation."""
     connection = open_writer(tmp_path / "mail.db")
     assert apsw.memory_used() == 0
     connection.close()
 
 
 def descriptors() -> int:
-    """How many files this process has open."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def index_of(path: Path) -> Path:
-    """The file that the index is in."""
     return path.with_name(f"{path.name}-shm")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database that was used."""
     made = tmp_path / "notes.db"
     connection = open_writer(made)
     connection.execute("CREATE TABLE notes (text TEXT)").fetchall()
@@ -56,7 +50,6 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_the_server_has_it_from_the_start(path: Path) -> None:
-    """What is written and read is as ever, and nothing stays open."""
     before, failures = descriptors(), list[StorageFault]()
     engine = SqliteEngine(path, GroupCommit(path, failures.append))
     try:
@@ -72,7 +65,6 @@ async def test_the_server_has_it_from_the_start(path: Path) -> None:
 
 
 def test_a_longer_index_is_left_alone(path: Path) -> None:
-    """A log that has grown beyond it needs what it has."""
     connection = open_writer(path)
     os.truncate(index_of(path), 2 * INDEX_BYTES)
     room = ReservedIndex(path)
@@ -82,7 +74,6 @@ def test_a_longer_index_is_left_alone(path: Path) -> None:
 
 
 def test_without_an_index_there_is_nothing_to_do(tmp_path: Path) -> None:
-    """Nor is one made."""
     room = ReservedIndex(tmp_path / "notes.db")
     room.close()
     room.close()

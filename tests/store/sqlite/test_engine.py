@@ -1,5 +1,6 @@
 """Transactions: what is shared, what fails alone, what cancellation and a failing disk may do."""
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +10,15 @@ from pathlib import Path
 import apsw
 import pytest
 import trio
+import trio.testing
 
-from appliance.errors import Code, StorageUnavailable
-from appliance.store.engine import JOBS_PER_COMMIT, Tx, first, run
-from appliance.store.faults import CommitUnknown, StorageFault
+from appliance.concurrency.fair_share import QUEUED_PER_OWNER, SERVER_WORK
+from appliance.errors import Code, Refused, StorageUnavailable
+from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault, Tx, first, rows, run
 from appliance.store.sqlite import engine as engine_module
 from appliance.store.sqlite.connection import open_writer
-from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
-from tests.store.samples import Faults
+from appliance.store.sqlite.engine import GroupCommit, Inline, Scanner, SqliteEngine
+from tests.store.samples import Faults, at_once
 
 WAIT = 200  # milliseconds for another process's lock, instead of seconds
 
@@ -27,24 +29,19 @@ class Broken(Exception):
 
 @dataclass
 class Notes:
-    """An engine over a table of notes, and what its writer had to report."""
-
     path: Path
     engine: SqliteEngine
     failures: list[StorageFault] = field(default_factory=list)
 
     async def add(self, text: str, *, urgent: bool = False, large: bool = False) -> str:
-        """Write one note."""
         return await self.engine.write(adding(text), urgent=urgent, large=large)
 
     async def stored(self) -> list[str]:
-        """Every note, in the order of writing."""
         query = "SELECT text FROM notes ORDER BY rowid"
         return [str(text) for (text,) in await self.engine.rows(query, {})]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Another process in the middle of a write."""
         other = apsw.Connection(str(self.path))
         other.execute("BEGIN IMMEDIATE")
         try:
@@ -55,8 +52,6 @@ class Notes:
 
 
 def adding(text: str) -> Callable[[Tx], str]:
-    """A function that writes one note."""
-
     def work(tx: Tx) -> str:
         run(tx, "INSERT INTO notes (text) VALUES (:text)", {"text": text})
         return text.upper()
@@ -65,19 +60,16 @@ def adding(text: str) -> Callable[[Tx], str]:
 
 
 def fails_at_once(tx: Tx) -> None:
-    """A function that fails with nothing written."""
     raise Broken
 
 
 def fails_half_way(tx: Tx) -> None:
-    """A function that fails after it has written."""
     adding("half")(tx)
     raise Broken
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database with one table."""
     file = tmp_path / "data" / "notes.db"
     connection = open_writer(file)
     connection.execute("CREATE TABLE notes (text TEXT NOT NULL UNIQUE) STRICT")
@@ -87,7 +79,6 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def notes(path: Path) -> AsyncIterator[Notes]:
-    """The group-commit engine on it."""
     failures: list[StorageFault] = []
     opened = Notes(path, SqliteEngine(path, GroupCommit(path, failures.append)), failures)
     yield opened
@@ -96,7 +87,6 @@ async def notes(path: Path) -> AsyncIterator[Notes]:
 
 @pytest.fixture
 async def notes_on_faulty_disk(faults: Faults, path: Path) -> AsyncIterator[Notes]:
-    """The same on a disk with faults."""
     failures: list[StorageFault] = []
     opened = Notes(path, SqliteEngine(path, GroupCommit(path, failures.append)), failures)
     yield opened
@@ -104,33 +94,26 @@ async def notes_on_faulty_disk(faults: Faults, path: Path) -> AsyncIterator[Note
 
 
 async def all_of(*works: Callable[[], object]) -> None:
-    """Start all of them, so that they meet in one batch, and wait for their end."""
     async with trio.open_nursery() as nursery:
         for work in works:
             nursery.start_soon(work)  # type: ignore[arg-type]  # each is an async function without arguments
 
 
 # ---- group commit
-
-
 async def test_writes_that_wait_share_a_commit(faults: Faults, notes_on_faulty_disk: Notes) -> None:
-    """Three batches of writers at once cost a handful of syncs, not one each; each has its own result."""
     notes, results = notes_on_faulty_disk, []
 
     async def add(text: str) -> None:
         results.append(await notes.add(text))
 
     texts = [f"note {number}" for number in range(3 * JOBS_PER_COMMIT)]
-    async with trio.open_nursery() as nursery:
-        for text in texts:
-            nursery.start_soon(add, text)
+    await at_once(add, ((text,) for text in texts))
     assert sorted(results) == sorted(text.upper() for text in texts)
     assert sorted(await notes.stored()) == sorted(texts)
     assert faults.syncs <= 8
 
 
 async def test_a_lone_write_is_synced(faults: Faults, notes_on_faulty_disk: Notes) -> None:
-    """What is alone is durable at once: each write that is waited for syncs the log."""
     for number in range(3):
         before = faults.syncs
         await notes_on_faulty_disk.add(f"note {number}")
@@ -141,7 +124,6 @@ async def test_a_lone_write_is_synced(faults: Faults, notes_on_faulty_disk: Note
 async def test_one_that_fails_rolls_back_alone(
     faults: Faults, notes_on_faulty_disk: Notes, failing: Callable[[Tx], None]
 ) -> None:
-    """A function that fails, whether or not it had written, leaves nothing; its neighbours' results stand."""
     notes, results = notes_on_faulty_disk, []
     syncs = faults.syncs
 
@@ -163,7 +145,6 @@ async def test_one_that_fails_rolls_back_alone(
 
 
 async def test_a_broken_rule_of_the_schema_fails_alone(notes: Notes) -> None:
-    """SQLite's own refusal of a row is raised to its writer only."""
     await notes.add("there")
 
     async def again() -> None:
@@ -178,7 +159,6 @@ async def test_a_broken_rule_of_the_schema_fails_alone(notes: Notes) -> None:
 
 
 async def test_urgent_writes_go_first(notes: Notes) -> None:
-    """What a remote server has taken is recorded before anything else that waits."""
     order: list[str] = []
 
     async def add(text: str, urgent: bool) -> None:
@@ -196,8 +176,6 @@ async def test_urgent_writes_go_first(notes: Notes) -> None:
 
 
 async def test_large_writes_are_done_beside_the_event_loop(notes: Notes) -> None:
-    """A function that takes its time does not hold up the loop when it is said to be large."""
-
     turned = threading.Event()
 
     def slow(tx: Tx) -> None:
@@ -214,8 +192,6 @@ async def test_large_writes_are_done_beside_the_event_loop(notes: Notes) -> None
 
 
 async def test_bulk_work_takes_turns_with_others(notes: Notes) -> None:
-    """It goes alone, and between two of it whatever else waits; neither starves."""
-
     async def add(text: str, bulk: bool) -> None:
         await notes.engine.write(adding(text), bulk=bulk)
 
@@ -231,15 +207,12 @@ async def test_bulk_work_takes_turns_with_others(notes: Notes) -> None:
 
 
 async def test_reads_never_wait_for_the_writer(notes: Notes) -> None:
-    """During a write, the last committed state is read."""
     await notes.add("there")
     with notes.locked():
         assert await notes.stored() == ["there"]
 
 
 async def test_a_snapshot_sees_one_state(notes: Notes) -> None:
-    """Statements of one snapshot do not see what is committed between them; a failing one leaves no transaction."""
-
     def look(tx: Tx) -> list[object]:
         counts: list[object] = []
         for text in ("during", "never mind"):
@@ -257,10 +230,7 @@ async def test_a_snapshot_sees_one_state(notes: Notes) -> None:
 
 
 # ---- cancellation and closing
-
-
 async def test_cancelled_before_it_is_handed_over_nothing_is_written(notes: Notes) -> None:
-    """A cancelled caller's function never runs."""
     with trio.CancelScope() as scope:
         scope.cancel()
         await notes.add("never")
@@ -269,7 +239,6 @@ async def test_cancelled_before_it_is_handed_over_nothing_is_written(notes: Note
 
 
 async def test_cancelled_after_it_was_handed_over_it_is_committed(notes: Notes) -> None:
-    """Commit or nothing: once handed over a write runs to its end, and its caller gets the result."""
     results = []
     async with trio.open_nursery() as nursery:
         with notes.locked():
@@ -287,7 +256,6 @@ async def test_cancelled_after_it_was_handed_over_it_is_committed(notes: Notes) 
 
 
 async def test_closing_finishes_what_waits(path: Path) -> None:
-    """A write handed over before the engine is closed is written; one after that is refused."""
     failures: list[StorageFault] = []
     notes = Notes(path, SqliteEngine(path, GroupCommit(path, failures.append)), failures)
     results = []
@@ -309,19 +277,13 @@ async def test_closing_finishes_what_waits(path: Path) -> None:
 
 
 # ---- a disk that fails, a lock that stays
-
-
 def check_refusal(refused: StorageUnavailable) -> None:
-    """The client is told to come back."""
     assert refused.code is Code.TEMPORARY_FAILURE
     assert refused.retry_after is not None
 
 
 @pytest.mark.parametrize("fault", ["on_sync", "on_write"])
-async def test_a_commit_of_unknown_result_stops_everything(
-    faults: Faults, notes_on_faulty_disk: Notes, fault: str
-) -> None:
-    """After an I/O error in a commit nothing is acknowledged any more, and the process is told to end, once."""
+async def test_an_unknown_commit_stops_everything(faults: Faults, notes_on_faulty_disk: Notes, fault: str) -> None:
     notes = notes_on_faulty_disk
     await notes.add("before")
     refusals = []
@@ -332,9 +294,7 @@ async def test_a_commit_of_unknown_result_stops_everything(
         refusals.append(refused.value)
 
     with faults.raising(**{fault: apsw.IOError}):
-        async with trio.open_nursery() as nursery:
-            for number in range(JOBS_PER_COMMIT + 10):
-                nursery.start_soon(add, f"note {number}")
+        await at_once(add, ((f"note {number}",) for number in range(JOBS_PER_COMMIT + 10)))
     await add("after")
     assert len(refusals) == JOBS_PER_COMMIT + 11
     for refusal in refusals:
@@ -345,7 +305,6 @@ async def test_a_commit_of_unknown_result_stops_everything(
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_a_full_disk_refuses_and_recovers(faults: Faults, notes_on_faulty_disk: Notes, large: bool) -> None:
-    """Without disk space every writer is told to retry; with room again the next write goes through."""
     notes = notes_on_faulty_disk
     with faults.raising(on_write=apsw.FullError):
         for text in ("first", "second"):
@@ -358,9 +317,7 @@ async def test_a_full_disk_refuses_and_recovers(faults: Faults, notes_on_faulty_
     assert notes.failures == []
 
 
-async def test_a_disk_that_fills_up_in_the_middle_refuses_and_recovers(
-    faults: Faults, notes_on_faulty_disk: Notes
-) -> None:
+async def test_a_disk_that_fills_up_refuses_and_recovers(faults: Faults, notes_on_faulty_disk: Notes) -> None:
     """The same where SQLite has to write before the commit, because so much has changed."""
     notes = notes_on_faulty_disk
 
@@ -391,7 +348,6 @@ async def test_a_disk_that_fills_up_in_the_middle_refuses_and_recovers(
 
 
 async def test_a_read_error_is_a_refusal(faults: Faults, notes_on_faulty_disk: Notes) -> None:
-    """A disk that cannot be read for once refuses the write, not the rest of the process's life."""
     notes = notes_on_faulty_disk
     await notes.add("before")
     other = apsw.Connection(str(notes.path))
@@ -406,7 +362,6 @@ async def test_a_read_error_is_a_refusal(faults: Faults, notes_on_faulty_disk: N
 
 
 async def test_a_lock_that_stays_is_a_refusal(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process that writes for too long makes us refuse, after the wait; meanwhile the event loop goes on."""
     monkeypatch.setattr(engine_module, "BUSY_TIMEOUT", WAIT)
     ticks, refusals = 0, []
 
@@ -433,7 +388,6 @@ async def test_a_lock_that_stays_is_a_refusal(notes: Notes, monkeypatch: pytest.
 
 
 async def test_a_short_lock_is_waited_out(notes: Notes) -> None:
-    """Another process's write only delays ours."""
     async with trio.open_nursery() as nursery:
         with notes.locked():
             nursery.start_soon(notes.add, "patient")
@@ -443,10 +397,7 @@ async def test_a_short_lock_is_waited_out(notes: Notes) -> None:
 
 
 # ---- one commit each
-
-
 async def test_inline_commits_each_function_by_itself(path: Path) -> None:
-    """Without the thread the same holds: a result or an error each, and nothing left of what failed."""
     notes = Notes(path, SqliteEngine(path, Inline(path)))
     assert await notes.add("one") == "ONE"
     for failing in (fails_at_once, fails_half_way):
@@ -457,8 +408,63 @@ async def test_inline_commits_each_function_by_itself(path: Path) -> None:
 
 
 async def test_inline_raises_when_a_commit_is_unknown(faults: Faults, path: Path) -> None:
-    """A commit in the hands of a failing disk is raised as what it is."""
     notes = Notes(path, SqliteEngine(path, Inline(path)))
     with faults.raising(on_sync=apsw.IOError), pytest.raises(CommitUnknown):
         await notes.add("who knows")
     await notes.engine.close()
+
+
+# ---- readings on the thread: accounts take turns, an account's queue is bounded, the server's own is not
+@pytest.fixture
+def scanner(tmp_path: Path) -> Scanner:
+    apsw.Connection(str(tmp_path / "db")).close()
+    return Scanner(tmp_path / "db", inline=True)
+
+
+def noted(order: list[str], name: str) -> Callable[[object], None]:
+    return lambda _: order.append(name)
+
+
+async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) -> None:
+    apsw.Connection(str(tmp_path / "db")).close()
+    scanner, order, released = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scanner.read, lambda _: released.wait(10), "many")
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(20):
+            nursery.start_soon(scanner.read, noted(order, "many"), "many")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(scanner.read, noted(order, "few"), "few")
+        await trio.testing.wait_all_tasks_blocked()
+        released.set()
+    scanner.close()
+    assert (order.index("few"), len(order)) == (0, 21)
+
+
+async def test_the_first_read_of_a_server_opens_no_file(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "db")
+    writer.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+    scanner = Scanner(tmp_path / "db", inline=False)
+    opened = os.listdir("/proc/self/fd")
+    assert await scanner.read(lambda tx: rows(tx, "SELECT a FROM t", {})) == [(1,)]
+    assert os.listdir("/proc/self/fd") == opened
+    scanner.close()
+    writer.close()
+
+
+async def test_only_an_account_is_refused(scanner: Scanner) -> None:
+    refused: list[Refused] = []
+    order: list[str] = []
+
+    async def read(owner: str) -> None:
+        try:
+            await scanner.read(noted(order, owner), owner)
+        except Refused as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for owner in ("acc_1", SERVER_WORK):
+            for _ in range(QUEUED_PER_OWNER + 10):
+                nursery.start_soon(read, owner)
+    assert order.count(SERVER_WORK) == QUEUED_PER_OWNER + 10
+    assert {each.code for each in refused} == {Code.TEMPORARY_FAILURE}

@@ -9,17 +9,15 @@ import trio
 from appliance.store.engine import JOBS_PER_COMMIT, Tx, run
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
+from tests.store.samples import at_once
 from tests.store.sqlite.test_engine import Broken
 
 
 class Numbers:
-    """Writes numbers: refuses those under zero, and breaks half-way at thirteen."""
-
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
 
     def write(self, tx: Tx, numbers: Sequence[int]) -> list[Exception | None]:
-        """Write them all."""
         self.calls.append(list(numbers))
         refusals: list[Exception | None] = []
         for number in numbers:
@@ -33,7 +31,6 @@ class Numbers:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database with one table."""
     file = tmp_path / "data" / "numbers.db"
     connection = open_writer(file)
     connection.execute("CREATE TABLE numbers (number INTEGER NOT NULL) STRICT")
@@ -42,7 +39,6 @@ def path(tmp_path: Path) -> Path:
 
 
 async def write_all(engine: SqliteEngine, numbers: Numbers, wanted: Sequence[int]) -> dict[int, str]:
-    """Write all of these at once; how each of them fared."""
     results: dict[int, str] = {}
 
     async def write(number: int) -> None:
@@ -52,19 +48,15 @@ async def write_all(engine: SqliteEngine, numbers: Numbers, wanted: Sequence[int
         except (ValueError, Broken) as error:
             results[number] = type(error).__name__
 
-    async with trio.open_nursery() as nursery:
-        for number in wanted:
-            nursery.start_soon(write, number)
+    await at_once(write, ((number,) for number in wanted))
     return results
 
 
 async def stored(engine: SqliteEngine) -> list[int]:
-    """The numbers on disk."""
     return [int(number) for (number,) in await engine.rows("SELECT number FROM numbers ORDER BY number", {})]
 
 
 async def test_items_that_wait_are_written_together(path: Path) -> None:
-    """Of many items at once, all come to their work in a few calls, and each refusal goes to its own."""
     engine, numbers = SqliteEngine(path, GroupCommit(path, lambda _: None)), Numbers()
     results = await write_all(engine, numbers, [-3, *range(20, 20 + JOBS_PER_COMMIT), -2])
     assert len(numbers.calls) <= 3
@@ -74,7 +66,6 @@ async def test_items_that_wait_are_written_together(path: Path) -> None:
 
 
 async def test_one_that_breaks_breaks_alone(path: Path) -> None:
-    """When the work fails over one item, the others are written one by one, and nothing of that one is there."""
     engine, numbers = SqliteEngine(path, GroupCommit(path, lambda _: None)), Numbers()
     results = await write_all(engine, numbers, [1, 13, -1, 2])
     assert results == {1: "written", 13: "Broken", -1: "ValueError", 2: "written"}
@@ -83,7 +74,6 @@ async def test_one_that_breaks_breaks_alone(path: Path) -> None:
 
 
 async def test_items_meet_plain_functions_in_one_commit(path: Path) -> None:
-    """A function among the items is run once, with its own result."""
     engine, numbers = SqliteEngine(path, GroupCommit(path, lambda _: None)), Numbers()
     counts: list[int] = []
 
@@ -101,7 +91,6 @@ async def test_items_meet_plain_functions_in_one_commit(path: Path) -> None:
 
 
 async def test_items_are_written_one_by_one_inline(path: Path) -> None:
-    """Without the thread each is its own commit, with the same results."""
     engine, numbers = SqliteEngine(path, Inline(path)), Numbers()
     assert await write_all(engine, numbers, [1, -1, 13]) == {1: "written", -1: "ValueError", 13: "Broken"}
     assert await stored(engine) == [1]

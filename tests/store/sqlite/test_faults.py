@@ -9,8 +9,7 @@ import trio
 import trio.testing
 
 from appliance.errors import Code, StorageUnavailable
-from appliance.store.engine import run
-from appliance.store.faults import StorageFault
+from appliance.store.engine import StorageFault, run
 from appliance.store.sqlite.connection import open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 from appliance.store.sqlite.faults import PagesDamaged, Unsynced, heard_by
@@ -19,7 +18,6 @@ UNSYNCED = "os_unix.c:44012: (5) full_fsync(/data/appliance.db-wal) - "
 
 
 def test_a_failed_sync_is_told_in_plain_words() -> None:
-    """With the file, and without the line of SQLite's source; to those who listen, and no longer than they do."""
     heard: list[StorageFault] = []
     with heard_by(heard.append), heard_by(heard.append):
         apsw.log(apsw.SQLITE_IOERR_FSYNC, UNSYNCED)
@@ -30,7 +28,6 @@ def test_a_failed_sync_is_told_in_plain_words() -> None:
 
 @pytest.mark.parametrize("code", [apsw.SQLITE_CONSTRAINT, apsw.SQLITE_FULL, apsw.SQLITE_BUSY, apsw.SQLITE_IOERR_WRITE])
 def test_other_words_are_no_fault(code: int) -> None:
-    """A full disk is refused, a constraint is the statement's mistake, a write is judged where it is made."""
     heard: list[StorageFault] = []
     with heard_by(heard.append):
         apsw.log(code, "something")
@@ -38,7 +35,6 @@ def test_other_words_are_no_fault(code: int) -> None:
 
 
 def test_damaged_pages_are_heard_of(tmp_path: Path) -> None:
-    """Whichever connection meets one."""
     path, heard = tmp_path / "notes.db", list[StorageFault]()
     writer = open_writer(path)
     writer.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)").fetchall()
@@ -57,7 +53,6 @@ def test_damaged_pages_are_heard_of(tmp_path: Path) -> None:
 
 
 async def test_a_fault_that_is_heard_ends_all_writing(tmp_path: Path) -> None:
-    """Also one that no commit of ours has met: it is told once, and later writes are refused."""
     failures: list[StorageFault] = []
     path = tmp_path / "notes.db"
     engine = SqliteEngine(path, GroupCommit(path, failures.append))

@@ -12,8 +12,7 @@ import trio
 
 from appliance.store.engine import Tx, rows, run
 from appliance.store.sqlite import file_care
-from appliance.store.sqlite.connection import Connection, open_reader, open_writer
-from appliance.store.sqlite.embedded_db import open_inside
+from appliance.store.sqlite.connection import Connection, open_inside, open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.file_care import (
@@ -32,7 +31,6 @@ ROW = 2_000  # bytes
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database of some MiB, in which each row has a partner in the other table."""
     file = tmp_path / "a.db"
     connection = open_writer(file)
     connection.execute("CREATE TABLE one (a INTEGER PRIMARY KEY, b BLOB); CREATE TABLE two (a INTEGER PRIMARY KEY)")
@@ -45,19 +43,16 @@ def path(tmp_path: Path) -> Path:
 
 
 def add(connection: Connection, number: int) -> None:
-    """A pair of rows."""
     connection.execute("INSERT INTO one VALUES (?, ?)", (number, bytes(ROW)))
     connection.execute("INSERT INTO two VALUES (?)", (number,))
 
 
 def pairs(connection: Connection) -> tuple[int, int]:
-    """How many rows there are in both tables."""
     ((one, two),) = rows(connection, "SELECT (SELECT count(*) FROM one), (SELECT count(*) FROM two)", {})
     return one, two
 
 
 def test_a_copy_is_one_moment_while_others_write(path: Path, tmp_path: Path) -> None:
-    """Commits between its steps are neither in it nor make it begin anew, and none of them has to wait."""
     writer = open_writer(path)
     begun = pairs(writer)[0]
     slowest, told = 0.0, []
@@ -87,7 +82,6 @@ def test_a_copy_is_one_moment_while_others_write(path: Path, tmp_path: Path) -> 
 
 
 def test_a_copy_beside_another_thread_that_writes(path: Path, tmp_path: Path) -> None:
-    """A writer that never rests does not tear the copy."""
     stop = threading.Event()
 
     def write() -> None:
@@ -117,7 +111,6 @@ def test_a_copy_beside_another_thread_that_writes(path: Path, tmp_path: Path) ->
 
 
 def test_a_copy_never_replaces_a_file(path: Path, tmp_path: Path) -> None:
-    """What is there stays."""
     (tmp_path / "copy.db").write_text("mine")
     with pytest.raises(FileExistsError):
         copy_beside(path, tmp_path / "copy.db")
@@ -125,7 +118,6 @@ def test_a_copy_never_replaces_a_file(path: Path, tmp_path: Path) -> None:
 
 
 def test_what_has_piled_up_in_the_log_is_brought_home(path: Path) -> None:
-    """Afterwards the pages of the log are in the database itself, while the writer is still there."""
     writer = open_writer(path)
     writer.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
     for number in range(10_000, 10_100):
@@ -137,7 +129,6 @@ def test_what_has_piled_up_in_the_log_is_brought_home(path: Path) -> None:
 
 
 def test_something_else_is_no_database_of_ours(path: Path) -> None:
-    """A whole database of another program is refused, and so is what is none at all."""
     with pytest.raises(Damaged, match="no database of the appliance"):
         examine_inside(path, 0, path.stat().st_size)
     with pytest.raises(Damaged, match="not a database"):
@@ -150,7 +141,6 @@ WITHIN = 10.0  # seconds
 
 @pytest.fixture
 def blobs() -> Iterator[Path]:
-    """A database with one table, on a disk: in memory nothing makes the writer wait for the copies."""
     with TemporaryDirectory(dir="/var/tmp") as directory:
         file = Path(directory, "data", "blobs.db")
         connection = open_writer(file)
@@ -161,19 +151,16 @@ def blobs() -> Iterator[Path]:
 
 @pytest.fixture
 async def file_engine(blobs: Path) -> AsyncIterator[SqliteEngine]:
-    """The engine of the real server."""
     opened = SqliteEngine(blobs, GroupCommit(blobs, lambda fault: pytest.fail(str(fault))))
     yield opened
     await opened.close()
 
 
 def size(file: Path) -> int:
-    """Bytes of a file."""
     return file.stat().st_size
 
 
 async def fill(file_engine: SqliteEngine, pages: int) -> None:
-    """Write about so many pages, in one commit for each hundred."""
     for _ in range(pages // 100):
         await file_engine.write(_add, bulk=True)
 
@@ -183,7 +170,6 @@ def _add(tx: Tx) -> None:
 
 
 async def test_a_short_log_is_left_alone(file_engine: SqliteEngine, blobs: Path) -> None:
-    """Few pages are not worth a sync of the database."""
     before = size(blobs)
     await fill(file_engine, COPIED_AFTER_PAGES // 2)
     await trio.sleep(0.2)
@@ -199,7 +185,6 @@ async def test_a_long_one_is_copied_before_the_writer_has_to(file_engine: Sqlite
 
 
 async def test_the_log_begins_anew(file_engine: SqliteEngine, blobs: Path) -> None:
-    """However much is written without a pause, the log takes little more than is allowed."""
     await fill(file_engine, 3 * LONGEST_LOG_PAGES)
     log = blobs.with_name(f"{blobs.name}-wal")
     assert size(log) < 1.5 * LONGEST_LOG_PAGES * PAGE
@@ -209,7 +194,6 @@ async def test_the_log_begins_anew(file_engine: SqliteEngine, blobs: Path) -> No
 def test_a_log_that_cannot_be_copied_is_told_when_it_begins_and_ends(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is lost, but it grows; for want of room nothing is said here."""
     caplog.set_level("INFO")
     copies, connection, faults = (
         Checkpoints(path),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.store.sqlite.connection import Connection, open_reader, open_writer
-from appliance.store.sqlite.file_care import CHECK_DIRECTORY_EVERY, CopyWaits, FileWatch, refuse_waiting_copy
+from appliance.store.sqlite.file_care import CHECK_DIRECTORY_EVERY, FileWatch
 from tests.cpu_time import cpu_seconds
 
 LOOKS = 1_000
@@ -16,13 +16,11 @@ LOOKS = 1_000
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the database lies."""
     return tmp_path / "notes.db"
 
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[Connection]:
-    """A database with a table, open."""
     connection = open_writer(path)
     connection.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)")
     yield connection
@@ -30,7 +28,6 @@ def writer(path: Path) -> Iterator[Connection]:
 
 
 def rows(path: Path) -> list[int]:
-    """What a restart would find."""
     connection = open_reader(path)
     try:
         return [number for (number,) in connection.execute("SELECT id FROM notes ORDER BY id")]
@@ -39,7 +36,6 @@ def rows(path: Path) -> list[int]:
 
 
 def test_a_log_that_sqlite_makes_later_is_no_alarm(path: Path) -> None:
-    """A new database has none until its first commit; from then on it is watched."""
     connection = open_writer(path)
     watch = FileWatch(path)
     connection.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY)")
@@ -52,44 +48,37 @@ def test_a_log_that_sqlite_makes_later_is_no_alarm(path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])
 def test_a_file_that_is_deleted_is_noticed_in_a_moment(path: Path, writer: Connection, end: str) -> None:
-    """The directory's own time tells it, before a second has passed."""
     watch = FileWatch(path)
     assert watch.in_place()
     time.sleep(CHECK_DIRECTORY_EVERY)  # longer than a tick of the system's clock for files
     Path(f"{path}{end}").unlink()
     time.sleep(CHECK_DIRECTORY_EVERY)
     assert not watch.in_place()
-    assert str(path) + end in str(watch.rescue(writer))
+    assert str(path) + end in str(watch.stop(writer))
 
 
 def test_a_deleted_log_is_copied_home(path: Path, writer: Connection) -> None:
-    """Before the process has ended, what was committed is in the database's own file."""
     watch = FileWatch(path)
     writer.execute("INSERT INTO notes (id) VALUES (1), (2)")
     Path(f"{path}-wal").unlink()
-    assert "what it held was saved" in str(watch.rescue(writer))
+    assert "what it held was saved" in str(watch.stop(writer))
     copy = path.with_name("copy.db")
     copy.write_bytes(path.read_bytes())  # as a kill at this moment would leave it
     assert rows(copy) == [1, 2]
 
 
 def test_a_log_that_another_has_begun_is_not_mixed_with_ours(path: Path, writer: Connection) -> None:
-    """The database's file stays as it is, and a copy has what was committed."""
     watch = FileWatch(path)
     writer.execute("INSERT INTO notes (id) VALUES (1), (2)")
     Path(f"{path}-wal").unlink()
     Path(f"{path}-wal").write_bytes(b"the log of another process")
     before = path.read_bytes()
-    assert "a copy of everything was saved" in str(watch.rescue(writer))
+    assert "restore the last backup" in str(watch.stop(writer))
     assert path.read_bytes() == before
-    assert rows(path.with_name("notes.db.rescued")) == [1, 2]
-    with pytest.raises(CopyWaits, match=r"mv .*notes\.db\.rescued"):
-        refuse_waiting_copy(path)
     Path(f"{path}-wal").unlink()
 
 
 def test_other_files_in_the_directory_are_no_alarm(path: Path, writer: Connection, tmp_path: Path) -> None:
-    """Backups, certificates and the like come and go there."""
     watch = FileWatch(path)
     for number in range(5):
         (tmp_path / f"other{number}").touch()
@@ -100,7 +89,6 @@ def test_other_files_in_the_directory_are_no_alarm(path: Path, writer: Connectio
 
 
 def test_a_look_costs_little(path: Path, writer: Connection) -> None:
-    """Each commit pays for one, under a microsecond; the bound is loose."""
     assert not writer.in_transaction
     watch = FileWatch(path)
 

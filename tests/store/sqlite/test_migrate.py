@@ -24,31 +24,26 @@ NOW = 1_700_000_000_000_000
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Connection]:
-    """A database without anything in it."""
     opened = open_writer(tmp_path / "data" / FILE_NAME)
     yield opened
     opened.close()
 
 
 def schema(connection: Connection) -> set[tuple[str, str, str]]:
-    """What there is: kind, name and definition, comments and white space aside."""
     query = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     return {(str(kind), str(name), normalised(str(sql))) for kind, name, sql in connection.execute(query)}
 
 
 def normalised(sql: str) -> str:
-    """One spelling for definitions that mean the same."""
     bare = " ".join(line.partition("--")[0] for line in sql.splitlines())
     return " ".join(bare.replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split())
 
 
 def applied(connection: Connection) -> list[tuple[object, ...]]:
-    """The record of what was applied."""
     return connection.execute("SELECT number, name, applied_at FROM migrations ORDER BY number").fetchall()
 
 
 def test_all_steps_together_are_the_schema(connection: Connection) -> None:
-    """A database that came all the way has exactly what schema.sql says."""
     migrate(connection, NOW)
     written = Connection(":memory:")
     written.execute((resources.files("appliance.store.sqlite") / "schema.sql").read_text())
@@ -57,7 +52,6 @@ def test_all_steps_together_are_the_schema(connection: Connection) -> None:
 
 
 def test_steps_are_numbered_without_gaps() -> None:
-    """Every step has a number of its own, from 1 on."""
     numbers = [step.number for step in migrations()]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -75,7 +69,6 @@ def test_a_step_that_has_landed_is_never_changed() -> None:
 
 
 def test_each_step_is_recorded_once(connection: Connection) -> None:
-    """Migrating again changes nothing and records nothing."""
     migrate(connection, NOW)
     first = applied(connection)
     migrate(connection, NOW + 1)
@@ -85,7 +78,6 @@ def test_each_step_is_recorded_once(connection: Connection) -> None:
 
 
 def test_a_step_and_its_record_commit_together(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that fails half-way leaves neither its changes nor a record, and works once it is mended."""
     known = migrations()
     half = Migration(len(known) + 1, "half", "CREATE TABLE half (a INTEGER) STRICT; CREATE TABLE half (b INTEGER)")
     migrate(connection, NOW)
@@ -103,7 +95,6 @@ def test_a_step_and_its_record_commit_together(connection: Connection, monkeypat
 
 
 def test_a_newer_database_is_refused(connection: Connection) -> None:
-    """What a later version has written is not touched, and the reason names both numbers."""
     migrate(connection, NOW)
     newest = len(migrations())
     connection.execute("INSERT INTO migrations VALUES (9999, 'from the future', 0)")
@@ -115,7 +106,6 @@ def test_a_newer_database_is_refused(connection: Connection) -> None:
 
 
 def test_several_that_open_at_once_migrate_once(tmp_path: Path) -> None:
-    """Processes that start together wait for each other, and each step is applied by one of them."""
     path = tmp_path / "data" / FILE_NAME
 
     def open_and_migrate(number: int) -> int:
@@ -132,16 +122,12 @@ def test_several_that_open_at_once_migrate_once(tmp_path: Path) -> None:
 
 
 # ---- who may read it
-
-
 def mode(path: Path) -> int:
-    """The permission bits."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.usefixtures("new_databases")
 async def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
-    """Directory, database, log, index and key belong to their owner alone, whatever the umask says."""
     data_dir = tmp_path / "data"
     before = os.umask(0)
     try:
@@ -156,7 +142,6 @@ async def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_durable_and_careful(tmp_path: Path) -> None:
-    """The settings that keep what is acknowledged, and that distrust what is in the file."""
     connection = open_writer(tmp_path / FILE_NAME)
     wanted = {
         "journal_mode": "wal",
@@ -172,7 +157,6 @@ def test_a_writer_is_durable_and_careful(tmp_path: Path) -> None:
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    """The connection that reads is not able to change anything."""
     open_writer(tmp_path / FILE_NAME).close()
     reader = open_reader(tmp_path / FILE_NAME)
     with pytest.raises(apsw.ReadOnlyError):

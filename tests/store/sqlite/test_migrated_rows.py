@@ -19,7 +19,6 @@ FAILURES = next(step for step in migrations() if step.name == "failures")
 
 
 def test_holds_from_before_there_were_probes() -> None:
-    """One that the program made is probed a quarter of an hour after it began; one of the operator's never."""
     connection = apsw.Connection(":memory:")
     for step in migrations():
         if step.number < PROBES.number:
@@ -33,7 +32,6 @@ def test_holds_from_before_there_were_probes() -> None:
 
 
 def test_suppressions_from_before_they_had_an_origin() -> None:
-    """Those that a bounce made are told by their reason; all others were made by hand."""
     connection = apsw.Connection(":memory:")
     for step in migrations():
         if step.number < BOUNCE_CLASSES.number:
@@ -47,7 +45,6 @@ def test_suppressions_from_before_they_had_an_origin() -> None:
 
 
 def test_the_audit_log_names_the_creators_of_keys() -> None:
-    """Of keys and credentials that a user of the account made; the others have no creator."""
     connection = apsw.Connection(":memory:")
     for step in migrations():
         if step.number < CREATED_BY.number:
@@ -81,7 +78,6 @@ def test_the_audit_log_names_the_creators_of_keys() -> None:
 
 
 async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
-    """A database from before the count has the right one after the upgrade, for every account."""
     env, data_dir = Environment(now=clock), tmp_path / "data"
     async with open_store(data_dir, env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
@@ -106,7 +102,6 @@ async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, 
 
 
 async def test_a_step_of_the_upgrade_leaves_old_bodies(tmp_path: Path, clock: Clock) -> None:
-    """A database from before the parts keeps its messages, and takes new ones."""
     env, path = Environment(now=clock), tmp_path / "data" / FILE_NAME
     async with open_store(path.parent, env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
@@ -131,7 +126,6 @@ async def test_a_step_of_the_upgrade_leaves_old_bodies(tmp_path: Path, clock: Cl
 
 
 def test_failures_from_before_they_had_a_reason() -> None:
-    """The column is filled from the responses of recipients that no server decided."""
     connection = apsw.Connection(":memory:")
     for step in migrations():
         if step.number < FAILURES.number:

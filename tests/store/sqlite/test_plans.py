@@ -8,24 +8,20 @@ import pytest
 
 from appliance.model.accounts import Account
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.store import Store, domains, feedback, feedback_shares, mail_log, queue_control, templates, webhooks
+from appliance.store import Store, domains, feedback, mail_log, queue_control, templates, webhooks
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
-from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
-from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL
+from appliance.store.retention import ANY_OLD, FIND_BODIES, FIND_EVENTS, FIND_LINES, FIND_MAIL
 from appliance.store.sqlite.connection import Connection
 from appliance.store.statistics import _COUNT_FEEDBACK
 from appliance.store.webhooks import _OF_MESSAGE, _PAGE
 
 
 async def plan(store: Store, query: str, wanted: Bindings) -> list[str]:
-    """The steps that SQLite would take."""
     return [str(step) for *_, step in await store.engine.rows(f"EXPLAIN QUERY PLAN {query}", wanted)]
 
 
 # ---- accounts and their keys
-
-
 async def test_an_old_page_of_the_ledger_is_found_by_its_id(store: Store, account: Account) -> None:
     """Nothing newer is read through on the way: a long ledger would hold the event loop."""
     wanted = {"account_id": account.id, "before": "led_", "most": 1}
@@ -37,7 +33,6 @@ INSERT_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, t
 
 
 async def test_a_page_of_keys_is_as_quick_with_a_thousand_revoked(store: Store, account: Account) -> None:
-    """A page reads what it shows, not all that is kept: counted in steps of SQLite."""
     steps = []
 
     def add(tx: Tx) -> None:
@@ -52,7 +47,6 @@ async def test_a_page_of_keys_is_as_quick_with_a_thousand_revoked(store: Store, 
 
 
 async def _steps_of_a_page(store: Store, account: Account) -> int:
-    """How often the virtual machine was at work for a page of keys, in tens of its instructions."""
     async with counted_steps(store) as count:
         await store.access.newest_keys(account.id, None, 10)
     return count()
@@ -60,7 +54,6 @@ async def _steps_of_a_page(store: Store, account: Account) -> int:
 
 @asynccontextmanager
 async def counted_steps(store: Store) -> AsyncIterator[Callable[[], int]]:
-    """What returns the work of the reader inside, in tens of instructions of SQLite's virtual machine."""
     count = 0
 
     def step() -> bool:
@@ -78,11 +71,8 @@ async def counted_steps(store: Store) -> AsyncIterator[Callable[[], int]]:
 
 
 # ---- what is old
-
-
 @pytest.mark.parametrize("query", [FIND_LINES, ANY_OLD])
 async def test_old_lines_of_the_ledger_are_found_by_index(store: Store, query: str) -> None:
-    """No step reads a whole table: only what is one account's."""
     wanted = {"account_id": "a", "after": "", "limit": "z", "most": 1, "day": 1, "hour": 1, "before": 1}
     steps = await plan(store, query, {name: value for name, value in wanted.items() if f":{name}" in query})
     assert any(step.startswith("SEARCH") for step in steps)
@@ -91,17 +81,13 @@ async def test_old_lines_of_the_ledger_are_found_by_index(store: Store, query: s
 
 @pytest.mark.parametrize("query", [FIND_BODIES, FIND_MAIL, FIND_EVENTS])
 async def test_what_is_old_is_found_by_index(store: Store, query: str) -> None:
-    """No step reads a table from its beginning, and none has to sort."""
     steps = await plan(store, query, {"after": "", "limit": "z", "most": 1})
     assert any(step.startswith("SEARCH") for step in steps)
     assert not [step for step in steps if "SCAN" in step or "TEMP B-TREE" in step]
 
 
 # ---- messages and the queue
-
-
 async def test_rare_ones_have_an_index(store: Store) -> None:
-    """Searching what failed, or was a test, does not go through all messages."""
     rare = {status.value: among for status, among in mail_log._RARE.items() if status is not None}
     assert rare.keys() == {"failed", "partial"}
     for index, among in {**rare, "test": mail_log._TESTS}.items():
@@ -111,7 +97,6 @@ async def test_rare_ones_have_an_index(store: Store) -> None:
 
 
 async def test_the_newest_problems_are_found_by_when_they_happened(store: Store) -> None:
-    """As many rows are read as are shown, whatever the account has sent, and nothing is sorted."""
     assert await plan(store, mail_log._PROBLEMS, {"account_id": "a", "since": 1, "most": 8}) == [
         "CO-ROUTINE p",
         "SEARCH r USING INDEX recipients_problems (account_id=? AND <expr>>?)",
@@ -121,7 +106,6 @@ async def test_the_newest_problems_are_found_by_when_they_happened(store: Store)
 
 
 async def test_the_summary_of_the_queue_reads_only_the_index(store: Store) -> None:
-    """With a million recipients no row may be touched: the index of lanes holds all that is summed up."""
     steps = await plan(store, queue_control._SUMMARY, {"now": 0, "pools": 1, "domains": 1})
     assert [step for step in steps if " recipients " in step] == [
         "SEARCH recipients USING COVERING INDEX recipients_lanes (simulated=?)"
@@ -129,10 +113,7 @@ async def test_the_summary_of_the_queue_reads_only_the_index(store: Store) -> No
 
 
 # ---- webhooks
-
-
 async def test_finding_what_is_due_is_a_matter_of_an_index(store: Store) -> None:
-    """No look at what waits, or at a page of the history, reads a table from end to end."""
     looks = [
         webhooks._LANES,
         f"{webhooks._LANES_OF.before}'acc_a'{webhooks._LANES_OF.after}",
@@ -150,7 +131,6 @@ async def test_finding_what_is_due_is_a_matter_of_an_index(store: Store) -> None
 
 
 async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None:
-    """Neither kind of page reads or sorts what it does not show."""
     names = dict.fromkeys(("account_id", "message_id", "before", "most"), "x")
     for condition, index in (("", "PRIMARY KEY"), (_OF_MESSAGE, "by_message")):
         steps = await plan(store, _PAGE.format(condition=condition), names)
@@ -159,17 +139,13 @@ async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None
 
 
 # ---- feedback
-
-
 async def test_feedback_is_counted_without_reading_what_was_counted(store: Store) -> None:
-    """New events are found by their ids, and what belongs to each by its key."""
     steps = await plan(store, _COUNT_FEEDBACK, {"after": "evt_a", "until": "evt_b"})
     assert steps[0].startswith("SEARCH e USING PRIMARY KEY (id>?")
     assert not [step for step in steps if step.startswith("SCAN")]
 
 
 async def test_a_recipient_of_a_token_is_found_by_its_message(store: Store, account: Account) -> None:
-    """Nothing but the recipients of two minutes is read, and the next mail to read is the first of an index."""
     wanted = dict.fromkeys(("earliest", "latest", "first", "last", "name"), "")
     steps = await plan(store, feedback._BY_IDS, wanted)
     assert "SEARCH r USING PRIMARY KEY (message_id>? AND message_id<?)" in steps
@@ -179,7 +155,6 @@ async def test_a_recipient_of_a_token_is_found_by_its_message(store: Store, acco
 
 
 async def test_room_in_the_feedback_queue_is_found_without_reading_the_queue(store: Store) -> None:
-    """The steps of SQLite do not grow with the queue; counts that are 0 have an index."""
     shares = [QueueShare(ShareScope.NETWORK, "192.0.2.1"), QueueShare(ShareScope.TOKEN, "token")]
     steps = []
     for mails in (1, 200):
@@ -189,15 +164,12 @@ async def test_room_in_the_feedback_queue_is_found_without_reading_the_queue(sto
             await store.feedback.check_room(shares)
         steps.append(count())
     assert 0 < steps[1] <= steps[0] + 2
-    (step,) = await plan(store, feedback_shares._DELETE_EMPTY, {})
+    (step,) = await plan(store, feedback._DELETE_EMPTY, {})
     assert step == "SCAN feedback_counts USING INDEX feedback_counts_empty"
 
 
 # ---- templates and domains
-
-
 async def test_deleted_templates_are_not_read_to_find_those_in_use(store: Store) -> None:
-    """A list and the count of a PUT read only templates in use; retention reads only deleted ones."""
     queries = {
         templates._COUNT: "templates_live",
         f"{templates._TEMPLATES} AND t.alias > :after ORDER BY t.alias LIMIT :most": "templates_live",
@@ -212,6 +184,5 @@ async def test_deleted_templates_are_not_read_to_find_those_in_use(store: Store)
 
 
 async def test_the_selectors_of_a_domain_are_found_by_index(store: Store) -> None:
-    """A new key does not read the keys of every domain on the server."""
     (step,) = await plan(store, domains._SELECTORS, {"domain": "example.com"})
     assert step == "SEARCH dkim_keys USING COVERING INDEX dkim_keys_by_domain (domain=?)"

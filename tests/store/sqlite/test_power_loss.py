@@ -12,7 +12,6 @@ CUTS = 25  # of a run that are looked at
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_was_acknowledged_outlives_the_power(seed: int) -> None:
-    """Whatever a disk keeps of what was not synced, the database opens, and nothing that was told is lost."""
     cuts = power_loss.run(seed)
     looked_at = cuts[:: max(1, len(cuts) // CUTS)]
     assert len(looked_at) >= CUTS
@@ -21,6 +20,5 @@ def test_what_was_acknowledged_outlives_the_power(seed: int) -> None:
 
 
 def test_a_disk_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a disk that drops what it said was synced the check fails: it can tell."""
     monkeypatch.setattr(power_loss._Content, "settle", lambda content: content.pending.pop())
     assert any(map(power_loss.check, power_loss.run(3)[-10:]))

@@ -15,8 +15,10 @@ from appliance.environment import Environment
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store
 from appliance.store.sqlite import upgrade
 from appliance.store.sqlite.connection import open_reader, open_writer
-from appliance.store.sqlite.migrate import Migration, migrate, migrations
-from appliance.store.sqlite.upgrade import kept_file
+from appliance.store.sqlite.faults import Damaged
+from appliance.store.sqlite.integrity import QuickCheck, quick_check, refuse_damaged
+from appliance.store.sqlite.migrate import Migration, migrate, migrations, newest_known
+from appliance.store.sqlite.upgrade import bring_up_to_date, kept_file
 from appliance.system.instance_lock import only_server
 
 KNOWN = migrations()
@@ -30,25 +32,21 @@ TEARING = Migration(
 
 @pytest.fixture
 async def data_dir(tmp_path: Path) -> Path:
-    """A database of this version, with an account."""
     async with open_store(tmp_path, Environment(), inline=True) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
     return tmp_path
 
 
 def knows(monkeypatch: pytest.MonkeyPatch, *steps: Migration) -> None:
-    """Let the program be a later version, with these steps too."""
     monkeypatch.setattr(sys.modules[migrate.__module__], "migrations", lambda: [*KNOWN, *steps])
 
 
 async def opened(data_dir: Path, *, inline: bool = False) -> None:
-    """Open the database, as the server does or as a command does."""
     async with open_store(data_dir, Environment(), inline=inline):
         pass
 
 
 def made_by_these_steps(data_dir: Path) -> None:
-    """Make a database by the steps that are known now."""
     connection = open_writer(data_dir / FILE_NAME)
     try:
         migrate(connection, 0)
@@ -57,7 +55,6 @@ def made_by_these_steps(data_dir: Path) -> None:
 
 
 def said(path: Path, sql: str) -> list[tuple[object, ...]]:
-    """What a database says."""
     connection = open_reader(path)
     try:
         return connection.execute(sql).fetchall()
@@ -66,19 +63,14 @@ def said(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def names(data_dir: Path) -> set[str]:
-    """The files there are, without the logs that a reader may have left."""
     return {each.name.removesuffix("-wal").removesuffix("-shm") for each in data_dir.iterdir()}
 
 
 def schema(path: Path) -> object:
-    """The last step that a database took."""
     return said(path, "SELECT max(number) FROM migrations")[0][0]
 
 
-async def test_the_old_database_is_kept_and_the_new_one_has_everything(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After an upgrade both are there, and nothing that it needed on the way."""
+async def test_the_old_database_is_kept_beside_the_new_one(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     knows(monkeypatch, GOOD)
     await opened(data_dir)
     path, kept = data_dir / FILE_NAME, kept_file(data_dir / FILE_NAME, KNOWN[-1].number)
@@ -90,7 +82,6 @@ async def test_the_old_database_is_kept_and_the_new_one_has_everything(
 
 
 async def test_a_database_that_is_up_to_date_is_not_copied(data_dir: Path) -> None:
-    """An ordinary start leaves nothing behind."""
     await opened(data_dir)
     assert names(data_dir) == {FILE_NAME}
 
@@ -101,7 +92,6 @@ async def test_a_database_that_is_up_to_date_is_not_copied(data_dir: Path) -> No
 async def test_a_step_that_fails_on_the_copy_leaves_the_database_as_it_was(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, step: Migration, reason: str
 ) -> None:
-    """An error, or rows that then refer to nothing, end the start with a reason; the earlier version still runs."""
     knows(monkeypatch, step)
     with pytest.raises(UpgradeRefused, match=reason) as refused:
         await opened(data_dir)
@@ -115,7 +105,6 @@ async def test_a_step_that_fails_on_the_copy_leaves_the_database_as_it_was(
 async def test_a_database_of_another_schema_is_refused_before_it_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One whose first step was another than ours is as it was afterwards, and the line names what differs."""
     first = KNOWN[0]
     changed = first.sql.replace("charged INTEGER NOT NULL,", "", 1)
     assert changed != first.sql
@@ -130,7 +119,6 @@ async def test_a_database_of_another_schema_is_refused_before_it_is_touched(
 
 
 async def test_what_an_operator_added_does_not_stop_an_upgrade(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index or statistics of his own stay; and white space is no difference."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("CREATE INDEX mine ON messages (sender); ANALYZE").fetchall()
     connection.close()
@@ -140,7 +128,6 @@ async def test_what_an_operator_added_does_not_stop_an_upgrade(data_dir: Path, m
 
 
 async def test_a_damaged_database_is_not_upgraded(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not pass its check before the steps does not get them."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("PRAGMA foreign_keys = OFF").fetchall()
     connection.execute("DELETE FROM accounts")  # its user stays behind
@@ -151,10 +138,7 @@ async def test_a_damaged_database_is_not_upgraded(data_dir: Path, monkeypatch: p
     assert schema(data_dir / FILE_NAME) == KNOWN[-1].number
 
 
-async def test_too_little_space_is_said_before_anything_is_done(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Room for two copies, or a line that says how much is missing."""
+async def test_too_little_space_is_reported_first(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12 - 5, 5))
     knows(monkeypatch, GOOD)
@@ -163,10 +147,7 @@ async def test_too_little_space_is_said_before_anything_is_done(
     assert names(data_dir) == {FILE_NAME}
 
 
-async def test_a_command_does_not_upgrade_under_a_running_server(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command of the later version leaves the database alone while a server runs on it, and upgrades it after."""
+async def test_no_command_upgrades_under_a_running_server(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     knows(monkeypatch, GOOD)
     with only_server(data_dir), pytest.raises(UpgradeRefused, match="a server of that version runs"):
         await opened(data_dir, inline=True)
@@ -176,7 +157,6 @@ async def test_a_command_does_not_upgrade_under_a_running_server(
 
 
 async def test_what_an_interrupted_upgrade_left_is_no_obstacle(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half-made copies of an earlier try are replaced."""
     for name in ("unfinished", "rehearsal", f"schema-{KNOWN[-1].number}"):
         (data_dir / f"{FILE_NAME}.{name}").write_bytes(b"half")
     knows(monkeypatch, GOOD)
@@ -185,7 +165,6 @@ async def test_what_an_interrupted_upgrade_left_is_no_obstacle(data_dir: Path, m
 
 
 async def test_the_database_of_a_later_version_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going back to an earlier program needs the kept file, and the line says what to run instead."""
     knows(monkeypatch, GOOD)
     await opened(data_dir)
     knows(monkeypatch)
@@ -194,7 +173,6 @@ async def test_the_database_of_a_later_version_is_refused(data_dir: Path, monkey
 
 
 def of_before(data_dir: Path) -> None:
-    """Make the database one of a version whose files could not become shorter, with some room in it."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     for step in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
         connection.execute(step).fetchall()
@@ -203,10 +181,7 @@ def of_before(data_dir: Path) -> None:
     connection.close()
 
 
-async def test_a_database_of_before_is_made_one_that_can_become_shorter(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is written anew once, with the upgrade; everything is in it, and where temporary files go is as before."""
+async def test_an_old_database_learns_to_shrink(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_before(data_dir)
     await opened(data_dir)
     assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
@@ -220,13 +195,59 @@ async def test_a_database_of_before_is_made_one_that_can_become_shorter(
     assert names(data_dir) == {path.name, kept_file(path, KNOWN[-1].number).name}
 
 
-async def test_a_database_that_cannot_be_written_anew_is_used_as_it_is(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The upgrade itself is done by then: it only keeps its size, and the log says so."""
+async def test_a_database_that_cannot_be_rewritten_is_used(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_before(data_dir)
     knows(monkeypatch, GOOD)
     monkeypatch.setattr(upgrade, "SHRINKABLE", "PRAGMA auto_vacuum = ")
     await opened(data_dir)
     assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
     assert schema(data_dir / FILE_NAME) == NEXT
+
+
+# ---- checks of a database that may be in use: what they find, and that they end in time
+async def test_a_sound_database_in_use(tmp_path: Path) -> None:
+    async with open_store(tmp_path, Environment()) as store:
+        await store.accounts.create("demo", "demo@example.org", "hash")
+        assert quick_check(tmp_path / FILE_NAME, 10) == QuickCheck(newest_known(), "", finished=True)
+
+
+async def test_a_look_ends_in_time(tmp_path: Path) -> None:
+    async with open_store(tmp_path, Environment(), inline=True):
+        assert quick_check(tmp_path / FILE_NAME, -1, steps=1) == QuickCheck(newest_known(), "", finished=False)
+
+
+def test_what_is_no_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"nothing of the kind" * 100)
+    assert quick_check(tmp_path / FILE_NAME, 10).damage.startswith("cannot be read: ")
+    assert quick_check(tmp_path / "gone", 10).damage.startswith("cannot be read: ")
+
+
+async def damaged(tmp_path: Path) -> Path:
+    async with open_store(tmp_path, Environment(), inline=True) as store:
+        await store.accounts.create("demo", "demo@example.org", "hash")
+    path = tmp_path / FILE_NAME
+    with path.open("r+b") as file:
+        file.seek(5 * 4096)
+        file.write(b"\xff" * 4096)
+    return path
+
+
+async def test_a_start_refuses_what_is_damaged(tmp_path: Path) -> None:
+    """A server does; the shell's commands do not look, for they are to be quick."""
+    path = await damaged(tmp_path)
+    with pytest.raises((Damaged, apsw.CorruptError)):
+        bring_up_to_date(path, 0, is_server=True)
+    bring_up_to_date(path, 0, is_server=False)
+
+
+async def test_a_look_at_the_start_ends_in_time(tmp_path: Path) -> None:
+    path = await damaged(tmp_path)
+    connection = open_writer(path)
+    try:
+        with pytest.raises(Damaged, match="the database is damaged: "):
+            refuse_damaged(connection, 10)
+        refuse_damaged(connection, -1, steps=1)
+        count = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT count(*) FROM n"
+        assert connection.execute(count).fetchall() == [(1000,)]
+    finally:
+        connection.close()

@@ -5,7 +5,7 @@ import pytest
 from appliance.model.accounts import Account, LedgerEntry, LedgerKind
 from appliance.model.mail import RecipientStatus
 from appliance.store import Store
-from appliance.store.ledger_folding import STATISTICS_KEPT, fold
+from appliance.store.retention import STATISTICS_KEPT, fold
 from tests.store.samples import CREDITS, DAY, Clock, Messages, record
 from tests.store.test_retention import mail
 
@@ -13,7 +13,6 @@ DELIVERED, BOUNCED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED
 
 
 async def tidy(store: Store, clock: Clock, budget: int = 50) -> int:
-    """Tidy up all that is older than thirty days; how much went."""
     total, after, more = 0, "", True
     while more:
         part = await store.ledger_folding.fold_old(after, clock.now - 30 * DAY, clock.now, budget)
@@ -22,7 +21,6 @@ async def tidy(store: Store, clock: Clock, budget: int = 50) -> int:
 
 
 async def adds_up(store: Store, account: Account) -> list[LedgerEntry]:
-    """The ledger, oldest first, once it is certain that each line follows from the one before."""
     lines = (await store.accounts.ledger(account.id, 1_000))[::-1]
     balance = 0
     for line in lines:
@@ -36,7 +34,6 @@ async def adds_up(store: Store, account: Account) -> list[LedgerEntry]:
 async def test_a_day_of_messages_becomes_one_line(
     store: Store, messages: Messages, account: Account, clock: Clock, budget: int
 ) -> None:
-    """What was taken and given back is one line a day, between grants, however small the slices are."""
     for _ in range(2):
         for _ in range(5):
             await store.messages.accept(messages.new())
@@ -67,10 +64,7 @@ async def test_a_day_of_messages_becomes_one_line(
     assert await tidy(store, clock, budget) == 0
 
 
-async def test_a_line_stays_while_its_message_does(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    """What is undelivered after a month keeps its line, amid those that are folded."""
+async def test_a_line_stays_with_its_message(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     numbers = []
     for number in range(5):
         new = messages.new(f"{number}@example.net")
@@ -90,7 +84,6 @@ async def test_a_line_stays_while_its_message_does(
 
 
 def test_more_given_back_than_taken_is_a_release() -> None:
-    """Bounces of the day before may outweigh what a day has cost."""
     lines = [
         ("led_1", "reserve", -1, 9, 0, "msg_1", 0),
         ("led_2", "release", 1, 10, 1, "msg_0", 0),
@@ -112,7 +105,6 @@ def test_more_given_back_than_taken_is_a_release() -> None:
 async def test_old_statistics_go_when_they_can_no_longer_be_asked_for(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Counts by the hour are kept for as long as they can be asked for, counts for the daily cap for a month."""
     await store.accounts.set_daily_cap(account.id, 50)
     began = clock.now
     await store.messages.accept(messages.new())
@@ -127,10 +119,7 @@ async def test_old_statistics_go_when_they_can_no_longer_be_asked_for(
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["as they are deleted", "as a former release left them"])
-async def test_deleted_templates_go_with_their_versions(
-    store: Store, account: Account, clock: Clock, kept: bool
-) -> None:
-    """A month after it was deleted nothing of a template is left; one in use keeps all of its versions."""
+async def test_deleted_templates_go_with_versions(store: Store, account: Account, clock: Clock, kept: bool) -> None:
     for alias in ("old", "used"):
         for _ in range(3):
             await store.templates.save(account.id, alias, "Hello", "text", None)
@@ -149,7 +138,6 @@ async def test_deleted_templates_go_with_their_versions(
 
 
 async def test_every_account_has_its_turn(store: Store, account: Account, clock: Clock) -> None:
-    """Also the last of many, most of which have nothing to tidy up."""
     for number in range(120):
         last = await store.accounts.create(f"a{number}", f"a{number}@example.org", "hash")
     await store.accounts.set_daily_cap(last.id, 5)

@@ -7,7 +7,7 @@ import apsw
 
 from appliance.environment import Environment
 from appliance.store import FILE_NAME, Store, open_store
-from appliance.store.sqlite.space import FREE_BYTES, Space, Usage
+from appliance.store.sqlite.file_care import FREE_BYTES, Space, Usage
 from tests.store.samples import DAY, Clock, Faults, Messages
 from tests.store.test_retention import bodies
 
@@ -16,24 +16,20 @@ MANY = FREE_BYTES // PAGE + 1
 
 
 def test_few_free_pages_are_kept() -> None:
-    """Nothing is done below a share of the file, nor below a size; beyond both, all but a small rest goes."""
     assert Usage(PAGE, 4 * MANY, MANY, True).to_give_back(at_once=False) == MANY - int(0.05 * 4 * MANY)
     assert Usage(PAGE, 6 * MANY, MANY, True).to_give_back(at_once=False) == 0  # a sixth of the file
     assert Usage(PAGE, MANY, MANY - 2, True).to_give_back(at_once=False) == 0  # nearly all of it, but little
 
 
 def test_a_disk_that_is_nearly_full_gets_all_of_them() -> None:
-    """Then free pages are needed by others."""
     assert Usage(PAGE, 1_000, 10, True).to_give_back(at_once=True) == 10
 
 
 def test_a_file_that_cannot_become_shorter_is_left_alone() -> None:
-    """One from before that was possible keeps its pages, and uses them again."""
     assert Usage(PAGE, 4 * MANY, MANY, False).to_give_back(at_once=True) == 0
 
 
 async def test_the_file_becomes_shorter(tmp_path: Path, clock: Clock) -> None:
-    """What large messages took is the disk's again, in slices, and all the rest is whole."""
     env = Environment(now=clock)
     async with open_store(tmp_path, env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
@@ -58,7 +54,6 @@ async def test_the_file_becomes_shorter(tmp_path: Path, clock: Clock) -> None:
 
 
 async def test_a_disk_that_fails_meanwhile_ends_nothing(tmp_path: Path, clock: Clock, faults: Faults) -> None:
-    """What cannot be copied home stays in the log, where the next try finds it."""
     async with open_store(tmp_path, Environment(now=clock), inline=True) as store:
         space_of(store).settle()
         await store.accounts.create("demo", "demo@example.org", "hash")
@@ -69,7 +64,6 @@ async def test_a_disk_that_fails_meanwhile_ends_nothing(tmp_path: Path, clock: C
 
 
 def space_of(store: Store) -> Space:
-    """The space of the file."""
     assert store.space is not None
     return store.space
 

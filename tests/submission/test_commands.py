@@ -1,13 +1,177 @@
-"""The protocol before a message: who may log in, how, and what STARTTLS forgets."""
+"""The parameters of RFC 3461: what may be asked for, in which syntax, and what reaches the store of it."""
 
 import base64
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Caller
-from appliance.submission.actions import FindCaller, Phase, PlainAction
-from tests.submission.offline_client import CALLER, PASSWORD, USERNAME, Talk, credential, logged_in, talk
+from appliance.model.mail import DsnCondition, DsnRequest
+from appliance.submission import replies
+from appliance.submission.commands import dsn_request, mail_path
+from appliance.submission.content import FindCaller, Phase, PlainAction
+from appliance.submission.replies import Rejected
+from tests.submission.offline_client import CALLER, MESSAGE, PASSWORD, USERNAME, Talk, credential, logged_in, talk
+
+SUCCESS, FAILURE, DELAY = DsnCondition
+FROM, TO = b"MAIL FROM:<a@example.com>", b"RCPT TO:<ada@example.net>"
+
+
+def asked(mail: bytes, *rcpts: bytes) -> dict[str, DsnRequest] | None:
+    made = logged_in()
+    assert made.say(FROM + mail) == replies.SENDER_OK
+    for each in rcpts:
+        assert made.say(each) == replies.RECIPIENT_OK
+    made.say(b"DATA")
+    made.send(MESSAGE + b".\r\n")
+    dsn = made.submitted().dsn
+    return None if dsn is None else dict(dsn)
+
+
+def test_it_is_offered() -> None:
+    assert b"250-DSN\r\n" in logged_in().say(b"EHLO client.example.com")
+
+
+@pytest.mark.parametrize("rcpt", [b"", b" NOTIFY=NEVER", b" notify=never", b" ORCPT=rfc822;ada+40example.net"])
+def test_nothing_is_told_unless_asked(rcpt: bytes) -> None:
+    assert asked(b" RET=FULL ENVID=QQ314159", TO + rcpt) is None
+
+
+@pytest.mark.parametrize(
+    ("notify", "wanted"),
+    [
+        (b"SUCCESS", (SUCCESS,)),
+        (b"failure", (FAILURE,)),
+        (b"DELAY,FAILURE", (FAILURE, DELAY)),
+        (b"Success,Failure,Delay", (SUCCESS, FAILURE, DELAY)),
+        (b"DELAY,DELAY", (DELAY,)),
+    ],
+)
+def test_what_is_asked_for(notify: bytes, wanted: tuple[DsnCondition, ...]) -> None:
+    assert asked(b"", TO + b" NOTIFY=" + notify) == {"ada@example.net": DsnRequest(wanted)}
+
+
+def test_all_parameters_together() -> None:
+    found = asked(
+        b" RET=FULL ENVID=a+2Bb+20c",
+        b"RCPT TO:<Ada@example.net> ORCPT=rfc822;Ada+2Bx@list.example NOTIFY=SUCCESS",
+        b"RCPT TO:<ada@example.net> NOTIFY=DELAY",
+        b"RCPT TO:<bob@example.net>",
+        b"RCPT TO:<eve@example.net> NOTIFY=FAILURE ORCPT=utf-8;m\\x{FC}@x.example",
+    )
+    common = {"full": True, "envelope_id": "a+b c"}
+    assert found == {
+        "ada@example.net": DsnRequest((SUCCESS,), original="rfc822;Ada+x@list.example", **common),  # type: ignore[arg-type]
+        "eve@example.net": DsnRequest((FAILURE,), original="utf-8;m\\x{FC}@x.example", **common),  # type: ignore[arg-type]
+    }
+
+
+def test_a_costly_recipient_keeps_its_request() -> None:
+    name = "ü" * 50
+    found = asked(b" SMTPUTF8", f"RCPT TO:<ada@{name}.example> NOTIFY=DELAY".encode())
+    assert found is not None
+    assert [each.notify for each in found.values()] == [(DELAY,)]
+
+
+def test_raw_characters_of_an_original_recipient() -> None:
+    """RFC 6533 3: with SMTPUTF8 they may come as they are, and are kept in seven bits."""
+    found = asked(b" SMTPUTF8", TO + " NOTIFY=DELAY ORCPT=utf-8;mü@x.example".encode())
+    assert found is not None
+    assert found["ada@example.net"].original == "utf-8;m\\x{FC}@x.example"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        b"RET",
+        b"RET=",
+        b"RET=ALL",
+        b"RET=FULL,HDRS",
+        b"RET=FULL RET=FULL",
+        b"RET=FULL RET=HDRS",
+        b"ENVID",
+        b"ENVID=",
+        b"ENVID=a=b",
+        b"ENVID=a+",
+        b"ENVID=a+4",
+        b"ENVID=a+4g",
+        b"ENVID=a+4a",  # hexadecimal digits are upper case
+        b"ENVID=a+0D+0AX:+20y",
+        b"ENVID=a+00",
+        b"ENVID=+7F",
+        b"ENVID=+80",
+        b"ENVID=1 ENVID=1",
+        b"ENVID=" + b"a" * 101,
+        b"ENVID=" + b"+41" * 34,
+        "ENVID=ü".encode(),
+    ],
+)
+def test_hostile_parameters_of_mail(parameters: bytes) -> None:
+    made = logged_in()
+    assert made.say(FROM + b" " + parameters).startswith(b"501 5.5.4 ")
+    assert made.say(TO) == replies.MAIL_FIRST
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        b"NOTIFY",
+        b"NOTIFY=",
+        b"NOTIFY=ALWAYS",
+        b"NOTIFY=NEVER,FAILURE",
+        b"NOTIFY=FAILURE,NEVER",
+        b"NOTIFY=NEVER,NEVER",
+        b"NOTIFY=FAILURE,",
+        b"NOTIFY=,FAILURE",
+        b"NOTIFY=FAILURE;DELAY",
+        b"NOTIFY=FAILURE,DELAY,SUCCESS,DELAY",
+        b"NOTIFY=" + b"DELAY," * 80 + b"DELAY",
+        b"NOTIFY=DELAY NOTIFY=DELAY",
+        b"NOTIFY=NEVER NOTIFY=DELAY",
+        b"ORCPT",
+        b"ORCPT=",
+        b"ORCPT=a@b.example",
+        b"ORCPT=;a@b.example",
+        b"ORCPT=rfc822;",
+        b"ORCPT=rfc 822;a",
+        b"ORCPT=rfc(822;a@b.example",
+        b"ORCPT=rfc822;a@b.example ORCPT=rfc822;a@b.example",
+        b"ORCPT=rfc822;a+0D+0AFinal-Recipient:+20x",
+        b"ORCPT=rfc822;a+0A",
+        b"ORCPT=rfc822;a+",
+        b"ORCPT=rfc822;a+E9",
+        b"ORCPT=rfc822;" + b"a" * 494,
+        "ORCPT=utf-8;ü@x.example".encode(),  # without SMTPUTF8
+        "ORCPT=rfc822;ü@x.example".encode(),
+    ],
+)
+def test_hostile_parameters_of_rcpt(parameters: bytes) -> None:
+    made = logged_in()
+    made.say(FROM)
+    assert made.say(TO + b" " + parameters).startswith(b"501 5.5.4 ")
+    assert made.say(b"DATA") == replies.RCPT_FIRST
+
+
+def test_embedded_characters_count() -> None:
+    made = logged_in()
+    made.say(FROM + b" SMTPUTF8")
+    assert made.say(TO + b" ORCPT=utf-8;" + "ü".encode() * 200).startswith(b"501 5.5.4 ORCPT")
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="="), min_size=1, max_size=200))
+def test_any_value_is_read_or_refused(text: str) -> None:
+    try:
+        _, mail = mail_path(f"FROM:<a@example.com> ENVID={text}", dsn=True)
+        found = dsn_request(mail, {"NOTIFY": "DELAY", "ORCPT": f"rfc822;{text}"}, utf8=False)
+    except Rejected:
+        return
+    assert found is not None
+    assert found.original == f"rfc822;{found.envelope_id}"
+    assert found.envelope_id.isprintable()
+    assert 0 < len(found.envelope_id) <= 100
+
 
 BASE64 = base64.b64encode
 
@@ -16,7 +180,6 @@ BASE64 = base64.b64encode
 
 
 def test_login_asks_twice() -> None:
-    """LOGIN asks for a username and a password."""
     made = talk()
     made.say(b"EHLO client.example.com")
     assert made.say(b"AUTH LOGIN") == b"334 VXNlcm5hbWU6\r\n"
@@ -44,7 +207,6 @@ def test_login_asks_twice() -> None:
     ],
 )
 def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
-    """Whatever cannot be a username with its password is told from a wrong one, and tried against nothing."""
     made = talk()
     made.say(b"EHLO client.example.com")
     for line in lines:
@@ -56,7 +218,6 @@ def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_credential_with_too_many_connections_is_told_so(is_known: bool) -> None:
-    """A right login beyond the limit is a 421, and the end of the session."""
     made = talk()
     made.backend.has_place, made.backend.is_known = False, is_known
     made.say(b"EHLO client.example.com")
@@ -65,7 +226,6 @@ def test_a_credential_with_too_many_connections_is_told_so(is_known: bool) -> No
 
 
 def test_three_wrong_logins_end_the_session() -> None:
-    """Each is counted before it is answered; after the third there is no fourth."""
     made = talk()
     made.say(b"EHLO client.example.com")
     for number in range(3):
@@ -80,7 +240,6 @@ def test_three_wrong_logins_end_the_session() -> None:
 
 
 def test_an_address_that_failed_too_often_is_sent_away() -> None:
-    """What it did on other connections counts."""
     made = talk()
     made.say(b"EHLO client.example.com")
     made.send(b"AUTH PLAIN " + credential(password="wrong") + b"\r\n")
@@ -89,7 +248,6 @@ def test_an_address_that_failed_too_often_is_sent_away() -> None:
 
 
 def test_a_revoked_credential_sends_no_more() -> None:
-    """A session that outlives its credential is asked to log in again."""
     made = logged_in()
     made.backend.logins.clear()
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"535 5.7.8 ")
@@ -98,7 +256,6 @@ def test_a_revoked_credential_sends_no_more() -> None:
 
 @pytest.mark.parametrize("code", [Code.ACCOUNT_SUSPENDED, Code.RATE_LIMITED, Code.TEMPORARY_FAILURE])
 def test_what_could_not_be_accepted_is_refused_at_mail(code: Code) -> None:
-    """Suspension, the rate and a full disk are told before a message is sent, by the table of errors."""
     made = logged_in()
     made.backend.refusal = Refused(code, "Not now.")
     assert made.say(b"MAIL FROM:<a@example.com>") == f"{code.smtp} Not now.\r\n".encode()
@@ -172,7 +329,6 @@ def test_without_the_store_a_client_may_try_again(line: bytes) -> None:
 def test_a_sender_is_refused_after_the_store_was_asked_as_before(
     line: bytes, refusal: Refused | None, reply: bytes
 ) -> None:
-    """It is the reply to MAIL, counted as any other, and the session goes on."""
     made, action = asking(line)
     made.backend.refusal = refusal
     assert made.protocol.caller_found(action, CALLER) is None
@@ -201,7 +357,6 @@ def test_a_client_that_is_gone_begins_nothing(line: bytes, result: Caller | Refu
 
 
 def test_what_is_injected_before_tls_is_never_read() -> None:
-    """A command in the same packet as STARTTLS is discarded, and everything said in the clear forgotten."""
     made = talk(secure=False, plaintext_login=True)
     made.say(b"EHLO client.example.com")
     made.say(b"AUTH PLAIN " + credential())

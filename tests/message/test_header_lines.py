@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.errors import Refused
-from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved, over_smtp
+from appliance.message.header_lines import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved, over_smtp
 from tests.message.submissions import message, submission, written
 
 REMOVED = (
@@ -19,7 +19,6 @@ KEPT = (
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_what_servers_on_the_way_write_does_not_go_on(name: bytes) -> None:
-    """Whatever its case, a forged field is gone from the message, and nothing beside it."""
     for spelled in (name, name.lower(), name.upper()):
         assert written(message(spelled + b": x")) == written(message())
 
@@ -32,7 +31,6 @@ def test_what_any_message_may_have_goes_on(name: bytes) -> None:
 
 @pytest.mark.parametrize("name", [b"Sender", b"Resent-From", b"Resent-Sender"])
 def test_who_is_responsible_is_read(name: bytes) -> None:
-    """The mailbox is told, for its domain to be checked, and the field is kept."""
     data = message(name + b": Shop <shop@other.example>")
     assert [(field, address.domain) for field, address in submission(data).responsible] == [
         (name.decode(), "other.example")
@@ -43,7 +41,6 @@ def test_who_is_responsible_is_read(name: bytes) -> None:
 @pytest.mark.parametrize("value", [b"", b"root", b"a@example.com, b@example.com", b"a@example.com <b@example.org>"])
 @pytest.mark.parametrize("name", [b"Sender", b"Resent-From", b"Resent-Sender"])
 def test_who_is_responsible_is_one(name: bytes, value: bytes) -> None:
-    """A field that readers could take for another mailbox is refused by its name."""
     with pytest.raises(Refused, match=f"^{name.decode()}: expected one mailbox"):
         submission(message(name + b": " + value))
 
@@ -75,14 +72,10 @@ def test_encoded_words_bring_no_control_characters(field: bytes, word: bytes) ->
 @pytest.mark.parametrize(
     "word",
     [
-        b"=?utf_8?b?YQpC?=",
-        b"=?utf 8?b?YQpC?=",
-        b"=?utf-16le?b?CgBhAA==?=",
-        b"=?utf-7*en?b?K0FBby0=?=",
-        b"=?cp500?q?=25?=",
-        b"=?unicode-escape?b?XG4=?=",
+        b"=?utf_8?b?YQpC?=", b"=?utf 8?b?YQpC?=", b"=?utf-16le?b?CgBhAA==?=", b"=?utf-7*en?b?K0FBby0=?=",
+        b"=?cp500?q?=25?=", b"=?unicode-escape?b?XG4=?=",
     ],
-)
+)  # fmt: skip
 def test_encoded_words_are_in_charsets_that_are_known(word: bytes) -> None:
     """Each of these is a line end to a reader that knows the charset, as the standard library does."""
     with pytest.raises(Refused, match=r"^From: has an encoded word in the charset '.*'. Use UTF-8"):
@@ -92,7 +85,6 @@ def test_encoded_words_are_in_charsets_that_are_known(word: bytes) -> None:
 
 @pytest.mark.parametrize("word", [b"=?utf-8?q?a=0Ab?=", b"=?utf-8?b?YQBi?=", b'"=?utf-8?q?a=0Db?="'])
 def test_the_name_in_from_brings_no_control_characters(word: bytes) -> None:
-    """The same in the field that is read most."""
     with pytest.raises(Refused, match=r"^From: contains an encoded word"):
         submission(message(b"From: " + word + b" <shop@example.com>", without=(b"From",)))
 
@@ -101,7 +93,6 @@ def test_the_name_in_from_brings_no_control_characters(word: bytes) -> None:
     "word", [b"=?utf-8?q?caf=C3=A9?=", b"=?iso-2022-jp?b?GyRCRnxLXBsoQg==?=", b"=?utf-8?q?a=09b?=", b"=?utf-8?q?100=?="]
 )
 def test_ordinary_words_pass(word: bytes) -> None:
-    """Letters of any script, escape sequences of a charset and a tab are fine."""
     assert submission(message(b"Subject: " + word, without=(b"Subject",)))
 
 

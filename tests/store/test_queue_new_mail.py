@@ -7,12 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from appliance.environment import Environment
-from appliance.store.new_mail import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
+from appliance.store.queue import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
 from tests.deliver.simulated_delivery import message
 
 
 def test_what_is_offered_is_taken_once() -> None:
-    """Messages come out in the order in which they went in, once, and no look at the store is asked for."""
     new_mail, env = NewMail(), Environment()
     sent = [message(env, "acc", f"user{number}@a.test") for number in range(3)]
     for each in sent:
@@ -32,7 +31,6 @@ def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
 
 
 def test_there_is_room_for_so_many() -> None:
-    """One more than fits asks for a poll instead; once they are taken there is room again."""
     new_mail, new = NewMail(), message(Environment(), "acc", "ada@a.test")
     for _ in range(NEW_MAIL_MESSAGES + 1):
         new_mail.offer(new, Acceptance(1))
@@ -43,7 +41,6 @@ def test_there_is_room_for_so_many() -> None:
 
 
 def test_there_is_room_for_so_many_bytes() -> None:
-    """Large messages stay in the store, where they are on disk, and do not keep small ones out."""
     new_mail, env = NewMail(), Environment()
     large = message(env, "acc", "ada@a.test", mime=b"x" * (NEW_MAIL_BYTES // 2))
     for _ in range(3):
@@ -53,7 +50,6 @@ def test_there_is_room_for_so_many_bytes() -> None:
 
 
 def test_what_is_coming_is_known() -> None:
-    """From before it is on disk until it is taken, given up, or left to the store."""
     new_mail, env = NewMail(), Environment()
     taken, left, refused = (message(env, "acc", "ada@a.test") for _ in range(3))
     for each in (taken, left, refused):
@@ -69,7 +65,6 @@ def test_what_is_coming_is_known() -> None:
 
 
 async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
-    """By mail, by a request to poll and by `wake`; the time is up only if none of them came."""
     new_mail = NewMail()
     new = message(Environment(), "acc", "ada@a.test")
     wakes: list[Callable[[], None]] = [
@@ -89,7 +84,6 @@ async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
 
 
 def test_recipients_are_as_the_store_would_give_them() -> None:
-    """Untried, with what their message says of each, and what each was charged."""
     new = message(Environment(), "acc", "ada@a.test", "bob@b.test")
     found = due_recipients(Fresh(new, 1))
     assert [(each.id, each.address, each.domain) for each in found] == [
