@@ -97,7 +97,7 @@ async def test_three_nodes_at_random(url: str, clock: Clock) -> None:
             for number, store in enumerate(stores)
             for task in range(TASKS)
         ]
-        await at_once(Client.go, ((client, until) for client in clients))
+        await at_once(Client.go, ((client,) for client in clients))
         counts = sum((client.counts for client in clients), Counter[str]())
         assert min(counts[name] for name in ("send", "deliver", "cancel", "change", "taken")) >= 3, counts
         codes = {name for name in counts if name.isupper()}
