@@ -25,6 +25,52 @@ print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
 # Debian keeps ensurepip apart from Python, and venv without it makes an environment that has no pip.
 can_make_venv() { "$1" -c 'import venv, ensurepip' 2>/dev/null; }
 
+# What a build needs and this machine lacks: names of Debian packages.
+missing=
+
+# need PACKAGE [PROGRAM]: notes a package unless its program, file or directory is here, or the package itself.
+need() {
+    case ${2-} in
+    '') case $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null || :) in installed) return 0 ;; esac ;;
+    /*) [ ! -e "$2" ] || return 0 ;;
+    *) ! command -v "$2" >/dev/null || return 0 ;;
+    esac
+    missing="$missing $1"
+}
+
+# What packaging/build-binary needs: objdump, and a Python with venv and its shared library. $venv is the build's.
+need_for_binary() {
+    need binutils objdump
+    builder=$venv/bin/python
+    version=$(supported_version "$builder") || version=
+    if [ -z "$version" ] || [ -n "${PYTHON-}" ]; then
+        if [ -z "${PYTHON-}" ] && ! (find_python) 2>/dev/null; then
+            missing="$missing python3 python3-venv libpython3-dev"
+            return
+        fi
+        find_python
+        builder=$python
+    fi
+    "$builder" -c 'import ctypes.util, sys, sysconfig
+name = "python%d.%d" % sys.version_info[:2]
+sys.exit(not (sysconfig.get_config_var("Py_ENABLE_SHARED") or ctypes.util.find_library(name)))' ||
+        missing="$missing libpython${version%.*}"
+}
+
+# What packaging/build-deb needs, and what packaging/build-all needs.
+need_for_deb() {
+    need_for_binary
+    need dpkg dpkg-deb
+    need gzip gzip
+}
+need_for_all() {
+    need_for_deb
+    need coreutils sha256sum
+}
+
+# Ends the script before any work, with one line that installs everything.
+check_needs() { [ -z "$missing" ] || die "not installed:$missing. On Debian, run: apt-get install$missing"; }
+
 # Sets $python and $version.
 find_python() {
     lacking=

@@ -113,10 +113,12 @@ REST = (
     "tests/docs/test_webhooks.py",
     # Built packages and systemd.
     "tests/e2e/test_the_binary_needs_no_python.py",
+    "tests/packaging/test_after_a_loss.py",
     "tests/packaging/test_container.py",
     "tests/packaging/test_debian_package.py",
     "tests/packaging/test_from_a_bare_machine_to_accepted_mail.py",
     "tests/packaging/test_licence.py",
+    "tests/packaging/test_release.py",
     "tests/packaging/test_sbom.py",
     "tests/system/test_unit.py",
     # Bounds that take time to reach: memory, descriptors, connections, slow peers.

@@ -56,8 +56,8 @@ async def _restore(
         complete(data_dir)
         there = _there(data_dir)
         if there and not force:
-            what = f"there is {there[0]} in {data_dir} already"
-            raise NotRestored(f"{what}: use --force to put it aside, or name another data_dir")
+            how = "use --force to put it aside; it is kept in a directory before-restore-…"
+            raise NotRestored(f"there is {there[0]} in {data_dir} already: {how}")
         with _errors(data_dir), _staging(data_dir) as staging:
             waiting = await _stage(source, verified, staging, env, on)
             if there:

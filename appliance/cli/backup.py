@@ -11,7 +11,7 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import Parsed, common, flag
-from appliance.cli.output import counted, file_errors, printable, progress_bar, record, show
+from appliance.cli.output import counted, printable, progress_bar, record, show, system_text
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def backup(file: Path, as_json: bool) -> None:
     database.prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")
-    with database.explained(settings), _file_errors(file), progress_bar("backup") as report:
+    denied = "backup runs as the owner of the data directory: name a directory that this user can write to"
+    with database.explained(settings), _file_errors(file, denied), progress_bar("backup") as report:
         try:
             made = make(data_dir, settings.server.hostname, file.absolute(), Environment(), report)
         except NotMade as reason:
@@ -89,8 +90,9 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     `appliance resume`; it still accepts new mail.
 
     Examples:
-      appliance restore /var/backups/appliance/2026-11-15.tar
-      appliance restore /var/backups/appliance/2026-11-15.tar --force
+      sudo systemctl stop appliance
+      sudo appliance restore /var/backups/appliance/2026-11-15.tar --force
+      sudo systemctl start appliance
     """
     import trio
 
@@ -150,11 +152,15 @@ def _minute(moment: str) -> str:
 
 
 @contextmanager
-def _file_errors(file: Path) -> "Iterator[None]":
+def _file_errors(file: Path, denied: str = "run the command with sudo") -> "Iterator[None]":
+    """Turn a broken backup file or an OSError into one line; `denied` is the remedy for missing permissions."""
     from appliance.backup.archive import BrokenBackup
 
     try:
-        with file_errors(file):
-            yield
+        yield
     except BrokenBackup as reason:
-        raise click.ClickException(printable(f"{file} is not a backup that can be restored: {reason}")) from None
+        text = f"{file} is not a backup that can be restored: {reason}. Use another copy, or an earlier backup."
+        raise click.ClickException(printable(text)) from None
+    except OSError as error:
+        remedy = f"; {denied}" if isinstance(error, PermissionError) else ""
+        raise click.ClickException(f"{error.filename or file}: {system_text(error)}{remedy}") from None

@@ -1,6 +1,7 @@
 """`appliance install` and `appliance uninstall`: the systemd service."""
 
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,18 +66,20 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
 
 @click.command()
 @flag("--purge", "Also delete the settings, all mail and all accounts.")
+@flag("--yes", "With --purge: delete without asking for the host name.", "confirmed")
 @root_option
 @dry_run_option
 @common
-def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
+def uninstall(purge: bool, confirmed: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     """Stop the service and remove it from this machine; settings and mail stay.
 
     Removes the files that `appliance install` wrote. /etc/appliance and /var/lib/appliance stay for a later
-    installation, unless --purge deletes them. The user appliance stays.
+    installation, unless --purge deletes them. It asks you to type the name of the host first. The user appliance stays.
 
     Examples:
       sudo appliance uninstall
       sudo appliance uninstall --purge --dry-run
+      sudo appliance uninstall --purge --yes
     """
     from appliance.system import service as plan
 
@@ -85,6 +88,8 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     if not target.at(plan.UNIT_FILE).exists() and not purge:
         raise click.ClickException(f"{target.at(plan.UNIT_FILE)} does not exist: nothing is installed")
     _check_allowed(target, dry_run)
+    if purge and not confirmed and not dry_run:
+        _confirm_purge(target)
     _carry_out(plan.uninstall(target, purge=purge), as_json, dry_run)
 
 
@@ -132,6 +137,17 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
         raise click.ClickException("only root may do this: use sudo, or --dry-run to see the steps")
     if not RUNNING_SYSTEMD.is_dir():
         raise click.ClickException("systemd is not running; `appliance serve` runs the server without it")
+
+
+def _confirm_purge(target: "Installation") -> None:
+    """Ask for the name of the host, against a purge of the wrong machine."""
+    host = target.root.name if target.elsewhere else socket.gethostname()
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("--purge deletes all mail: add --yes to confirm")
+    question = f"This deletes the settings, all mail and all accounts of {host}. Type the host name to confirm"
+    typed = click.prompt(question, err=True)
+    if typed != host:
+        raise click.ClickException(f"{typed!r} is not the host name {host!r}: nothing was deleted")
 
 
 def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:

@@ -40,7 +40,8 @@ def only_server(data_dir: Path) -> Iterator[None]:
                     break
                 time.sleep(LOCK_PAUSE)
             else:
-                raise AlreadyRunning(f"{data_dir}: another server runs on this data directory; stop it first")
+                how = "stop it first, for the service with `systemctl stop appliance`"
+                raise AlreadyRunning(f"{data_dir}: another server runs on this data directory; {how}")
         yield
 
 

@@ -11,7 +11,7 @@ Gem::Specification.new do |spec|
                      "Standard library only."
   spec.license = "MIT"
   spec.authors = ["The mail appliance developers"]
-  spec.homepage = "https://mail-appliance.example" # a placeholder until publication: docs/publication.md
+  spec.homepage = "https://mail-appliance.example" # a placeholder until publication: packaging/publish.md
   spec.required_ruby_version = ">= 3.0"
   spec.files = Dir.chdir(__dir__) { Dir["CHANGELOG.md", "LICENSE", "README.md", "lib/**/*.rb", "sig/**/*.rbs"] }
   spec.require_paths = ["lib"]

@@ -306,7 +306,7 @@ async def test_an_installation_is_not_overwritten(data_dir: Path, backup: Path) 
     before = rows(data_dir)
     with pytest.raises(NotRestored, match="use --force to put it aside"):
         await restore(backup, data_dir, OUTSIDE, nothing, force=False)
-    with only_server(data_dir), pytest.raises(AlreadyRunning):
+    with only_server(data_dir), pytest.raises(AlreadyRunning, match="systemctl stop appliance"):
         await restore(backup, data_dir, OUTSIDE, nothing, force=True)
     assert rows(data_dir) == before
 

@@ -104,9 +104,28 @@ def test_uninstalled_below_another_root(root: Path, script: Path) -> None:
     refused = run("uninstall", "--root", str(root))
     assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
     assert "nothing is installed" in refused.output
-    assert run("uninstall", "--root", str(root), "--purge").exit_code == 0
+    assert run("uninstall", "--root", str(root), "--purge", "--yes").exit_code == 0
     assert not mail.parent.exists()
     assert not (root / "etc/appliance").exists()
+
+
+@pytest.mark.parametrize("answer", ["right", "wrong", None], ids=["the name", "another name", "no terminal"])
+def test_a_purge_is_confirmed(
+    answer: str | None, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It deletes only after the name of the host has been typed; without a terminal it names --yes."""
+    root = tmp_path / "right"
+    config = root / "etc/appliance/config.toml"
+    config.parent.mkdir(parents=True)
+    config.touch()
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: answer is not None, raising=False)
+    ran = CliRunner().invoke(main, ["uninstall", "--purge", "--root", str(root)], input=f"{answer or ''}\n")
+    assert config.exists() is (answer != "right"), ran.output
+    assert ran.exit_code == {"right": 0, "wrong": 1, None: 2}[answer]
+    expected = {"right": "all mail and all accounts of right", "wrong": "nothing was deleted", None: "add --yes"}[
+        answer
+    ]
+    assert expected in ran.output
 
 
 def refusal(*arguments: str) -> str:

@@ -29,6 +29,12 @@ MINUTE = 60 * SECOND
 RARELY = Intervals(publish=30.0, close_idle=30.0, save_warmup=30.0)  # hours have many seconds
 
 
+@pytest.fixture(autouse=True)
+def seldom_checked_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days have many seconds."""
+    monkeypatch.setattr("appliance.concurrency.wake.CLOCK_CHECK_INTERVAL", 60.0)
+
+
 def zone() -> dict[str, dict[str, list[str]]]:
     """Google with two customers' domains, and an attacker's domain that names a Google host where no server listens."""
     return {
@@ -342,7 +348,8 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
 async def test_a_warm_up_counts_a_provider_that_has_answered(tmp_path: Path, autojump_clock: MockClock) -> None:
     settings = WarmupSettings(enabled=True)
     source = str(SOURCES[4])
-    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False, intervals=RARELY) as played:
+    at_once = replace(RARELY, save_warmup=1.0)
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False, intervals=at_once) as played:
         begun = replace(begin("google", source, played.env.now()), day=5)
         await played.store.warmups.keep([begun])
         played.nursery.start_soon(played.scheduler.run)

@@ -52,9 +52,12 @@ class Crowd:
 # ---- the schedule
 
 
-async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_twelve_attempts_through_48_hours(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = FakeMx(answers={"RCPT": LATER})
     rarely = Intervals(poll_all=60.0, publish=600.0, close_idle=600.0, save_warmup=600.0)  # two days are many seconds
+    monkeypatch.setattr("appliance.concurrency.wake.CLOCK_CHECK_INTERVAL", 60.0)
     async with stage(tmp_path, *one(server), intervals=rarely) as played:
         message = await played.send("ada@a.test")
         await trio.sleep(60 * 3600)
@@ -196,6 +199,7 @@ async def test_a_hold_counts_before_the_store_is_read_again(
         return found
 
     monkeypatch.setattr(StoredPools, "holds", slowly)
+    monkeypatch.setattr("appliance.concurrency.wake.CLOCK_CHECK_INTERVAL", 60.0)
     server = FakeMx(answers={"RCPT": b"550 5.7.1 go away\r\n"})
     rarely = Intervals(publish=10.0, close_idle=600.0, save_warmup=600.0)
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1), intervals=rarely) as played:

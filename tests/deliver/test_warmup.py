@@ -39,6 +39,12 @@ RARELY = Intervals(poll_all=30.0, publish=30.0, close_idle=600.0, save_warmup=30
 stage = partial(simulated, intervals=RARELY)
 
 
+@pytest.fixture(autouse=True)
+def seldom_checked_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days have many seconds."""
+    monkeypatch.setattr("appliance.concurrency.wake.CLOCK_CHECK_INTERVAL", 60.0)
+
+
 async def delivered(played: Stage, pool: str = "a.test") -> list[int]:
     query = "SELECT started_at FROM attempts WHERE pool = :pool AND smtp_code = 250 ORDER BY started_at"
     return [at - START for (at,) in await played.rows(query, pool=pool)]

@@ -130,12 +130,13 @@ def test_no_address_of_the_project_is_invented() -> None:
             places.setdefault("".join(address), set()).add(name)
     packages = {f"{GO_MODULE}/mailappliancetest"}
     assert places.keys() - packages == {"mail-appliance.example", "mail-appliance.invalid", GO_MODULE}
-    assert "docs/publication.md" in places["mail-appliance.example"]
-    assert "docs/publication.md" in places[GO_MODULE]
+    assert "packaging/publish.md" in places["mail-appliance.example"]
+    assert "packaging/publish.md" in places[GO_MODULE]
 
 
 def test_manifests_have_the_placeholders_of_the_document() -> None:
-    named = (ROOT / "docs" / "publication.md").read_text()
+    """Each one is in the table of packaging/publish.md, so that none is forgotten at publication."""
+    named = (ROOT / "packaging" / "publish.md").read_text()
     python = [
         *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"].values(),
         *tomllib.loads(library("python", "pyproject.toml"))["project"]["urls"].values(),

@@ -77,6 +77,11 @@ class Tree:
             check=False,
         )
 
+    def link(self, *names: str) -> None:
+        """Put these commands into PATH; one that this machine lacks does nothing."""
+        for name in names:
+            (self.tools / name).symlink_to(shutil.which(name) or "/bin/true")
+
     def installed(self) -> list[str]:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
@@ -303,8 +308,7 @@ def workshop(tree: Tree) -> Tree:
     for name in ("appliance", "docs"):
         (tree.root / name).mkdir()
     (tree.root / "appliance" / "cli.py").write_text("one\n")
-    for name in ("find", "mv", "objdump", "sort", "touch", "wc"):
-        (tree.tools / name).symlink_to(shutil.which(name) or "/bin/true")
+    tree.link("find", "mv", "objdump", "sort", "touch", "wc")
     return tree
 
 
@@ -330,14 +334,33 @@ def test_a_build_that_failed_is_done_again(workshop: Tree) -> None:
     assert workshop.installed() == ["PyInstaller"]
 
 
-def test_what_a_build_lacks_is_said_in_one_line(workshop: Tree) -> None:
-    ran = workshop.sh("packaging/build-binary", FAKE_STATIC="yes")
-    assert ran.returncode == 1
-    assert ran.stderr.endswith("Python 3.11.2 has no shared library; on Debian: apt-get install libpython3.11\n")
+@pytest.mark.parametrize(
+    ("script", "more"),
+    [("build-binary", ""), ("build-deb", " dpkg gzip"), ("build-all", " dpkg gzip coreutils")],
+)
+def test_what_a_build_lacks_is_said_before_any_work(workshop: Tree, script: str, more: str) -> None:
+    """One line names every missing package, as apt knows it; nothing has been installed or built by then."""
     (workshop.tools / "objdump").unlink()
-    ran = workshop.sh("packaging/build-binary")
-    assert ran.stderr == "objdump is needed; on Debian: apt-get install binutils\n"
-    assert "PyInstaller" not in workshop.installed()
+    for environ, packages in (
+        ({"FAKE_STATIC": "yes"}, f"binutils libpython3.11{more}"),
+        ({"FAKE_VERSION": ""}, f"binutils python3 python3-venv libpython3-dev{more}"),
+        ({"FAKE_WITHOUT_VENV": "yes"}, f"binutils python3 python3-venv libpython3-dev{more}"),
+    ):
+        ran = workshop.sh(f"packaging/{script}", **environ)
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert ran.stderr == f"not installed: {packages}. On Debian, run: apt-get install {packages}\n"
+    assert workshop.installed() == []
+    assert not (workshop.root / "build").exists()
+
+
+def test_the_documents_install_what_a_build_checks() -> None:
+    """The apt line of docs/install.md stands above the first build, and names every package that the scripts check."""
+    text = (ROOT / "docs/install.md").read_text()
+    (line,) = re.findall(r"^sudo apt-get install (.+)$", text, re.MULTILINE)
+    setup = (PACKAGING / "setup.sh").read_text()
+    checked = set(re.findall(r"^    need ([\w-]+) ", setup, re.MULTILINE))
+    assert set(line.split()) == checked | {"python3", "python3-venv", "libpython3-dev"}
+    assert text.index(line) < text.index("sh packaging/build-")
 
 
 # The files themselves
