@@ -42,16 +42,18 @@ class Environment:
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
-        number = self.now() << _RANDOM_BITS | self.random_bits()
-        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # twice as fast as a format with `032x`
+        return self._identifier_at(prefix, self.now())
 
     def identifier_after(self, prefix: str, last: str | None) -> str:
         """A new id that sorts after another of its kind, even if the clock was set back."""
         fresh = self.identifier(prefix)
         if last is None or fresh > last:
             return fresh
-        number = identifier_time(last) + 1 << _RANDOM_BITS | self.random_bits()
-        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"
+        return self._identifier_at(prefix, identifier_time(last) + 1)
+
+    def _identifier_at(self, prefix: str, microseconds: int) -> str:
+        number = microseconds << _RANDOM_BITS | self.random_bits()
+        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # twice as fast as a format with `032x`
 
 
 def identifier_from(prefix: str, microseconds: int) -> str:

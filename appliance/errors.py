@@ -37,10 +37,7 @@ class Code(StrEnum):
 
 
 class PublicError(Exception):
-    """An error that a client may read: a code for programs, a sentence for people.
-
-    The sentence never holds the text of a cause; `raise … from cause` keeps that for the log.
-    """
+    """A code for programs and a sentence for people; `raise … from cause` keeps the cause's text for the log."""
 
     def __init__(self, code: Code, text: str, *, retry_after: int | None = None) -> None:
         super().__init__(text)

@@ -24,10 +24,7 @@ CREATE_ACCOUNT = "account create NAME --email ADDRESS --password-stdin"
 
 
 async def greeting(config: Config, store: Store, url: str, program: str = "appliance") -> str:
-    """Return the text to print when the server answers at `url`, with secrets at the first start; "" for nothing.
-
-    `program` is the command that runs this program.
-    """
+    """Return the text to print when the server answers at `url`, with secrets at the first start; "" for nothing."""
     name = await store.first_start.any_account()
     if not config.embedded:
         option = f" --config {shlex.quote(str(config.source))}" if config.source else ""

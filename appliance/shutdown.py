@@ -26,10 +26,7 @@ log = get_logger("supervisor")
 
 @dataclass(slots=True)
 class Shutdown:
-    """One stop: not started, or with a deadline by which the process exits.
-
-    The watching thread exists from the start: a process without memory cannot create one.
-    """
+    """One stop: not started, or with a deadline by which the process exits."""
 
     timeout: float  # seconds
     exit_process: Callable[[int], None] = os._exit
@@ -39,6 +36,7 @@ class Shutdown:
     _done: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def __post_init__(self) -> None:
+        # From the start: a process without memory cannot create a thread.
         threading.Thread(target=self._watch, name="shutdown", daemon=True).start()
 
     def begin(self) -> None:
@@ -49,10 +47,7 @@ class Shutdown:
 
     @contextmanager
     def begun_by_errors(self) -> Iterator[None]:
-        """Start a stop for an error in this block, or in another service, which cancels this block.
-
-        Without memory, such a stop may never complete; so it is bounded too.
-        """
+        """Start a stop for an error in this block, or in another service, which cancels this block."""
         try:
             yield
         except BaseException as error:

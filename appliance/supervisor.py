@@ -17,8 +17,7 @@ import trio
 
 from appliance import __version__
 from appliance.acme import renewal as acme
-from appliance.config.load import known_keys, load
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings, known_keys, load
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build
@@ -43,8 +42,8 @@ from appliance.store import StorageFault, Store, has_secrets, open_store
 from appliance.store.engine import OnFault
 from appliance.submission import server as submission
 from appliance.system import memory
-from appliance.system.instance_lock import only_server
-from appliance.system.sd_notify import ServiceManager, service_manager
+from appliance.system.data_directory import only_server
+from appliance.system.service import ServiceManager, service_manager
 from appliance.telemetry import prometheus
 from appliance.telemetry.log import MESSAGE_LOG, get_logger, set_level
 from appliance.telemetry.log_lines import named_node
@@ -157,10 +156,9 @@ def _own_key(data_dir: Path) -> bytes:
 
 
 def _set_up_malloc() -> None:
-    """Make the C library return the memory of large messages to the system.
+    """Make the C library return the memory of large messages: by default glibc keeps blocks of up to 32 MiB.
 
-    By default glibc takes blocks of up to 32 MiB from its heaps, which never shrink. Twenty concurrent messages of
-    10 MiB used 400 MiB, half of them permanently. With a fixed threshold they use 190 MiB and return everything.
+    Twenty messages of 10 MiB at once then take 190 MiB and return them, instead of 400 MiB and 200 for good.
     """
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "mallopt"):  # musl does not have or need it
@@ -202,8 +200,12 @@ async def _run_all(
         workers.start_soon(RetentionWorker(store, env, config.retention, shared.intake.free_space).run)
         feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(env), config.inbound.forward_to)
         workers.start_soon(feedback_worker.run)
-        workers.start_soon(_update_statistics, store, shared)
-        workers.start_soon(_index_mail, store)
+        count = partial(_update_statistics, store, shared)
+        workers.start_soon(
+            partial(_repeat, count, "statistics not written", pause=STATISTICS_PAUSE, every=STATISTICS_EVERY)
+        )
+        index = store.search_index.index_some
+        workers.start_soon(partial(_repeat, index, "messages not indexed", pause=0, every=INDEX_EVERY))
         rotating = SigningKeys(store, env, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
         workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
@@ -304,35 +306,26 @@ async def _share_failures(store: Store, shared: IntakeServices) -> None:
             shared.guesses.count_from_node(failure)
 
 
-async def _update_statistics(store: Store, shared: IntakeServices) -> None:
-    """Update statistics and the credentials' last use, and log the end of refused logins, in the background."""
-    while True:
-        more = False
-        shared.guesses.refusals.log_ended()
-        try:
-            await shared.credentials.record_uses()
-            if await store.engine.has_chore("statistics"):
-                more = await store.statistics.count()
-                more = await store.breakdown.count() or more
-        except StorageUnavailable as refused:
-            log.warning("statistics not written: storage unavailable", reason=refused.text)
-        except StorageFault:
-            raise
-        except Exception:  # one bad row must not stop the server
-            log.exception("statistics not written")
-        await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)
+async def _update_statistics(store: Store, shared: IntakeServices) -> bool:
+    """Update statistics and the credentials' last use, and log the end of refused logins; whether there is more."""
+    shared.guesses.refusals.log_ended()
+    await shared.credentials.record_uses()
+    if not await store.engine.has_chore("statistics"):
+        return False
+    more = await store.statistics.count()
+    return await store.breakdown.count() or more
 
 
-async def _index_mail(store: Store) -> None:
-    """Update the search index in the background."""
+async def _repeat(work: Callable[[], Awaitable[bool]], failure: str, *, pause: float, every: float) -> None:
+    """Work in the background until cancelled: after `pause` if there is more to do, else after `every` seconds."""
     while True:
         more = False
         try:
-            more = await store.search_index.index_some()
+            more = await work()
         except StorageUnavailable as refused:
-            log.warning("messages not indexed: storage unavailable", reason=refused.text)
+            log.warning(f"{failure}: storage unavailable", reason=refused.text)
         except StorageFault:
             raise
         except Exception:  # one bad row must not stop the server
-            log.exception("messages not indexed")
-        await trio.sleep(0 if more else INDEX_EVERY)
+            log.exception(failure)
+        await trio.sleep(pause if more else every)

@@ -23,10 +23,7 @@ def rfc3339(microseconds: int) -> str:
 
 
 def microseconds(text: str) -> int:
-    """Parse an RFC 3339 time, or a date, which means midnight UTC; raises ValueError.
-
-    Times before 1970 or after LATEST become the first or the last time.
-    """
+    """Parse an RFC 3339 time, or a date (midnight UTC), as a time from 1970 to LATEST; raises ValueError."""
     try:
         moment = datetime.fromisoformat(text)
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,12 +1,10 @@
-"""The real program, which tells what of it ran: `python -m tests.call_watch serve --config …`, for tests of its shape.
+"""The real program, which names the files that ran: `python -m tests.call_watch serve --config …`.
 
-Every call of a product function is noted, on every thread. Each connection to the socket that WATCH_SOCKET names is
-told the files of those called since the last one, as one line of JSON.
+Every call of a product function is noted, on every thread. Each connection to the socket that WATCH_SOCKET names
+receives the files of the functions called since the last connection, as one line of JSON.
 """
 
-import json
 import os
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -15,53 +13,43 @@ from typing import Any
 
 import appliance
 from appliance.cli import main
+from tests.loop_watch import ask, serve_watch
 
 PRODUCT = str(Path(appliance.__file__).parent) + os.sep
 
 
 class Watch:
-    """The files in which something was called."""
+    """The files in which a function was called."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
-        """A function is called."""
         if event == "call" and (name := frame.f_code.co_filename).startswith(PRODUCT):
             self.files.add(name.removeprefix(PRODUCT))
 
-    def tell(self, listener: socket.socket) -> None:
-        """Answer until the process ends, on a thread of its own."""
-        while True:
-            asking, _ = listener.accept()
-            with asking:
-                files, self.files = self.files, set()
-                asking.sendall(json.dumps(sorted(files)).encode() + b"\n")
+    def take(self) -> list[str]:
+        files, self.files = self.files, set()
+        return sorted(files)
 
 
 def run_watched() -> None:
     """Be `python -m appliance`, with every thread watched."""
-    watch, listener = Watch(), socket.socket(socket.AF_UNIX)
-    listener.bind(os.environ["WATCH_SOCKET"])
-    listener.listen()
-    threading.Thread(target=watch.tell, args=(listener,), daemon=True).start()
+    watch = Watch()
+    serve_watch(watch.take)
     threading.setprofile(watch.note)
     sys.setprofile(watch.note)
     main()
 
 
 def program() -> tuple[str, ...]:
-    """How to start it."""
     return (sys.executable, "-m", "tests.call_watch")
 
 
 def files_called(path: str) -> list[str]:
-    """The files in which something was called since this was last asked."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(10)
-        asking.connect(path)
-        told: list[str] = json.loads(asking.makefile().readline())
-    return told
+    """Return the files in which a function was called since the last call."""
+    files: list[str] = ask(path)
+    return files
 
 
 if __name__ == "__main__":

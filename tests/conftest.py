@@ -43,7 +43,6 @@ MAY_SKIP = re.compile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The choices of the engine and of the level."""
     names = [kind.value for kind in engines.Kind]
     parser.addoption("--engine", choices=names, help="where started programs store; both for those marked both_engines")
     parser.addoption(
@@ -174,7 +173,6 @@ def engine(request: pytest.FixtureRequest) -> engines.Kind:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Choose the engine before any fixture starts a program."""
     call = getattr(item, "callspec", None)  # of a test with parameters
     kind: engines.Kind = (call.params if call else {}).get("engine", _chosen(item.config))
     if kind is engines.Kind.POSTGRESQL:

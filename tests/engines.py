@@ -76,12 +76,10 @@ def use(kind: Kind) -> None:
 
 
 def in_use() -> Kind:
-    """What they have now."""
     return _DATABASES.kind
 
 
 def close() -> None:
-    """Remove every PostgreSQL database of this process."""
     _DATABASES.close()
 
 
@@ -91,7 +89,6 @@ def url_of(data_dir: Path) -> str:
 
 
 def settings_of(data_dir: Path) -> str:
-    """The lines of a configuration file that name it."""
     url = url_of(data_dir)
     return f'[store]\nurl = "{url}"\n' if url else ""
 
@@ -112,7 +109,6 @@ def rows(data_dir: Path, query: str, *bindings: Any) -> list[Row]:
 
 
 def automatic_holds() -> str:
-    """The table of the holds that a server begins by itself."""
     return "pool_holds" if in_use() is Kind.SQLITE else "node_holds"
 
 

@@ -28,18 +28,15 @@ class Forked:
     """A forked program, to be treated like a `subprocess.Popen`."""
 
     def __init__(self, pid: int, told: IO[bytes]) -> None:
-        """With where its parent tells of its end."""
         self.pid = pid
         self.returncode: int | None = None
         self._told = told
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
         return self._look(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended."""
         code = self._look(timeout)
         if code is None:
             assert timeout is not None
@@ -47,16 +44,13 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, if it still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout: float | None) -> int | None:
@@ -77,14 +71,12 @@ class _Parents:
     """The one parent process of some code, from the first fork on."""
 
     def __init__(self, code: Path) -> None:
-        """There is none yet."""
         self._code = code
         self._orders: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def order(self, order: bytes, descriptors: Sequence[int]) -> None:
-        """Have a child forked that gets these descriptors."""
         with self._lock:
             if self._orders is None:
                 self._orders = self._start()
@@ -107,7 +99,6 @@ class _Parents:
         return [*(readable_copy.code_paths() if self._code == ROOT else []), str(self._code)]
 
     def end(self) -> None:
-        """End it, if there is one, and its children with it."""
         if self._orders is not None and self._process is not None:
             self._orders.close()
             self._process.wait()
@@ -119,7 +110,6 @@ atexit.register(_PARENTS[ROOT].end)
 
 @contextmanager
 def other_version(code: Path) -> Iterator[None]:
-    """Lets the program of another directory be forked."""
     parents = _PARENTS[code] = _Parents(code)
     try:
         yield

@@ -47,7 +47,6 @@ class Parent:
     """Who forks, and tells of each child its id and how it ended."""
 
     def __init__(self, orders: socket.socket) -> None:
-        """Listen for orders, and for the end of children."""
         self._orders = orders
         self._children: dict[int, int] = {}  # what to tell the end of each to
         self._deaths, wakeup = os.pipe()
@@ -73,7 +72,6 @@ class Parent:
                     return self._become(order, *descriptors)
 
     def _fork(self, told: int, *streams: int) -> bool:
-        """Whether this is the child."""
         child = os.fork()
         if not child:
             return True

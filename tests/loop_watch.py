@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -24,22 +25,18 @@ class Watch(trio.abc.Instrument):
     """The longest step so far."""
 
     def __init__(self) -> None:
-        """Nothing has run yet."""
         self._began = self._collecting = 0.0
         self._thread = 0
         self.longest: tuple[float, str] = (0.0, "")
         gc.callbacks.append(self._collect)
 
     def before_run(self) -> None:
-        """The loop's own thread is this one."""
         self._thread = threading.get_ident()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step begins."""
         self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It has ended."""
         took = time.thread_time() - self._began
         if took > self.longest[0]:
             self.longest = (took, task.name)
@@ -52,22 +49,30 @@ class Watch(trio.abc.Instrument):
         else:
             self._began += time.thread_time() - self._collecting
 
-    def tell(self, listener: socket.socket) -> None:
-        """Answer until the process ends, on a thread of its own."""
+    def take(self) -> dict[str, Any]:
+        longest, self.longest = self.longest, (0.0, "")
+        return {"milliseconds": longest[0] * 1000, "task": longest[1]}
+
+
+def serve_watch(take: Callable[[], object]) -> None:
+    """Answer each connection with what `take` returns, on a thread, until the process ends."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.environ["WATCH_SOCKET"])
+    listener.listen()
+
+    def answer() -> None:
         while True:
             asking, _ = listener.accept()
             with asking:
-                longest, self.longest = self.longest, (0.0, "")
-                asking.sendall(json.dumps({"milliseconds": longest[0] * 1000, "task": longest[1]}).encode() + b"\n")
+                asking.sendall(json.dumps(take()).encode() + b"\n")
+
+    threading.Thread(target=answer, daemon=True).start()
 
 
 def run_watched() -> None:
     """Be `python -m appliance`, with every Trio loop instrumented."""
     watch, run = Watch(), trio.run
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(os.environ["WATCH_SOCKET"])
-    listener.listen()
-    threading.Thread(target=watch.tell, args=(listener,), daemon=True).start()
+    serve_watch(watch.take)
 
     def run_instrumented(*arguments: Any, **options: Any) -> Any:
         return run(*arguments, instruments=[watch], **options)
@@ -77,17 +82,20 @@ def run_watched() -> None:
 
 
 def program() -> tuple[str, ...]:
-    """How to start it."""
     return (sys.executable, "-m", "tests.loop_watch")
+
+
+def ask(path: str) -> Any:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(10)
+        asking.connect(path)
+        return json.loads(asking.makefile().readline())
 
 
 def longest_step(path: str) -> tuple[float, str]:
     """Milliseconds of the longest step since the last call, and the task it was of."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(10)
-        asking.connect(path)
-        told = json.loads(asking.makefile().readline())
-    return told["milliseconds"], told["task"]
+    answer = ask(path)
+    return answer["milliseconds"], answer["task"]
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ class PgBouncer:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:
-        """Start it and wait until it serves a client."""
         program = find("pgbouncer")
         assert program is not None
         file = self.directory / "pgbouncer.ini"
@@ -79,7 +78,6 @@ class PgBouncer:
                 return
 
     def stop(self) -> None:
-        """End it at once, and all connections through it."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -88,7 +86,6 @@ class PgBouncer:
 
 @contextmanager
 def pgbouncer(server: PostgresServer, mode: str, settings: str = "") -> Iterator[PgBouncer]:
-    """A running PgBouncer, stopped at the end."""
     directory = Path(tempfile.mkdtemp(prefix="pgbouncer-", dir=server.directory))
     if os.geteuid() == 0:
         shutil.chown(directory, USER)

@@ -14,7 +14,6 @@ _candidates = cycle(random.sample(range(_LOWEST, _KERNELS_OWN), _KERNELS_OWN - _
 
 
 def free_port() -> int:
-    """A port that nothing uses on any address of this machine."""
     for port in _candidates:
         with socket.socket() as probe:
             try:

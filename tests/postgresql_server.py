@@ -34,21 +34,17 @@ class PostgresServer:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def url(self, database: str = "postgres") -> str:
-        """Where a database is."""
         port = f"&port={self.settings['port']}" if "port" in self.settings else ""
         return f"postgresql:///{database}?host={self.directory}&user={USER}{port}"
 
     def create(self) -> None:
-        """Make the cluster."""
         self._run("initdb", "-D", str(self.directory / "data"), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
 
     def follow(self, primary: "PostgresServer") -> None:
-        """Make the cluster as a standby of one that runs."""
         options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
         self._run("pg_basebackup", "-D", str(self.directory / "data"), "-d", primary.url(), *options)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         settings = {
             "listen_addresses": "''",
             "unix_socket_directories": f"'{self.directory}'",
@@ -87,11 +83,9 @@ class PostgresServer:
         subprocess.run(_as_user("ipcrm", "-m", memory), check=True)  # what it would have removed itself
 
     def is_running(self) -> bool:
-        """Whether it was started, and neither stopped nor killed."""
         return (self.directory / "data" / "postmaster.pid").exists()
 
     def promote(self) -> None:
-        """Let a standby take writes, and wait until it does."""
         self._control("promote")
 
     def new_database(self, template: str = "template1") -> str:
@@ -120,14 +114,12 @@ END $$"""
 
 
 def empty(url: str) -> None:
-    """Delete all rows of a database: much faster than a new one."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_EMPTY)
 
 
 @contextmanager
 def postgresql(**settings: str) -> Iterator[PostgresServer]:
-    """A running cluster, which is gone afterwards."""
     with _running(PostgresServer.create, settings) as server:
         yield server
 

@@ -28,7 +28,6 @@ class Program:
 
     @property
     def reason(self) -> str:
-        """Why a test that needs it is skipped."""
         if self.package.startswith("npm:"):
             return f"needs {self.name} (npm install --global {self.package.removeprefix('npm:')})"
         if self.package.startswith("unpack:"):
@@ -36,7 +35,6 @@ class Program:
         return f"needs {self.name} (apt-get install {self.package})"
 
     def find(self) -> str | None:
-        """Its path, if it is installed."""
         for wanted in self.found_by:
             if wanted.startswith("/"):
                 found = next(iter(sorted(glob.glob(wanted))), None)
@@ -48,7 +46,6 @@ class Program:
 
 
 def read_table(text: str) -> dict[str, Program]:
-    """All programs by their names."""
     rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return {name: Program(name, package, tuple(found_by)) for name, package, *found_by in rows}
 
@@ -57,12 +54,10 @@ PROGRAMS = read_table(TABLE.read_text())
 
 
 def find(name: str) -> str | None:
-    """The path of a program, if it is installed."""
     return PROGRAMS[name].find()
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    """Skips a test where a program is missing."""
     return pytest.mark.skipif(find(name) is None, reason=PROGRAMS[name].reason)
 
 

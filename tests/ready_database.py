@@ -33,5 +33,4 @@ def _bring_up_to_date(path: Path, now: int, *, may_upgrade: bool = True, **optio
 
 
 def use_copies() -> None:
-    """From now on, in this process."""
     store.bring_up_to_date = _bring_up_to_date  # type: ignore[attr-defined]

@@ -50,7 +50,6 @@ class Provisioned:
 
     @property
     def basic(self) -> dict[str, str]:
-        """The Authorization header of the SMTP credential."""
         pair = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}
 
@@ -63,7 +62,6 @@ class Provisioned:
 async def provision(
     store: Store, name: str, *, credit: int | None = 1_000_000, domain: str = "example.com", role: Role = Role.CUSTOMER
 ) -> Provisioned:
-    """Create an account as the operator's shell would."""
     email = f"{name}@example.org"
     account = await store.accounts.create(name, email, PASSWORD_HASH, role, credit)
     await store.access.add_domain(account.id, domain, usable=True)
@@ -145,7 +143,6 @@ class Running:
         raise RuntimeError("the appliance did not start:\n" + self.log_file.read_text())
 
     def spawn(self, log: IO[bytes]) -> None:
-        """Start the process."""
         words = ("serve", "--config", str(self.config_file))
         environment = {**os.environ, "PYTHONPATH": str(self.code), **self.environment}
         if self.fresh or self.program != PROGRAM:
@@ -159,21 +156,17 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The process that serves."""
         assert self.process is not None
         return self.process.pid
 
     def wait(self) -> int:
-        """The exit code of one that ends by itself."""
         assert self.process is not None
         return self.process.wait(STOP_TIMEOUT)
 
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def terminate(self, timeout: float = STOP_TIMEOUT) -> int:
-        """Send SIGTERM and return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -218,7 +211,6 @@ class Running:
         return httpx.Client(base_url=self.url, timeout=30, trust_env=False, **options)
 
     def login(self) -> dict[str, str]:
-        """The Authorization header of a fresh customer token."""
         wanted = {"email": self.account.email, "password": PASSWORD}
         answer = httpx.post(f"{self.url}/v1/auth/login", json=wanted, trust_env=False, timeout=30, verify=NO_TLS)
         return {"Authorization": f"Bearer {answer.json()['token']}"}

@@ -18,7 +18,6 @@ def set_clock(file: Path, seconds: int) -> None:
 
 
 def use_clock(file: Path) -> None:
-    """Let this process tell the time by that clock."""
     right, ahead, read_at = time.time_ns, 0, -SEEN_WITHIN
 
     def time_ns() -> int:

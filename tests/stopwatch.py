@@ -16,9 +16,7 @@ from typing import Protocol
 class Ending(Protocol):
     """A process that will end."""
 
-    def poll(self) -> int | None:
-        """The exit code; None while it runs."""
-        ...
+    def poll(self) -> int | None: ...
 
 
 class Stopwatch:
@@ -32,7 +30,6 @@ class Stopwatch:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of the clock: for promises of "not before"."""
         return time.monotonic() - self._began
 
     @property
@@ -41,7 +38,6 @@ class Stopwatch:
         return self.elapsed - (self._waited_so_far() - self._waited_before)
 
     def exit_code(self, process: Ending, within: float) -> int:
-        """Watch the program until it ends."""
         while (code := process.poll()) is None:
             assert self.taken < within, "the program has not ended"
             time.sleep(0.01)

@@ -21,7 +21,6 @@ MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"
 
 
 async def account(store: Store, name: str = "acme", balance: int | None = 100) -> str:
-    """A new account's id."""
     return (await store.accounts.create(name, f"{name}@example.org", "no hash", Role.CUSTOMER, balance)).id
 
 
@@ -42,7 +41,6 @@ async def accept(
     tags: tuple[str, ...] = (),
     template: str | None = None,
 ) -> NewMessage:
-    """A message to these addresses, waiting to be delivered."""
     message_id = env.identifier("msg")
     recipients = tuple(
         NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2].lower())
@@ -93,12 +91,7 @@ async def defer(store: Store, env: Environment, message: NewMessage, seconds: in
     )
     outcomes = [
         Outcome(
-            each,
-            RecipientStatus.DEFERRED,
-            (tried,),
-            now,
-            now + seconds * SECOND,
-            bounce_class=BounceClass.TEMPORARY,
+            each, RecipientStatus.DEFERRED, (tried,), now, now + seconds * SECOND, bounce_class=BounceClass.TEMPORARY
         )
         for each in await due(store, message)
     ]
@@ -106,7 +99,6 @@ async def defer(store: Store, env: Environment, message: NewMessage, seconds: in
 
 
 async def finish(store: Store, env: Environment, recipient: DueRecipient, status: RecipientStatus, code: int) -> None:
-    """Let a server take or refuse one recipient."""
     now = env.now()
     tried = Attempt(now, now, code, f"{code} so be it", "example.net", "mx.example.net", "192.0.2.1")
     await store.queue.record([Outcome(recipient, status, (tried,), now)])

@@ -23,5 +23,4 @@ from appliance.errors import error_text
     ],
 )
 def test_an_error_is_told_in_words(error: Exception, words: str) -> None:
-    """The system's own words for a fault of the system, else the error's text; never a repr."""
     assert error_text(error) == words

@@ -15,19 +15,16 @@ URL = "http://127.0.0.1:8080"
 
 
 def told(text: str, label: str) -> str:
-    """What the block says behind a label."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"  {label}  ")]
     return line.removeprefix(f"  {label}").strip()
 
 
 async def greeted(settings: Config, env: Environment | None = None) -> str:
-    """The greeting of one start, while the server's own store is open."""
     async with open_store(settings.server.data_dir, env or Environment()) as store:
         return await greeting(settings, store, URL)
 
 
 async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None:
-    """What is printed is what works: login, SMTP credential, full API key and domain of one unlimited account."""
     settings = embedded(tmp_path)
     text = await greeted(settings)
     async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
@@ -47,7 +44,6 @@ async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None
 
 
 async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_path: Path) -> None:
-    """Later greetings hold no secret, but the place, the URL and the way to another key."""
     settings = embedded(tmp_path)
     first = await greeted(settings)
     second = await greeted(settings)
@@ -62,7 +58,6 @@ async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_pat
 
 
 async def test_a_crash_while_creating_leaves_nothing(tmp_path: Path) -> None:
-    """Whichever step fails, nothing is kept, and the next start makes and prints a whole first account."""
     settings = embedded(tmp_path)
     for steps in count(1):
         try:
@@ -82,7 +77,6 @@ class Crash(Exception):
 
 
 def clock_that_stops(steps: int) -> Callable[[], int]:
-    """A clock that can be read so many times less one."""
     left = iter(range(1, steps))
 
     def now() -> int:
@@ -94,7 +88,6 @@ def clock_that_stops(steps: int) -> Callable[[], int]:
 
 
 async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
-    """With a file there is a hint until the operator has made an account, and then nothing."""
     file = tmp_path / "my settings.toml"
     settings = parse(f'[server]\ndata_dir = "{tmp_path / "data"}"', file)
     hint = await greeted(settings)
@@ -108,7 +101,6 @@ async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
 
 
 async def test_an_account_made_by_hand_is_left_alone(tmp_path: Path) -> None:
-    """Built-in settings add nothing to a database that has an account, whatever its name."""
     settings = embedded(tmp_path)
     async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         await store.accounts.create("acme", "a@example.org", "hash")

@@ -58,24 +58,20 @@ SQL = re.compile(
 
 
 def part(path: Path) -> str:
-    """What a file belongs to: a package, or itself at the root or where LAYERS names it."""
     return part_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def part_of(module: str) -> str:
-    """The part of a module, named without `appliance.`."""
     names = module.split(".")
     return ".".join(names[:2]) if ".".join(names[:2]) in LAYER else names[0]
 
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """A file's syntax; each test reads all files."""
     return ast.parse(path.read_text())
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every name a file imports, wherever in it, with its module."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -85,7 +81,6 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_imports_go_down() -> None:
-    """A file imports its own part and parts of lower layers."""
     for path in MODULES:
         if path == ROOT / "__init__.py":
             continue
@@ -98,7 +93,6 @@ def test_imports_go_down() -> None:
 
 
 def test_libraries_belong_to_one_package() -> None:
-    """A library that belongs to one part is imported by no other."""
     for path in MODULES:
         for name in imported(path):
             library = name.split(".")[0]
@@ -107,7 +101,6 @@ def test_libraries_belong_to_one_package() -> None:
 
 
 def test_sql_is_in_the_store_only() -> None:
-    """No text outside the store is a statement."""
     for path in MODULES:
         if part(path) == "store":
             continue
@@ -125,12 +118,10 @@ def test_engines_are_imported_by_the_store_only() -> None:
 
 
 def test_every_layer_is_a_part() -> None:
-    """The list names nothing that is not there."""
     assert set(LAYER) - {"__version__"} == {part(path) for path in MODULES} - {"__init__"}
 
 
 def test_no_circle_within_a_package() -> None:
-    """Inside a package, too, imports go one way only."""
     names = {".".join(("appliance", *path.relative_to(ROOT).with_suffix("").parts)): path for path in MODULES}
     arrows: dict[str, set[str]] = {}
     for name, path in names.items():

@@ -16,7 +16,6 @@ UNIT, PROGRAMS, BROWSER = (
 
 @pytest.mark.parametrize("entry", [*PROGRAM, *REST, *LONG, *LONGEST])
 def test_an_entry_exists(entry: str) -> None:
-    """A file that is renamed takes its entry along."""
     assert (ROOT / entry).exists()
 
 
@@ -32,7 +31,6 @@ def test_an_entry_exists(entry: str) -> None:
     ],
 )
 def test_a_test_has_its_levels(path: PurePosixPath, is_slow: bool, on_postgresql: bool, levels: set[Level]) -> None:
-    """The file is read and the test selected; default and rest together are everything, without overlap."""
     ran = {
         level
         for level in Level

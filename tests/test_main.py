@@ -54,7 +54,6 @@ def serve(entry: str, module: str, error: str, directory: Path) -> subprocess.Co
     ],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, module: str, error: str) -> None:
-    """The line says what failed, before and after the log works."""
     run = serve("module", module, ERRORS[error], tmp_path)
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1), run.stderr
     assert "ImportError: broken on purpose" in run.stderr
@@ -62,7 +61,6 @@ def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, module: st
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_entry_point_prints_the_line(tmp_path: Path, entry: str) -> None:
-    """The line names the Python that runs the program, which may not be the one that was installed for."""
     run = serve(entry, "click", ERRORS["error"], tmp_path)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr == (

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import PROGRAMS, TABLE, Program, find, missing_program, read_table
+from tests.programs import TABLE, read_table
 
+KNOWN = "this kernel has no PR_SET_MDWE"  # a reason that conftest.py allows
 ROOT = Path(__file__).parents[1]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -41,23 +42,16 @@ def test_fails(number):
 def run(
     directory: Path, *options: str, need_all: bool, elsewhere: str, failing: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """A suite of skips and so many failures, under this project's conftest, with or without .ci/run's environment."""
     (directory / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (directory / "test_skips.py").write_text(SUITE.format(elsewhere=elsewhere, failing=failing))
+    command = [
+        sys.executable,
+        *["-m", "pytest", "-q", "-p", "xdist", "-p", "no:cacheprovider", "--rootdir"],
+        str(directory),
+        *options,
+    ]
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "xdist",
-            "-p",
-            "no:cacheprovider",
-            "--rootdir",
-            str(directory),
-            *options,
-        ],
+        command,
         cwd=directory,
         env={
             "PYTHONPATH": str(ROOT),
@@ -73,50 +67,35 @@ def run(
 
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
 def test_the_end_names_what_was_skipped_and_the_command(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """One line, whether or not workers ran the tests, and the run is good."""
-    ran = run(tmp_path, *options, need_all=False, elsewhere="this kernel has no PR_SET_MDWE")
+    ran = run(tmp_path, *options, need_all=False, elsewhere=KNOWN)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    told = [line for line in ran.stdout.splitlines() if "tests skipped" in line]
-    assert told == [
+    assert [line for line in ran.stdout.splitlines() if "tests skipped" in line] == [
         "4 tests skipped for want of one, two. To run them, on Debian as root: sh packaging/install-test-programs"
     ]
 
 
-def test_a_run_that_must_be_whole_fails(tmp_path: Path) -> None:
-    """With APPLIANCE_TESTS_NEED_ALL a skip for want of a program fails the run; others are listed."""
-    ran = run(tmp_path, "-n", "2", need_all=True, elsewhere="this kernel has no PR_SET_MDWE")
-    assert ran.returncode == 20, ran.stdout + ran.stderr
-    assert "not run here: test_skips.py::test_elsewhere: this kernel has no PR_SET_MDWE" in ran.stdout
-    assert "tests skipped for want of one, two" in ran.stdout
-
-
-def test_a_skip_of_an_unknown_kind_fails_a_whole_run(tmp_path: Path) -> None:
-    """A reason that no list knows may hide a missing program."""
-    ran = run(tmp_path, "-k", "elsewhere or passes", need_all=True, elsewhere="there is no frobnicate")
-    assert ran.returncode == 20, ran.stdout + ran.stderr
-    assert "may not be skipped: test_skips.py::test_elsewhere: there is no frobnicate" in ran.stdout
-    good = run(tmp_path, "-k", "elsewhere or passes", need_all=True, elsewhere="this kernel has no PR_SET_MDWE")
-    assert good.returncode == 0, good.stdout + good.stderr
+@pytest.mark.parametrize(
+    ("options", "elsewhere", "status", "words"),
+    [
+        (("-n", "2"), KNOWN, 20, f"not run here: test_skips.py::test_elsewhere: {KNOWN}"),
+        (("-k", "elsewhere or passes"), KNOWN, 0, f"not run here: test_skips.py::test_elsewhere: {KNOWN}"),
+        (("-k", "elsewhere or passes"), "there is no x", 20, "may not be skipped: test_skips.py::test_elsewhere"),
+    ],
+)
+def test_a_run_that_must_be_whole(
+    tmp_path: Path, options: tuple[str, ...], elsewhere: str, status: int, words: str
+) -> None:
+    """A skip for want of a program fails it, and so does a skip for a reason that no list knows."""
+    ran = run(tmp_path, *options, need_all=True, elsewhere=elsewhere)
+    assert ran.returncode == status, ran.stdout + ran.stderr
+    assert words in ran.stdout
 
 
 def test_a_red_run_names_the_missing_programs_too(tmp_path: Path) -> None:
     """However many tests failed, the exit status is 1, on which packaging/test retries them."""
-    ran = run(tmp_path, "-n", "2", need_all=False, elsewhere="this kernel has no PR_SET_MDWE", failing=301)
+    ran = run(tmp_path, "-n", "2", need_all=False, elsewhere=KNOWN, failing=301)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "tests skipped for want of one, two" in ran.stdout
-
-
-def test_a_program_is_found_by_name_or_by_file(tmp_path: Path) -> None:
-    """The first of its marks that is there; none: it is missing, and its reason leads back to it."""
-    file = tmp_path / "a" / "library.so"
-    file.parent.mkdir()
-    assert Program("x", "x", ("no-such-program", f"{tmp_path}/*/library.so")).find() is None
-    file.touch()
-    assert Program("x", "x", ("no-such-program", f"{tmp_path}/*/library.so")).find() == str(file)
-    assert Program("sh", "dash", ("no-such-program", "sh")).find() is not None
-    for program in PROGRAMS.values():
-        assert missing_program(program.reason) == (program.name, program.package)
-    assert missing_program("this kernel is old") is None
 
 
 def test_tests_look_for_programs_in_one_place() -> None:
@@ -130,7 +109,6 @@ def test_tests_look_for_programs_in_one_place() -> None:
 
 
 def test_the_table_is_read_by_both_its_readers() -> None:
-    """The shell that installs and the Python that looks see the same packages."""
     script = (ROOT / "packaging" / "install-test-programs").read_text()
     (line,) = [line for line in script.splitlines() if line.startswith("packages=")]
     ran = subprocess.run(
@@ -141,4 +119,3 @@ def test_the_table_is_read_by_both_its_readers() -> None:
         check=True,
     )
     assert set(ran.stdout.split()) == {each.package for each in read_table(TABLE.read_text()).values()}
-    assert find("curl") is None or Path(find("curl") or "").exists()

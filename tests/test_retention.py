@@ -41,40 +41,34 @@ DELIVERED = RecipientStatus.DELIVERED
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    """A new database."""
     async with open_store(tmp_path, Environment(now=clock), inline=True) as opened:
         yield opened
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time."""
     return Clock()
 
 
 @pytest.fixture
 async def messages(store: Store, clock: Clock) -> Messages:
-    """Messages of an account."""
     account = await store.accounts.create("demo", "demo@example.org", "hash", credit=1_000)
     return Messages(Environment(now=clock), account.id)
 
 
 @pytest.fixture
 def worker(store: Store, clock: Clock, tmp_path: Path) -> RetentionWorker:
-    """A worker that keeps things for as long as the defaults say, on a disk with room."""
     env = Environment(now=clock)
     return RetentionWorker(store, env, RetentionSettings(), FreeSpace(tmp_path, 0, 0, env))
 
 
 def in_all(kind: str) -> int:
-    """How many of a kind were counted until now."""
     return CLEARED.values.get(kind, 0)
 
 
 async def test_a_round_takes_all_that_is_old(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
-    """Bodies after a day, messages with events and ledger lines after a month; all of it is counted."""
     before = {kind: in_all(kind) for kind in ("bodies", "messages", "events", "books", "expired")}
     new = [messages.new(key=f"k{number}") for number in range(3)]
     for each in new:
@@ -95,7 +89,6 @@ async def test_a_round_takes_all_that_is_old(
 
 @needs("postgresql")
 async def test_a_round_on_postgresql(tmp_path: Path, clock: Clock) -> None:
-    """The same rows go; there is no file whose pages could be given back, also where the disk is nearly full."""
     env = Environment(now=clock)
 
     async def sweep(store: Store) -> bool:
@@ -124,7 +117,6 @@ async def test_a_round_on_postgresql(tmp_path: Path, clock: Clock) -> None:
 async def test_a_sweep_takes_the_parts_of_large_messages(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
-    """What an old message no longer refers to, and what a crash has left, is gone after a sweep."""
     new, crashed = messages.new(size=2_000_000), messages.new(size=2_000_000)
     await store.messages.accept(new)
     left = "INSERT INTO message_body_parts SELECT :id, number, content FROM message_body_parts"
@@ -144,7 +136,6 @@ async def test_a_sweep_takes_the_parts_of_large_messages(
 async def test_mail_waits_for_the_statistics(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
-    """Messages that are not counted yet stay, though their bodies go; the next round comes soon."""
     new = messages.new()
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED])
@@ -161,7 +152,6 @@ async def test_mail_waits_for_the_statistics(
 async def test_what_was_passed_over_is_met_again(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
-    """A message that was final late has its turn within the hour, though younger ones went before it."""
     late, soon = messages.new("late@example.net"), messages.new("soon@example.net")
     for each in (late, soon):
         await store.messages.accept(each)
@@ -180,7 +170,6 @@ async def test_what_was_passed_over_is_met_again(
 async def test_a_disk_that_is_nearly_full_is_given_everything(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """With room on the disk a few free pages stay; without, all of them go, and the rounds come quickly."""
     for _ in range(5):
         await store.messages.accept(messages.new(size=100_000))
     await record(store, clock, [DELIVERED] * 5)
@@ -202,7 +191,6 @@ async def test_a_storage_that_refuses_is_tried_again(
     caplog: pytest.LogCaptureFixture,
     autojump_clock: MockClock,
 ) -> None:
-    """A disk that takes no writes just now ends a sweep, and not the worker."""
     rounds: list[float] = []
 
     async def refuse() -> bool:
@@ -218,7 +206,6 @@ async def test_a_storage_that_refuses_is_tried_again(
 async def test_the_writer_is_left_to_others(
     store: Store, worker: RetentionWorker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """However long slices take until they are on disk, that is a quarter of the time at most."""
     slices = iter([True] * 9 + [False])
 
     async def slow(*_: object) -> Slice:
@@ -239,7 +226,6 @@ def _after(seconds: Callable[[int], float], slices: int) -> int:
 
 
 def test_slices_become_as_large_as_their_time_allows() -> None:
-    """Whatever one thing costs, a slice comes to take the time it should, within bounds."""
     for cost in (0.00001, 0.00005, 0.0002):
         assert _after(lambda budget, cost=cost: budget * cost, 40) == pytest.approx(SLICE_SECONDS / cost, rel=0.1)  # type: ignore[misc]
     assert _after(lambda _: 1.0, 20) == LEAST_BUDGET
@@ -247,14 +233,12 @@ def test_slices_become_as_large_as_their_time_allows() -> None:
 
 
 def test_one_slow_slice_is_no_reason_to_crawl() -> None:
-    """A single hiccup of the disk halves the next slice and no more."""
     pace = DeletionPace(100)
     pace.learn(3.0)
     assert pace.budget == 50
 
 
 def test_a_rest_is_never_none() -> None:
-    """Even after a slice that took no time; a full disk has shorter ones."""
     assert rest(0.0, hurried=True) == LEAST_REST
     assert rest(0.1, hurried=False) == pytest.approx(0.3)
     assert rest(0.1, hurried=True) == pytest.approx(0.1)
@@ -267,7 +251,6 @@ async def test_an_audit_log_that_is_too_long_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once when its lines begin to go, with the account, however many slices that takes."""
     for number in range(40):
         async with store.audit.noting(Actor("user", "a"), "domain.added", "cli", ("acc_1",), str(number)):
             pass
@@ -282,7 +265,6 @@ async def test_an_audit_log_that_is_too_long_is_warned_of(
 async def test_unreadable_values_stop_no_deletion(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
-    """Old messages go, whatever their addresses, tags and receipts hold."""
     new = [messages.new(key=f"k{number}") for number in range(3)]
     for message in new:
         await store.messages.accept(message)

@@ -37,7 +37,6 @@ ON_THE_LOOP = "works_on()"
 
 
 def run(stuck: str, blocked: str = "pass") -> tuple[int, str, float]:
-    """The exit code of such a program, its log, and how long it took from its start."""
     began = time.monotonic()
     program = [sys.executable, "-c", STUCK.format(stuck=stuck, blocked=blocked)]
     ran = subprocess.run(program, capture_output=True, text=True, timeout=30, check=False)
@@ -45,7 +44,6 @@ def run(stuck: str, blocked: str = "pass") -> tuple[int, str, float]:
 
 
 def test_a_thread_that_does_not_end_is_left() -> None:
-    """The process exits when the time is over, and its log names the thread."""
     code, told, seconds = run(IN_A_THREAD)
     assert code == EXIT_CODE
     assert "stopped by force" in told
@@ -54,13 +52,11 @@ def test_a_thread_that_does_not_end_is_left() -> None:
 
 
 def test_an_event_loop_that_is_blocked_is_left() -> None:
-    """The watch does not depend on the loop it watches."""
     code, told, _ = run(ON_THE_LOOP)
     assert (code, "stopped by force" in told) == (EXIT_CODE, True)
 
 
 def test_a_log_without_a_reader_does_not_delay_the_exit() -> None:
-    """The last line has a second; a full pipe does not keep the process alive."""
     program = [sys.executable, "-c", STUCK.format(stuck=IN_A_THREAD, blocked="import os; os.set_blocking(2, True)")]
     process = subprocess.Popen(
         ["sh", "-c", 'yes x | head -c 65536 >&2; exec "$@"', "sh", *program], stderr=subprocess.PIPE
@@ -75,7 +71,6 @@ def test_a_log_without_a_reader_does_not_delay_the_exit() -> None:
 
 
 async def test_one_that_ends_in_time_is_left_alone() -> None:
-    """Nothing is forced once all has ended."""
     forced: list[int] = []
     shutdown = Shutdown(0.05, exit_process=forced.append)
     shutdown.begin()
@@ -85,7 +80,6 @@ async def test_one_that_ends_in_time_is_left_alone() -> None:
 
 
 async def test_the_time_is_counted_from_the_first_signal() -> None:
-    """Before it there is no deadline, and a second one moves nothing."""
     shutdown = Shutdown(10, exit_process=lambda _: None)
     assert shutdown.until(0.5) == inf
     shutdown.begin()
@@ -97,7 +91,6 @@ async def test_the_time_is_counted_from_the_first_signal() -> None:
 
 
 async def test_a_stop_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is out of memory cannot start one, and has to end in time all the same."""
     forced = trio.Event()
     token = trio.lowlevel.current_trio_token()
     shutdown = Shutdown(0.05, exit_process=lambda _: token.run_sync_soon(forced.set))

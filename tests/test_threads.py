@@ -14,7 +14,6 @@ SHARED = {
 
 
 def unlimited(path: Path) -> list[int]:
-    """The lines with a call of `to_thread.run_sync` that names no limiter."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     threads = [call for call in calls if ast.unparse(call.func).endswith("to_thread.run_sync")]
     return [call.lineno for call in threads if not any(keyword.arg == "limiter" for keyword in call.keywords)]

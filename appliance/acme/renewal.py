@@ -13,25 +13,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme import schedule
 from appliance.acme.challenges import ChallengeServer
-from appliance.acme.client import Client
-from appliance.acme.crypto import new_key
-from appliance.acme.files import AcmeFiles, AcmeState, read_certificate
-from appliance.acme.issuance import Issuance
-from appliance.acme.messages import format_time
-from appliance.acme.problems import NotIssued
-from appliance.acme.records import AcmeRecords, AcmeView, FileRecords
+from appliance.acme.issuance import Client, Issuance
+from appliance.acme.messages import NotIssued, format_time, new_key
+from appliance.acme.records import AcmeState, AcmeView, FileRecords, read_certificate
 from appliance.acme.shared import SharedChallenges, SharedRecords
 from appliance.concurrency.wake import SLEEP_LIMIT, Wake
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
-from appliance.tls.certificate import https_context
-from appliance.tls.certificate_files import acme_directory
-from appliance.tls.self_signed import private_pem
+from appliance.tls.certificate import acme_directory, https_context, private_pem
 
 ATTEMPT_TIMEOUT = 600.0  # seconds
 ERROR_FROM = 3  # consecutive failures, from which on they are logged as errors
@@ -45,7 +39,7 @@ Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
 class Renewer:
     """Renews one certificate; `issue` runs an issuance and returns the chain."""
 
-    records: AcmeRecords
+    records: FileRecords | SharedRecords
     issue: Issue
     env: Environment
     wake: Wake = field(default_factory=Wake)
@@ -160,30 +154,13 @@ async def serve(
         return
     context = https_context(config, "acme.ca_file", config.acme.ca_file)
     client = Client(DnsResolver(config.dns.resolvers), context, env)
-    base_url, files = config.http.base_url, AcmeFiles(acme_directory(config))
+    base_url, directory = config.http.base_url, acme_directory(config)
     challenges = ChallengeServer(base_url if base_url.startswith("https:") else "")
+    records: FileRecords | SharedRecords = FileRecords(config.acme, directory)
     if store.engine.is_shared:
-        renewer = Renewer(*await _shared(config, files, store, key, client, challenges), env)
-    else:
-
-        async def issue(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
-            return await client.run(issuance.certificate(key), challenges.tokens)
-
-        renewer = Renewer(FileRecords(config.acme, files), issue, env)
-    live.join(lambda _: renewer.try_now)  # a reload may follow a fix, such as opening port 80
-    async with trio.open_nursery() as nursery:
-        urls = await nursery.start(challenges.serve, config.acme.bind)
-        nursery.start_soon(renewer.run)
-        task_status.started(urls)
-
-
-async def _shared(
-    config: Config, files: AcmeFiles, store: Store, key: bytes, client: Client, challenges: ChallengeServer
-) -> tuple[AcmeRecords, Issue]:
-    """Return records and issue function of a cluster node; copy the shared certificate before the listeners start."""
-    records = SharedRecords(config.acme, store, key, files)
-    challenges.look_up = SharedChallenges(store.shared_certificates.challenges).text_of
-    await records.look()
+        records = SharedRecords(config.acme, store, key, directory)
+        challenges.look_up = SharedChallenges(store.shared_certificates.challenges).text_of
+        await records.look()  # copies the shared certificate before the listeners start
 
     async def issue(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
         try:
@@ -191,4 +168,9 @@ async def _shared(
         finally:
             await records.withdraw()
 
-    return records, issue
+    renewer = Renewer(records, issue, env)
+    live.join(lambda _: renewer.try_now)  # a reload may follow a fix, such as opening port 80
+    async with trio.open_nursery() as nursery:
+        urls = await nursery.start(challenges.serve, config.acme.bind)
+        nursery.start_soon(renewer.run)
+        task_status.started(urls)

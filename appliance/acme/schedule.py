@@ -3,8 +3,8 @@
 Times are seconds since 1970. `doctor` uses it as well.
 """
 
-from appliance.acme.files import AcmeState, HeldCertificate
 from appliance.acme.messages import MAX_RETRY_AFTER
+from appliance.acme.records import AcmeState, HeldCertificate
 from appliance.config.settings import AcmeSettings
 
 # Seconds after each consecutive failure; the last one repeats. Authorities limit failures per hour: Let's Encrypt
@@ -17,10 +17,7 @@ OVERDUE = 0.5  # share of the time before expiry, at which renewal should have s
 
 
 def time_before(not_before: float, not_after: float, renew_before: float | None) -> float:
-    """Return how long before expiry a certificate is renewed: a third of its lifetime, or acme.renew_before.
-
-    At most half of its lifetime: a short-lived one would otherwise be renewed again and again.
-    """
+    """Return how long before expiry to renew: a third of the lifetime, or acme.renew_before up to half of it."""
     life = max(not_after - not_before, 0.0)
     return life / 3 if renew_before is None else min(renew_before, life / 2)
 

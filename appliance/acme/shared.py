@@ -14,25 +14,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.acme.crypto import new_key, read_key
-from appliance.acme.files import ACCOUNT_KEY, STATE, AcmeFiles, AcmeState, read_certificate, read_state, state_content
-from appliance.acme.problems import NotIssued
-from appliance.acme.records import AcmeView
+from appliance.acme.messages import NotIssued, new_key, read_key
+from appliance.acme.records import ACCOUNT_KEY, STATE, AcmeState, AcmeView, read_certificate, read_state, state_content
 from appliance.acme.schedule import RETRY_DELAYS
 from appliance.config.settings import AcmeSettings
 from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.store import Store
 from appliance.store.installation import ACME_CHORE
-from appliance.system.private_file import write_private_file
+from appliance.system.data_directory import write_private_file
 from appliance.telemetry.log import get_logger
-from appliance.tls.certificate_files import ACME_FILE
-from appliance.tls.self_signed import private_pem
+from appliance.tls.certificate import ACME_FILE, private_pem
 
 ACME_PURPOSE = "ACME"  # of the derived key that seals the records
 LOOK_EVERY = 2.0  # seconds
@@ -59,10 +57,7 @@ def announced(settings: AcmeSettings) -> str:
 
 
 def wanted_by_all(announcements: Sequence[str], settings: AcmeSettings) -> AcmeSettings | None:
-    """Return the settings with the names of all nodes; None if another node's settings apply. No I/O.
-
-    The announcement of the node that started last is the first.
-    """
+    """Return the settings with all nodes' names; None if the first node, which started last, has other settings."""
     certificates = [msgspec.json.decode(text, type=WantedCertificate) for text in announcements]
     if not certificates or (certificates[0].directory, certificates[0].email) != (settings.directory, settings.email):
         return None
@@ -76,8 +71,8 @@ class SharedRecords:
     settings: AcmeSettings
     store: Store
     key: bytes = field(repr=False)
-    files: AcmeFiles
-    patience: float = LOOK_EVERY
+    directory: Path
+    patience: float = LOOK_EVERY  # seconds between two calls of `look`
     settled: float = SETTLED
     _announced: bool = False
     _account_key: bytes = field(default=b"", repr=False)
@@ -88,6 +83,7 @@ class SharedRecords:
     _rests_until: float = -math.inf
 
     async def look(self) -> AcmeView | None:
+        """Return None if nothing is to be requested now."""
         try:
             if not self._announced:
                 await self.store.shared_certificates.announce(announced(self.settings))
@@ -105,6 +101,7 @@ class SharedRecords:
         return AcmeView(settings, read_state(state), read_certificate(certificate), at_least=True)
 
     async def alone(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Run `work` unless another node runs it; return whether it ran."""
         try:
             if not await self.store.engine.has_chore(ACME_CHORE):
                 return False
@@ -180,7 +177,7 @@ class SharedRecords:
         new = {name: content for name, content in records.items() if content and self._copies.get(name) != content}
         try:
             if new:
-                await trio.to_thread.run_sync(partial(_write, self.files, new), limiter=_THREADS)
+                await trio.to_thread.run_sync(partial(_write, self.directory, new), limiter=_THREADS)
         except OSError as error:
             if not self._uncopied:
                 log.error("certificate not copied from the database", reason=str(error))
@@ -192,11 +189,9 @@ class SharedRecords:
 
 @dataclass(slots=True)
 class SharedChallenges:
-    """Looks up the challenges of other nodes.
+    """Looks up the challenges of other nodes, in a read that starts after the request, so none is missed.
 
-    An unknown token is looked up in a read that starts after the request, so no published challenge is missed. All
-    waiting requests share one read of all challenges, at most one per CHALLENGE_READ_PAUSE: requests for tokens that do
-    not exist cost the database no more.
+    All requests share the reads, at most one per CHALLENGE_READ_PAUSE: unknown tokens cost the database no more.
     """
 
     read: Callable[[], Awaitable[dict[str, str]]]
@@ -225,10 +220,10 @@ async def _written(write: Awaitable[bool]) -> None:
         raise NotIssued("another node requests the certificate now", "None: that node continues.")
 
 
-def _write(files: AcmeFiles, records: dict[str, bytes]) -> None:
-    files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _write(directory: Path, records: dict[str, bytes]) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in records.items():
-        path = files.directory / name
+        path = directory / name
         if not path.exists() or path.read_bytes() != content:
             write_private_file(path, content)
 

@@ -12,23 +12,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from appliance import __version__
+from appliance import __version__, store
 from appliance.backup import archive
 from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.store import (
-    FILE_NAME,
-    CopyProgress,
-    DiskFault,
-    DiskFull,
-    checkpoint_file,
-    copy_inside,
-    failed_writing,
-    has_secrets,
-    schema_inside,
-    sync,
-)
+from appliance.store import FILE_NAME, CopyProgress, DiskFault, DiskFull
+from appliance.system.data_directory import sync
 from appliance.times import SECOND, rfc3339
 
 PAGES_PER_SYNC = 2_048  # 8 MiB
@@ -46,7 +36,7 @@ def make(data_dir: Path, hostname: str, target: Path, env: Environment, on: arch
     """Write the backup to `target`; raises NotMade."""
     _refuse_existing(target)
     key = data_dir / KEY_FILE
-    if not os.path.lexists(key) and has_secrets(data_dir / FILE_NAME):
+    if not os.path.lexists(key) and store.has_secrets(data_dir / FILE_NAME):
         # A new key in the place of a lost one opens nothing: such a backup could never be restored.
         why = "is missing, and without it the secrets in the database are lost: put it back from the last backup"
         raise NotMade(f"{key} {why}")
@@ -59,7 +49,7 @@ def make(data_dir: Path, hostname: str, target: Path, env: Environment, on: arch
             sync(target.parent)
         finally:
             unfinished.unlink(missing_ok=True)
-    checkpoint_file(data_dir / FILE_NAME)
+    store.checkpoint_file(data_dir / FILE_NAME)
     return manifest
 
 
@@ -71,7 +61,7 @@ def _errors(unfinished: Path, target: Path) -> Iterator[None]:
     except DiskFull:
         raise NotMade(f"{target} cannot be written: no space left on its disk") from None
     except DiskFault as error:
-        if not failed_writing(error):
+        if not store.failed_writing(error):
             raise
         raise NotMade(f"{target} cannot be written: its disk refuses") from None
     except OSError as error:
@@ -122,9 +112,9 @@ def _write(data_dir: Path, hostname: str, path: Path, env: Environment, on: arch
         file.write(b"\0" * archive.BEGIN)
         file.flush()
         now = env.now()
-        copy_inside(data_dir / FILE_NAME, path, archive.BEGIN, _copying(file.fileno(), on))
+        store.copy_inside(data_dir / FILE_NAME, path, archive.BEGIN, _copying(file.fileno(), on))
         size = os.fstat(file.fileno()).st_size - archive.BEGIN
-        schema = schema_inside(path, archive.BEGIN, size)
+        schema = store.schema_inside(path, archive.BEGIN, size)
         manifest = partial(archive.Manifest, archive.FORMAT, rfc3339(now), hostname, __version__, schema)
         made = archive.finish(file, key, manifest, now // SECOND, archive.share(on, COPYING, 1.0, size))
         file.flush()
@@ -133,11 +123,7 @@ def _write(data_dir: Path, hostname: str, path: Path, env: Environment, on: arch
 
 
 def _copying(descriptor: int, on: archive.FractionDone) -> CopyProgress:
-    """Report progress, and sync every few megabytes.
-
-    One sync at the end would delay every commit of the server, since file systems write in order (measured: a quarter
-    of a second for 300 MiB).
-    """
+    """Report progress, and sync every few megabytes: one sync at the end would delay the server's commits (250 ms)."""
     synced = 0
 
     def progress(done: int, pages: int) -> None:

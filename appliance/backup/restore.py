@@ -6,24 +6,23 @@ Mail that was due when the backup was made may have been sent since, so nothing 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from appliance.backup import archive
+from appliance.backup.archive import Verified, verify
 from appliance.backup.make import NO_HARD_LINKS
 from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
-from appliance.backup.verify import Verified, verify
 from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import AllWaiting
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing, open_store, sync
+from appliance.store import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing, open_store
 from appliance.store.pools import EVERY, RESTORED
-from appliance.system.instance_lock import only_server
-from appliance.system.ownership import become_owner
+from appliance.system.data_directory import become_owner, only_server, sync
 
 VERIFYING = 0.7  # share of the work
 REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE)  # SQLite recreates -shm
@@ -103,8 +102,10 @@ async def _stage(
     source: BinaryIO, verified: Verified, staging: Path, env: Environment, on: archive.FractionDone
 ) -> AllWaiting:
     """Write the key and the database, migrated and paused, into the staging directory."""
-    _write(staging / KEY_FILE, 0o400, verified.key)
-    _extract(source, verified.size, staging / DATABASE, on)
+    _write(staging / KEY_FILE, 0o400, [verified.key])
+    source.seek(archive.BEGIN)
+    more = archive.share(on, VERIFYING, 1.0, verified.size)
+    _write(staging / DATABASE, 0o600, archive.chunks(source, verified.size, more))
     made = verified.manifest.created_at[:16].replace("T", " ")
     async with open_store(staging, env, inline=True) as store:
         await store.pools.release(EVERY)  # an earlier pause has another reason and time
@@ -115,20 +116,9 @@ async def _stage(
     return waiting
 
 
-def _write(path: Path, mode: int, content: bytes) -> None:
+def _write(path: Path, mode: int, chunks: Iterable[bytes]) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-        file.write(content)
-
-
-def _extract(source: BinaryIO, size: int, target: Path, on: archive.FractionDone) -> None:
-    _write(target, 0o600, b"")
-    with target.open("wb") as copy:
-        source.seek(archive.BEGIN)
-        left = size
-        while left and (chunk := source.read(min(archive.CHUNK, left))):
-            copy.write(chunk)
-            left -= len(chunk)
-            on(1 - (1 - VERIFYING) * left / size)
+        file.writelines(chunks)
 
 
 def _keep(data_dir: Path, there: list[str], kept: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import sync
-from appliance.system.instance_lock import only_server
+from appliance.system.data_directory import only_server, sync
 
 # Prefixes of directories:
 STAGING = "restoring-"  # before the commit point

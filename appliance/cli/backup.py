@@ -16,8 +16,8 @@ from appliance.times import rfc3339
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from appliance.backup.archive import Verified
     from appliance.backup.restore import Restored
-    from appliance.backup.verify import Verified
 
 
 class BackupFile(click.Path):
@@ -80,7 +80,7 @@ def verify(file: Path, as_json: bool) -> None:
     Example:
       appliance verify /var/backups/appliance/2026-11-15.tar
     """
-    from appliance.backup.verify import verify as verify_backup
+    from appliance.backup.archive import verify as verify_backup
 
     with _file_errors(file), progress_bar("verify") as report:
         verified = verify_backup(file, report)

@@ -13,7 +13,7 @@ from appliance.cli.options import common, config_option, named_config
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
-    from appliance.config.fields import Setting
+    from appliance.config.values import Setting
 
 
 MASKED = "***"  # instead of a secret

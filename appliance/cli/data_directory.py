@@ -10,8 +10,7 @@ from pathlib import Path
 
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
-from appliance.system.instance_lock import LOCK_FILE
-from appliance.system.ownership import ROOT_UID
+from appliance.system.data_directory import LOCK_FILE, ROOT_UID
 
 WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK_FILE)
 

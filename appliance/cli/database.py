@@ -235,7 +235,7 @@ async def installation_key(store: "Store", settings: "Config") -> bytes:
 
 async def server_runs(store: "Store", settings: "Config") -> bool:
     """Whether a server, or any node of a cluster, runs on this database."""
-    from appliance.system.instance_lock import is_running
+    from appliance.system.data_directory import is_running
 
     if settings.store.url:
         return bool(await store.engine.hosts())
@@ -297,7 +297,7 @@ def only_account(name: str | None = None) -> str:
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: become its owner if root, check access, complete an interrupted restore."""
     from appliance.backup.unfinished import settle
-    from appliance.system.ownership import become_owner
+    from appliance.system.data_directory import become_owner
 
     data_dir = settings.server.data_dir
     become_owner(data_dir)

@@ -29,7 +29,7 @@ from appliance.store import (
     UnfinishedCopy,
     UpgradeRefused,
 )
-from appliance.system.instance_lock import AlreadyRunning
+from appliance.system.data_directory import AlreadyRunning
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.

@@ -13,8 +13,7 @@ from appliance.cli.options import common, flag, named_config
 from appliance.cli.output import show, system_text
 
 if TYPE_CHECKING:
-    from appliance.system.service_plan import Installation, Program
-    from appliance.system.service_steps import InstallStep
+    from appliance.system.service import Installation, InstallStep, Program
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 
@@ -46,7 +45,7 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
       ./appliance install --dry-run
       sudo ./appliance install --hostname mail.example.com
     """
-    from appliance.system import service_plan as plan
+    from appliance.system import service as plan
 
     program = _program()
     target = _installation(root, hostname, start=not no_start)
@@ -81,7 +80,7 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
       sudo appliance uninstall
       sudo appliance uninstall --purge --dry-run
     """
-    from appliance.system import service_plan as plan
+    from appliance.system import service as plan
 
     target = plan.Installation(root)
     _check_no_package(target)
@@ -92,7 +91,7 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _program() -> "Program":
-    from appliance.system.service_plan import Program
+    from appliance.system.service import Program
 
     if getattr(sys, "frozen", False):
         executable = Path(sys.executable).resolve()
@@ -110,7 +109,7 @@ def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
 
     from appliance.config.load import load
     from appliance.config.values import is_host_name
-    from appliance.system.service_plan import CONFIG_FILE, DATA_DIR, Installation
+    from appliance.system.service import CONFIG_FILE, DATA_DIR, Installation
 
     if hostname and not is_host_name(hostname):
         raise click.BadParameter(f"{hostname!r} is not a host name", param_hint="--hostname")
@@ -122,7 +121,7 @@ def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
 
 def _check_no_package(target: "Installation") -> None:
     """Refuse a second installation: both would share one data directory, and removing one would break the other."""
-    from appliance.system.service_plan import PACKAGES_UNIT_FILE
+    from appliance.system.service import PACKAGES_UNIT_FILE
 
     if target.at(PACKAGES_UNIT_FILE).exists():
         raise click.ClickException("the Debian package is installed here: upgrade, remove or purge it with apt")
@@ -139,7 +138,7 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
 
 def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:
     """Print the steps, and carry them out unless `dry_run`; stop at the first failure."""
-    from appliance.system.service_steps import StepFailed
+    from appliance.system.service import StepFailed
 
     done = []
     # The whole list first: no step may depend on a change by an earlier one.

@@ -49,7 +49,7 @@ class SettingsFile:
         """Write these keys of a table if they differ; a new file is a copy of the packaged one."""
         from appliance.config import load
         from appliance.config.settings import ConfigError
-        from appliance.system import service_plan as plan
+        from appliance.system import service as plan
 
         text = self._text
         if text is None:
@@ -71,8 +71,8 @@ class SettingsFile:
     def restart_service(self) -> None:
         """Restart the running service with the changed settings; does nothing without systemd."""
         from appliance.config import load
-        from appliance.system import service_plan as plan
-        from appliance.system.service_steps import StepFailed, run
+        from appliance.system import service as plan
+        from appliance.system.service import StepFailed, run
 
         if self.written and self.path == load.SYSTEM_FILE and has_systemd():
             with suppress(StepFailed):  # its log says why; a later step checks whether a server runs
@@ -102,7 +102,7 @@ def _write(file: Path, text: str) -> None:
     """Replace the file atomically, with the same owner and mode; a new one is for root and the service's group."""
     import shutil
 
-    from appliance.system.service_plan import USER
+    from appliance.system.service import USER
 
     if file.exists() and not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))

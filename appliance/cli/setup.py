@@ -228,8 +228,7 @@ def _is_local(settings: "Config") -> bool:
 
 def _set_backup_timer(settings: "Config", enable: bool | None, asks: bool) -> None:
     """Enable or disable the nightly backup; offered where systemd has the timer and the database is embedded."""
-    from appliance.system.service_plan import BACKUP_TIMER
-    from appliance.system.service_steps import StepFailed, run
+    from appliance.system.service import BACKUP_TIMER, StepFailed, run
 
     def runs(*words: str) -> bool:
         try:

@@ -87,7 +87,7 @@ def _check_url(url: str) -> None:
 def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
     """Open the database of the settings; no server may run on it."""
     from appliance.store import FILE_NAME, copy_source
-    from appliance.system.instance_lock import only_server
+    from appliance.system.data_directory import only_server
 
     data_dir = settings.server.data_dir
     with only_server(data_dir) if data_dir.exists() else nullcontext():
@@ -101,7 +101,7 @@ def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
 def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
     """Open the empty database that the options name; no server may run on it."""
     from appliance.store import FILE_NAME, copy_target
-    from appliance.system.instance_lock import only_server
+    from appliance.system.data_directory import only_server
 
     if isinstance(where, str):
         with copy_target(where) as target:

@@ -1,20 +1,33 @@
-"""Loads the settings: one TOML file becomes a frozen Config, or a one-line error with file, key and reason."""
+"""Loads the settings: one TOML file becomes a frozen Config, or a one-line error with file, key and reason.
+
+A reload applies all settings that can change, or none. For it a service registers a function of two steps: it reads
+what may fail (a certificate) and raises to refuse the reload; the function that it returns applies the new settings.
+"""
 
 import difflib
+import itertools
 import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from appliance.config.checks import check_together
-from appliance.config.fields import Setting, place_of
-from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
-from appliance.config.values import DIRECTORY, FILE, PORT, Endpoint, ValueKind, is_host_name
+from appliance.config.settings import (
+    DEFAULT_POOL,
+    SECTIONS,
+    Config,
+    ConfigError,
+    DeliveryMode,
+    RelaySettings,
+    RelayTls,
+    named_tables,
+    settings,
+)
+from appliance.config.values import DIRECTORY, FILE, PORT, Endpoint, Setting, ValueKind, is_host_name, place_of
 
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
@@ -31,39 +44,21 @@ EMBEDDED: dict[str, Any] = {
 HTTP_PORT_VARIABLE = "APPLIANCE_HTTP_PORT"
 SMTP_PORT_VARIABLE = "APPLIANCE_SMTP_PORT"
 DATA_DIR_VARIABLE = "APPLIANCE_DATA_DIR"
-EMBEDDED_VARIABLES = {HTTP_PORT_VARIABLE: PORT, SMTP_PORT_VARIABLE: PORT, DATA_DIR_VARIABLE: DIRECTORY}
-_INSTEAD = {HTTP_PORT_VARIABLE: "http.bind", SMTP_PORT_VARIABLE: "smtp.bind", DATA_DIR_VARIABLE: "server.data_dir"}
+EMBEDDED_VARIABLES = {HTTP_PORT_VARIABLE: "http.bind", SMTP_PORT_VARIABLE: "smtp.bind"}
+EMBEDDED_VARIABLES |= {DATA_DIR_VARIABLE: "server.data_dir"}
 # Appended to the error about a ./config.toml.
 _IF_FOREIGN = " (if this file is another program's: start in another directory, or name your own with --config)"
 
 
 def parse(text: str, file: Path) -> Config:
     """Parse the content of `file`; relative paths in it start at the directory of the file."""
-    return replace(_build(_tables(text, file), str(file), file.parent), source=file)
+    return replace(_build(_tables(text, file), _Source(str(file), file.parent)), source=file)
 
 
 def parse_known(text: str, file: Path) -> tuple[Config, list[str]]:
     """Parse only the sections and keys that this version knows; also return the unknown ones."""
-    tables, unknown = _tables(text, file), []
-    known = set(known_keys())
-    for name, table in list(tables.items()):
-        if name not in SECTIONS:
-            unknown.append(name)
-            del tables[name]
-            continue
-        nested = {kind.key for kind in named_tables(name)}
-        for key in list(_table(name, table, str(file))):
-            if key in nested:
-                for title, inner in _table(f"{name}.{key}", table[key], str(file)).items():
-                    place = place_of(f"{name}.{key}", title)
-                    for inner_key in list(_table(place, inner, str(file))):
-                        if f"{name}.{key}.*.{inner_key}" not in known:
-                            unknown.append(f"{place}.{inner_key}")
-                            del inner[inner_key]
-            elif f"{name}.{key}" not in known:
-                unknown.append(f"{name}.{key}")
-                del table[key]
-    return replace(_build(tables, str(file), file.parent), source=file), unknown
+    unknown: list[str] = []
+    return replace(_build(_tables(text, file), _Source(str(file), file.parent, unknown)), source=file), unknown
 
 
 def known_keys() -> tuple[str, ...]:
@@ -91,69 +86,83 @@ def _tables(text: str, file: Path) -> dict[str, Any]:
         raise ConfigError(str(file), place, reason) from None
 
 
-def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
-    for name in tables:
-        if name not in SECTIONS:
-            raise ConfigError(file, name, _unknown("section", name, SECTIONS))
-    sections = {name: _section(name, tables.get(name, {}), file, base) for name in SECTIONS}
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The file, the directory where its relative paths start, and a list for unknown names; None: they are errors."""
+
+    file: str
+    base: Path
+    unknown: list[str] | None = None
+
+    def error(self, place: str, reason: object) -> ConfigError:
+        return ConfigError(self.file, place, str(reason))
+
+    def known(self, table: Mapping[str, Any], names: Iterable[str], kind: str, place: str = "") -> Iterator[str]:
+        """Yield the names in a table that this version knows."""
+        for name in table:
+            if name in names:
+                yield name
+            elif self.unknown is None:
+                near = difflib.get_close_matches(name, list(names), n=1)
+                hint = f'; did you mean "{near[0]}"?' if near else ""
+                raise self.error(place + name, f"unknown {kind}{hint}")
+            else:
+                self.unknown.append(place + name)
+
+    def table(self, place: str, table: object) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            raise self.error(place, f"must be a section, [{place}]")
+        return table
+
+
+def _build(tables: Mapping[str, Any], source: _Source) -> Config:
+    known = set(source.known(tables, SECTIONS, "section"))
+    sections = {name: _section(name, tables[name] if name in known else {}, source) for name in SECTIONS}
     config = _complete(Config(**sections))
-    check_together(config, file)
+    check_together(config, source.file)
     return config
 
 
-def _section(name: str, table: object, file: str, base: Path) -> Any:
-    keys = _table(name, table, file)
+def _section(name: str, table: object, source: _Source) -> Any:
+    keys = source.table(name, table)
     nested = {kind.key: kind for kind in named_tables(name)}
     plain = {key: value for key, value in keys.items() if key not in nested}
-    values = _values(name, plain, settings(name), file, base, nested)
+    values = _values(name, plain, settings(name), source, nested)
     for key in keys.keys() & nested.keys():
         kind, values[key] = nested[key], {}
-        for title, inner in _table(kind.place, keys[key], file).items():
+        for title, inner in source.table(kind.place, keys[key]).items():
             place = place_of(kind.place, title)
             try:
                 read = kind.name.read(title)
             except ValueError as reason:
-                raise ConfigError(file, place, f"the name {reason}") from None
-            inner_values = _values(place, _table(place, inner, file), kind.settings(title), file, base)
+                raise source.error(place, f"the name {reason}") from None
+            inner_values = _values(place, source.table(place, inner), kind.settings(title), source)
             values[key][read] = kind.record(**inner_values)
     return SECTIONS[name](**values)
 
 
-def _table(place: str, table: object, file: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise ConfigError(file, place, f"must be a section, [{place}]")
-    return table
-
-
 def _values(
-    place: str, table: Mapping[str, Any], rows: Iterable[Setting], file: str, base: Path, also: Iterable[str] = ()
+    place: str, table: Mapping[str, Any], rows: Iterable[Setting], source: _Source, also: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Read the values of one table; `also` are further names to suggest for an unknown key."""
     known = {row.key: row for row in rows}
-    for key in table:
-        if key not in known:
-            raise ConfigError(file, f"{place}.{key}", _unknown("key", key, [*known, *also]))
-    return {key: _value(known[key], value, file, base) for key, value in table.items()}
+    keys = [key for key in source.known(table, [*known, *also], "key", f"{place}.") if key in known]
+    return {key: _value(known[key], table[key], source) for key in keys}
 
 
-def _value(row: Setting, value: object, file: str, base: Path) -> object:
+def _value(row: Setting, value: object, source: _Source) -> object:
     place = f"{row.section}.{row.key}"
     try:
         read = row.kind.read(value)
     except ValueError as reason:
-        raise ConfigError(file, place, str(reason)) from None
+        raise source.error(place, reason) from None
     if not isinstance(read, Path):
         return read
-    path = base / read
+    path = source.base / read
     # os.path, because Path.is_file raises for a directory that may not be searched.
     if row.kind is FILE and not os.path.isfile(path):
-        raise ConfigError(file, place, f"no such file: {path}")
+        raise source.error(place, f"no such file: {path}")
     return path
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f'unknown {what}; did you mean "{near[0]}"?' if near else f"unknown {what}"
 
 
 def _complete(config: Config) -> Config:
@@ -188,7 +197,7 @@ def machine_name() -> str:
 
 def embedded(cwd: Path, environ: Mapping[str, str] | None = None) -> Config:
     """Return the built-in settings, for a start without a file; state is kept in `cwd`."""
-    return replace(_build(embedded_tables(environ or {}), "built-in settings", cwd), embedded=True)
+    return replace(_build(embedded_tables(environ or {}), _Source("built-in settings", cwd)), embedded=True)
 
 
 def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -206,7 +215,7 @@ def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
 def _variable(name: str, environ: Mapping[str, str]) -> str:
     """Return the checked value of a variable; "" if it is not set."""
     text = environ.get(name, "")
-    kind: ValueKind[Any] = EMBEDDED_VARIABLES[name]
+    kind: ValueKind[Any] = DIRECTORY if name == DATA_DIR_VARIABLE else PORT
     try:
         if text:
             kind.read(int(text) if kind is PORT and text.isascii() and text.isdigit() else text)
@@ -218,8 +227,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str] | None:
     """Return the first settings file with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
-    A named file must exist, because a fallback would start with the wrong settings. For the same reason a
-    ./config.toml that cannot be read, or lacks all of these sections, is an error.
+    A named file must exist, and a ./config.toml must be ours: a fallback would start with the wrong settings.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     local = cwd / LOCAL_FILE
@@ -257,8 +265,163 @@ def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
     if source is None:
         return embedded(cwd, environ)
     file, text = source
-    for name in EMBEDDED_VARIABLES:
+    for name, setting in EMBEDDED_VARIABLES.items():
         if environ.get(name):
-            reason = f"is only for a start without a settings file: set {_INSTEAD[name]} in {file} instead"
+            reason = f"is only for a start without a settings file: set {setting} in {file} instead"
             raise ConfigError(f"${name}", reason)
     return parse(text, file)
+
+
+# ---- contradictions between settings
+
+
+def check_together(config: Config, file: str) -> None:
+    """Raise ConfigError for the first contradiction."""
+    for section, listener in (("http", config.http), ("smtp", config.smtp), ("inbound", config.inbound)):
+        if bool(listener.tls_cert) != bool(listener.tls_key):
+            missing, present = ("tls_key", "tls_cert") if listener.tls_cert else ("tls_cert", "tls_key")
+            raise ConfigError(file, f"{section}.{missing}", f"missing, though {present} is set")
+    if config.http.body_memory < config.http.max_body:
+        raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
+    if config.acme.enabled:
+        _check_acme(config, file)
+    # The rows of a message are deleted last: its body and webhook deliveries belong to them.
+    for key, seconds in (("bodies", config.retention.bodies), ("webhook_logs", config.retention.webhook_logs)):
+        if seconds > config.retention.metadata:
+            raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
+    _check_relays(config, file)
+    _check_pools(config, file)
+
+
+def _check_acme(config: Config, file: str) -> None:
+    if not config.acme.names:
+        reason = f'missing: "{config.server.hostname}" (server.hostname) is no name that an authority could look up'
+        raise ConfigError(file, "acme.names", reason)
+    for name in config.acme.names:
+        if "." not in name:
+            raise ConfigError(file, "acme.names", f'"{name}" is no name that an authority could look up')
+    shown_by_http = config.acme.http and not config.http.tls_cert
+    if not shown_by_http and (config.smtp.tls_cert or not (config.smtp.bind or config.smtp.bind_tls)):
+        reason = "true, though no listener would use the certificate: http and smtp have their own files, or no TLS"
+        raise ConfigError(file, "acme.enabled", reason)
+    others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
+    others |= {"inbound.bind": config.inbound.bind, "metrics.bind": config.metrics.bind}
+    for key, binds in others.items():
+        for ours, theirs in itertools.product(config.acme.bind, binds):
+            if _collide(ours, theirs):
+                raise ConfigError(file, "acme.bind", f"{ours} conflicts with {theirs} of {key}")
+
+
+def _collide(one: Endpoint, other: Endpoint) -> bool:
+    hosts, same_family = {one.host, other.host}, (":" in one.host) == (":" in other.host)
+    overlap = len(hosts) == 1 or (same_family and hosts & {"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+    return bool(overlap and one.port == other.port != 0)
+
+
+def _check_relays(config: Config, file: str) -> None:
+    delivery = config.delivery
+    if delivery.mode is DeliveryMode.RELAY and not delivery.relay_host and not delivery.relays:
+        raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
+    main = RelaySettings(
+        delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
+    )
+    _check_login(main, file, "delivery.relay_")
+    for domain, relay in delivery.relays.items():
+        place = place_of("delivery.relays", domain)
+        if not relay.host:
+            raise ConfigError(file, f"{place}.host", "missing")
+        _check_login(relay, file, f"{place}.")
+
+
+def _check_login(relay: RelaySettings, file: str, before: str) -> None:
+    """Username and password must be set together, and a password needs TLS."""
+    if bool(relay.username) != bool(relay.password):
+        missing, present = ("password", "username") if relay.username else ("username", "password")
+        raise ConfigError(file, before + missing, f"missing, though {present} is set")
+    if relay.username and relay.tls is RelayTls.OFF:
+        raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
+
+
+def _check_pools(config: Config, file: str) -> None:
+    owners: dict[str, str] = {}
+    for name, pool in config.delivery.pools.items():
+        place = f"{place_of('delivery.pools', name)}.suffixes"
+        if name == DEFAULT_POOL and pool.suffixes:
+            raise ConfigError(file, place, f"{DEFAULT_POOL} is every organisation that no other pool names")
+        for suffix in pool.suffixes:
+            if owners.setdefault(suffix, name) != name:
+                raise ConfigError(file, place, f"{suffix} belongs to the pool {owners[suffix]} already")
+
+
+# ---- reload
+
+# All other settings are read only at start.
+_LIVE = {
+    "server": "log_level",
+    "http": "tls_cert tls_key trusted_proxies max_connections max_connections_per_address header_timeout body_timeout "
+    "write_timeout keep_alive_timeout max_body",
+    "smtp": "tls_cert tls_key allow_plaintext_auth max_connections max_connections_per_address "
+    "max_connections_per_credential command_timeout data_timeout session_timeout",
+    "inbound": "tls_cert tls_key",
+    "limits": "requests_per_second min_free_disk min_free_disk_percent stored_bytes_per_account",
+}
+LIVE = frozenset(f"{section}.{key}" for section, keys in _LIVE.items() for key in keys.split())
+
+Prepare = Callable[[Config], Callable[[], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The keys that a reload changed, and the keys that need a restart."""
+
+    adopted: tuple[str, ...]
+    need_restart: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class LiveSettings:
+    """The settings in force, and the services that adopt new ones."""
+
+    config: Config
+    _services: list[Prepare] = field(default_factory=list)
+
+    def join(self, prepare: Prepare) -> None:
+        self._services.append(prepare)
+
+    def take_over(self, new: Config) -> Changes:
+        """Apply the settings that can change; if a service refuses, raise and change nothing."""
+        changed = tuple(_changed(self.config, new))
+        adopted = tuple(key for key in changed if _can_change(key, self.config, new))
+        config = _with(self.config, new, adopted)
+        # The only rule between a setting that can change and one that cannot.
+        if config.http.body_memory < config.http.max_body:
+            reason = "is larger than the current body_memory: restart to change both"
+            raise ConfigError(str(new.source), "http.max_body", reason)
+        for adopt in [prepare(config) for prepare in self._services]:
+            adopt()
+        self.config = config
+        return Changes(adopted, tuple(key for key in changed if key not in adopted))
+
+
+def _changed(old: Config, new: Config) -> Iterator[str]:
+    """Yield the keys whose values differ, in documentation order; for named tables only the table's key."""
+    for section in SECTIONS:
+        keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
+        before, after = getattr(old, section), getattr(new, section)
+        yield from (f"{section}.{key}" for key in keys if getattr(before, key) != getattr(after, key))
+
+
+def _can_change(key: str, old: Config, new: Config) -> bool:
+    if key in ("http.tls_cert", "http.tls_key"):
+        always = old.acme.enabled and old.acme.http  # the ACME certificate replaces missing files
+        # Whether a listener speaks HTTP or HTTPS is decided when it opens.
+        return always or bool(old.http.tls_cert) == bool(new.http.tls_cert)
+    return key in LIVE
+
+
+def _with(old: Config, new: Config, keys: tuple[str, ...]) -> Config:
+    for key in keys:
+        section, _, name = key.partition(".")
+        value = getattr(getattr(new, section), name)
+        old = replace(old, **{section: replace(getattr(old, section), **{name: value})})
+    return old

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.config import values as v
-from appliance.config.fields import NamedTables, Setting, key, named, rows
+from appliance.config.values import NamedTables, Setting, key, named, rows
 
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 DEFAULT_POOL = "default"  # the pool of all organisations that no other pool names
@@ -23,7 +23,12 @@ _DELAYS = v.many(v.duration(positive=False), at_least=1)
 _KEPT = v.duration(positive=True, at_least="24h")
 _CONNECTIONS = v.integer(1, 1_000_000)
 _SESSIONS = v.integer(1, 10_000)
+_BINDS, _SOME_BINDS, _NETWORKS = v.many(v.BIND), v.many(v.BIND, at_least=1), v.many(v.NETWORK)
+_NAMES, _ADDRESSES, _MAILBOX = v.many(v.HOST_NAME), v.many(v.ADDRESS), v.optional(v.MAILBOX, "")
 _BODY_SIZE = v.size(v.KIB, 16 * v.MIB, within='from "1KiB" to "16MiB"')
+
+Endpoints = tuple[v.Endpoint, ...]
+Networks = tuple[v.Network, ...]
 
 
 class ConfigError(Exception):
@@ -70,23 +75,13 @@ class ServerSettings:
     """Host name, data directory, shutdown and log level."""
 
     hostname: str = key(
-        v.optional(v.HOST_NAME, ""),
-        "",
-        'Host name for HELO, e.g. "mail.example.com", and fallback for Message-IDs; empty: the machine\'s name',
+        v.optional(v.HOST_NAME, ""), "", "Host name for HELO, and fallback for Message-IDs; empty: the machine's name"
     )
     node: str = key(v.optional(v.POOL_NAME, ""), "", "Unique name of this node in a cluster; empty: the machine's name")
     data_dir: Path = key(v.DIRECTORY, "/var/lib/appliance", "Directory of the database and its key file")
-    own_domains: tuple[str, ...] = key(
-        v.many(v.HOST_NAME), [], "Other domains of this service; webhook URLs in or below them are rejected"
-    )
-    shutdown_timeout: float = key(
-        _TIMEOUT, "60s", "Maximum time for a shutdown; three quarters of it for work in flight"
-    )
-    log_level: LogLevel = key(
-        v.choice(LogLevel),
-        "info",
-        "Lowest level to log: debug, info (normal operation), warning (handled problems) or error",
-    )
+    own_domains: tuple[str, ...] = key(_NAMES, [], "Other own domains; webhook URLs in or below them are rejected")
+    shutdown_timeout: float = key(_TIMEOUT, "60s", "Maximum time for a shutdown; three quarters for work in flight")
+    log_level: LogLevel = key(v.choice(LogLevel), "info", "Lowest level to log: debug, info, warning or error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +89,7 @@ class StoreSettings:
     """The database: SQLite by default, PostgreSQL for a cluster."""
 
     url: str = key(
-        v.DATABASE_URL,
-        "",
-        "PostgreSQL database that several nodes can share; empty: an SQLite file in server.data_dir",
+        v.DATABASE_URL, "", "PostgreSQL database that several nodes can share; empty: an SQLite file in server.data_dir"
     )
 
 
@@ -104,19 +97,15 @@ class StoreSettings:
 class HttpSettings:
     """The listener of the API and the dashboard."""
 
-    bind: tuple[v.Endpoint, ...] = key(v.many(v.BIND, at_least=1), ["127.0.0.1:8080"], "Addresses to listen on")
+    bind: Endpoints = key(_SOME_BINDS, ["127.0.0.1:8080"], "Addresses to listen on")
     base_url: str = key(
         v.optional(v.BASE_URL, ""), "", 'Public URL, e.g. "https://mail.example.com"; empty: the first address in bind'
     )
     tls_cert: Path | None = key(
-        v.FILE,
-        "",
-        "Certificate chain (PEM) for HTTPS, with tls_key; empty: the [acme] certificate, or plain HTTP for a proxy",
+        v.FILE, "", "Certificate chain (PEM) for HTTPS; empty: the [acme] certificate, or plain HTTP for a proxy"
     )
     tls_key: Path | None = key(v.FILE, "", "Private key (PEM) of tls_cert")
-    trusted_proxies: tuple[v.Network, ...] = key(
-        v.many(v.NETWORK), [], "Proxies whose X-Forwarded-For header is trusted"
-    )
+    trusted_proxies: Networks = key(_NETWORKS, [], "Proxies whose X-Forwarded-For header is trusted")
     max_connections: int = key(_CONNECTIONS, 1000, "Maximum open connections in total")
     max_connections_per_address: int = key(
         _CONNECTIONS, 100, "Maximum open connections per address or IPv6 /64; further ones get 503"
@@ -129,11 +118,9 @@ class HttpSettings:
     body_memory: int = key(
         v.size(),
         "256MiB",
-        "Memory for request bodies in flight, at least max_body; lower on small machines; further requests get 503",
+        "Memory for request bodies, at least max_body; lower on small machines; further ones get 503",
     )
-    text_from_html: bool = key(
-        v.BOOLEAN, True, "Add a text part, generated from the HTML, to messages sent with html only"
-    )
+    text_from_html: bool = key(v.BOOLEAN, True, "Add a text part, generated from the HTML, to messages with html only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +128,7 @@ class DashboardSettings:
     """Rules for people who log in."""
 
     require_totp: TotpDemand = key(
-        v.choice(TotpDemand),
-        "none",
-        "Users who must set up two-factor authentication before any other action: none, admins or all",
+        v.choice(TotpDemand), "none", "Users who must set up two-factor authentication first: none, admins or all"
     )
 
 
@@ -151,10 +136,8 @@ class DashboardSettings:
 class SmtpSettings:
     """SMTP submission: mail from your applications."""
 
-    bind: tuple[v.Endpoint, ...] = key(v.many(v.BIND), ["0.0.0.0:587"], "Listen addresses with STARTTLS; [] for none")
-    bind_tls: tuple[v.Endpoint, ...] = key(
-        v.many(v.BIND), ["0.0.0.0:465"], "Listen addresses with implicit TLS; [] for none"
-    )
+    bind: Endpoints = key(_BINDS, ["0.0.0.0:587"], "Listen addresses with STARTTLS; [] for none")
+    bind_tls: Endpoints = key(_BINDS, ["0.0.0.0:465"], "Listen addresses with implicit TLS; [] for none")
     tls_cert: Path | None = key(
         v.FILE, "", "Certificate chain (PEM); empty: the [acme] certificate, or a generated self-signed one"
     )
@@ -169,9 +152,7 @@ class SmtpSettings:
     data_timeout: float = key(
         _TIMEOUT, "5m", "Maximum time for a client to send one message; the minimum rate is 500 bytes a second"
     )
-    session_timeout: float = key(
-        _TIMEOUT, "15m", "Maximum duration of a connection; a message in transfer is finished first"
-    )
+    session_timeout: float = key(_TIMEOUT, "15m", "Maximum duration of a connection; a message in transfer is finished")
     message_memory: int = key(
         v.size(), "256MiB", "Memory for incoming messages; lower on small machines; further messages get 451"
     )
@@ -181,15 +162,11 @@ class SmtpSettings:
 class InboundSettings:
     """Inbound SMTP for return paths: bounces, complaints and reports only."""
 
-    bind: tuple[v.Endpoint, ...] = key(
-        v.many(v.BIND), [], 'Listen addresses with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none'
-    )
+    bind: Endpoints = key(_BINDS, [], 'Listen addresses with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none')
     tls_cert: Path | None = key(v.FILE, "", "Certificate chain (PEM); empty: the [smtp] certificate")
     tls_key: Path | None = key(v.FILE, "", "Private key (PEM) of tls_cert")
     forward_to: str = key(
-        v.optional(v.MAILBOX, ""),
-        "",
-        "Address that gets copies of mail to postmaster@ and abuse@ of return-path domains; empty: no copies",
+        _MAILBOX, "", "Address for copies of mail to postmaster@ and abuse@ of return-path domains; empty: none"
     )
 
 
@@ -198,28 +175,18 @@ class AcmeSettings:
     """Automatic certificates from an ACME authority such as Let's Encrypt."""
 
     enabled: bool = key(v.BOOLEAN, False, "Get and renew a certificate; true accepts the authority's terms of service")
-    email: str = key(
-        v.optional(v.MAILBOX, ""), "", "Contact address, sent once when the ACME account is created; empty: none"
-    )
+    email: str = key(_MAILBOX, "", "Contact address, sent once when the ACME account is created; empty: none")
     names: tuple[str, ...] = key(
-        v.many(v.HOST_NAME),
-        [],
-        "Names in the certificate; empty: server.hostname and the host of http.base_url, of all nodes in a cluster",
+        _NAMES, [], "Names in the certificate; empty: server.hostname and the host of http.base_url, of all nodes"
     )
-    bind: tuple[v.Endpoint, ...] = key(
-        v.many(v.BIND, at_least=1),
-        ["0.0.0.0:80"],
-        "Listen addresses for http-01 challenges; port 80 of every name must reach them",
+    bind: Endpoints = key(
+        _SOME_BINDS, ["0.0.0.0:80"], "Listen addresses for http-01 challenges; port 80 of every name must reach them"
     )
     http: bool = key(
-        v.BOOLEAN,
-        True,
-        "Use the certificate for HTTP; false: plain HTTP for a proxy, and the certificate for SMTP only",
+        v.BOOLEAN, True, "Use the certificate for HTTP; false: plain HTTP for a proxy, the certificate for SMTP only"
     )
     directory: str = key(v.HTTPS_URL, LETS_ENCRYPT, "URL of the authority's ACME directory")
-    ca_file: Path | None = key(
-        v.FILE, "", "Certificates (PEM) to trust in addition to the system's, for your own authority"
-    )
+    ca_file: Path | None = key(v.FILE, "", "Certificates (PEM) to trust besides the system's, for your own authority")
     renew_before: float | None = key(
         v.optional(_TIMEOUT, None), "", 'Time before expiry to renew, e.g. "30d"; empty: a third of the lifetime'
     )
@@ -229,13 +196,11 @@ class AcmeSettings:
 class DnsSettings:
     """DNS resolvers and blocklists."""
 
-    resolvers: tuple[v.Endpoint, ...] = key(
+    resolvers: Endpoints = key(
         v.many(v.RESOLVER), [], 'Resolvers for all lookups, e.g. ["127.0.0.1:5353"]; empty: the system\'s resolvers'
     )
     blocklists: tuple[str, ...] = key(
-        v.many(v.HOST_NAME),
-        ["zen.spamhaus.org", "bl.spamcop.net"],
-        "Blocklists that `appliance doctor --blocklists` checks for this machine's addresses",
+        _NAMES, ["zen.spamhaus.org", "bl.spamcop.net"], "Blocklists that `appliance doctor --blocklists` checks"
     )
 
 
@@ -254,9 +219,7 @@ class RelaySettings:
 class PoolSettings:
     """Limits of a pool, built-in or new; `default` covers all other providers. Empty: built-in, or as in `default`."""
 
-    suffixes: tuple[str, ...] = key(
-        v.many(v.HOST_NAME), [], "Suffixes of MX host names in this pool; a new pool needs at least one"
-    )
+    suffixes: tuple[str, ...] = key(_NAMES, [], "Suffixes of MX host names in this pool; a new pool needs at least one")
     concurrency: int | None = key(v.optional(_SESSIONS, None), "", "Maximum concurrent SMTP sessions")
     messages_per_connection: int | None = key(
         v.optional(_CONNECTIONS, None), "", "Maximum messages per connection before the server opens a new one"
@@ -271,13 +234,11 @@ class DeliverySettings:
     """Outgoing mail: MX servers or a relay, retries and concurrency."""
 
     mode: DeliveryMode = key(
-        v.choice(DeliveryMode),
-        "direct",
-        "direct (to MX servers), relay (through relay_host) or sandbox (no mail leaves the machine)",
+        v.choice(DeliveryMode), "direct", "direct (to MX servers), relay (to relay_host) or sandbox (no mail leaves)"
     )
     mx_port: int = key(v.PORT, 25, "Port of recipients' mail servers")
-    allow_networks: tuple[v.Network, ...] = key(
-        v.many(v.NETWORK), [], 'Private networks that delivery may connect to (normally refused), e.g. ["127.0.0.0/8"]'
+    allow_networks: Networks = key(
+        _NETWORKS, [], 'Private networks that delivery may connect to (normally refused), e.g. ["127.0.0.0/8"]'
     )
     retry_delays: tuple[float, ...] = key(
         _DELAYS,
@@ -285,7 +246,7 @@ class DeliverySettings:
         "Delay before each retry, plus up to 20 %; after the last retry the recipient fails",
     )
     ca_file: Path | None = key(
-        v.FILE, "", "Certificates (PEM) to trust in addition to the system's, for relays and verified TLS"
+        v.FILE, "", "Certificates (PEM) to trust besides the system's, for relays and verified TLS"
     )
     relay_host: str = key(
         v.optional(v.HOST, ""), "", "Relay for all mail in mode relay: its host name or address, without an MX lookup"
@@ -299,7 +260,7 @@ class DeliverySettings:
         "required (verified STARTTLS), implicit (verified TLS), opportunistic (STARTTLS if offered) or off",
     )
     own_addresses: tuple[v.Address, ...] = key(
-        v.many(v.ADDRESS), [], "Public addresses of this machine behind NAT; the server never delivers to itself"
+        _ADDRESSES, [], "Public addresses of this machine behind NAT; the server never delivers to itself"
     )
     sessions: int = key(_SESSIONS, 500, "Maximum concurrent SMTP transactions in all pools")
     relays: Mapping[str, RelaySettings] = named(RelaySettings, v.DOMAIN_PATTERN, "example.com")
@@ -310,30 +271,24 @@ class DeliverySettings:
 class WarmupSettings:
     """Lower limits for new sending addresses, per pool and address of this machine; see delivery.md."""
 
-    enabled: bool = key(
-        v.BOOLEAN, False, "Limit recipients per hour; mail above the limit stays queued without an attempt"
-    )
+    enabled: bool = key(v.BOOLEAN, False, "Limit recipients per hour; mail above it stays queued without an attempt")
     first_hour: int = key(v.integer(1, 1_000_000), 20, "Recipients per hour and pool on the first day")
     growth: float = key(v.number(1, 3), 1.4, "Factor by which the limit grows on each further day with mail; 1 to 3")
     days: int = key(v.integer(1, 365), 30, "Days with mail until warm-up ends for a pool and address")
-    addresses: tuple[v.Address, ...] = key(
-        v.many(v.ADDRESS), [], "New local addresses of this machine; empty: all of them"
-    )
+    addresses: tuple[v.Address, ...] = key(_ADDRESSES, [], "New local addresses of this machine; empty: all of them")
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
     """Event posts to customers' servers."""
 
-    allow_networks: tuple[v.Network, ...] = key(
-        v.many(v.NETWORK), [], 'Private networks that webhooks may connect to (normally refused), e.g. ["10.0.0.0/8"]'
+    allow_networks: Networks = key(
+        _NETWORKS, [], 'Private networks that webhooks may connect to (normally refused), e.g. ["10.0.0.0/8"]'
     )
     ports: tuple[int, ...] = key(v.many(v.PORT, at_least=1), [443, 8443], "Ports allowed in webhook URLs")
-    ca_file: Path | None = key(v.FILE, "", "Certificates (PEM) to trust in addition to the system's")
+    ca_file: Path | None = key(v.FILE, "", "Certificates (PEM) to trust besides the system's")
     retry_delays: tuple[float, ...] = key(
-        _DELAYS,
-        ["5s", "5m", "30m", "2h", "5h", "10h"],
-        "Delay before each retry; after the last retry the delivery fails",
+        _DELAYS, ["5s", "5m", "30m", "2h", "5h", "10h"], "Delay before each retry; the delivery fails after the last"
     )
 
 
@@ -351,9 +306,7 @@ class LimitSettings:
         v.integer(0, 99), 10, "Minimum free space in percent of the disk; the larger of both minimums applies; 0: off"
     )
     stored_bytes_per_account: v.Share = key(
-        v.SIZE_OR_PERCENT,
-        "25%",
-        'Storage quota per account: a size, or a share of the space usable for mail; "0": no quota',
+        v.SIZE_OR_PERCENT, "25%", 'Storage quota per account: a size, or a share of the space for mail; "0": no quota'
     )
 
 
@@ -368,9 +321,7 @@ class RetentionSettings:
         "Message content, counted from the last recipient's final result; from 1h up to metadata",
     )
     metadata: float = key(
-        _KEPT,
-        "30d",
-        "Messages with recipients and attempts, counted the same way; at least 24h, bodies and webhook_logs",
+        _KEPT, "30d", "Messages with recipients and attempts, counted likewise; at least 24h, bodies and webhook_logs"
     )
     webhook_logs: float = key(_KEPT, "7d", "Webhook deliveries, counted from their event; at least 24h")
 
@@ -379,10 +330,8 @@ class RetentionSettings:
 class MetricsSettings:
     """Prometheus metrics."""
 
-    bind: tuple[v.Endpoint, ...] = key(
-        v.many(v.BIND),
-        [],
-        'Listen addresses for /metrics, without authentication, e.g. ["127.0.0.1:9180"]; [] for none',
+    bind: Endpoints = key(
+        _BINDS, [], 'Listen addresses for /metrics, without authentication, e.g. ["127.0.0.1:9180"]; [] for none'
     )
 
 
@@ -395,10 +344,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting. `source` is the file; without a file it is None and `embedded` is true.
-
-    `local_webhooks` allows webhook URLs with plain http to this machine; `serve --sandbox` sets it.
-    """
+    """Every setting."""
 
     server: ServerSettings
     store: StoreSettings
@@ -415,9 +361,9 @@ class Config:
     retention: RetentionSettings
     metrics: MetricsSettings
     log: LogSettings
-    source: Path | None = None
-    embedded: bool = False
-    local_webhooks: bool = False
+    source: Path | None = None  # the file
+    embedded: bool = False  # without a file
+    local_webhooks: bool = False  # allows webhook URLs with plain http to this machine: `serve --sandbox`
 
 
 SECTIONS: dict[str, type[Any]] = {

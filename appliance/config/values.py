@@ -1,13 +1,13 @@
-"""Converts one TOML value into the program's type, or raises ValueError with the reason. No I/O.
+"""Kinds of values: each converts one TOML value into the program's type, or raises ValueError with the reason. No I/O.
 
-`settings.py` declares each setting with one of these kinds of values.
+`settings.py` declares each setting as a dataclass field: its kind of value, default and meaning.
 """
 
 import ipaddress
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -38,6 +38,7 @@ _HOST_NAME = re.compile(r"(?!.*(?:^|\.)[0-9]+$)(?:(?!-)[a-z0-9-]{1,63}(?<!-)(?:\
 # RFC 8555 7.3: a single address, without characters that have a meaning in a mailto URL.
 _MAILBOX = re.compile(r"[A-Za-z0-9._+=-]{1,64}@([A-Za-z0-9.-]+)")
 _URL_PATH = re.compile(r"/[A-Za-z0-9/._~%+:@-]*")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
 
 
@@ -96,14 +97,6 @@ def _is_host(text: str) -> bool:
     return is_host_name(text) or is_address(text)
 
 
-def _read_host_name(value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong("a host name", value)
-    if not is_host_name(value.lower()):
-        raise _wrong('a host name such as "mail.example.com"', value)
-    return value.lower()
-
-
 def _read_secret(value: object) -> str:
     """A password, or text sent with one. The error does not quote it."""
     if not isinstance(value, str) or not value.isprintable():
@@ -143,11 +136,12 @@ def _read_base_url(text: str) -> str | None:
 
 def _read_network(value: object) -> Network:
     try:
-        return ipaddress.ip_network(value if isinstance(value, str) else "")
-    except ValueError as reason:
-        if "has host bits set" in str(reason):
-            raise ValueError(f"{value} has bits set beyond its prefix length") from None
+        network = ipaddress.ip_network(value if isinstance(value, str) else "", strict=False)
+    except ValueError:
         raise _wrong('a network such as "10.0.0.0/8" or an IP address', value) from None
+    if ipaddress.ip_address(str(value).partition("/")[0]) != network.network_address:
+        raise ValueError(f"{value} has bits set beyond its prefix length")
+    return network
 
 
 def _read_bind(value: object) -> Endpoint:
@@ -196,7 +190,7 @@ def integer(minimum: int, maximum: int, name: str = "integer") -> ValueKind[int]
 
 
 BOOLEAN: ValueKind[bool] = _kind("boolean", "true or false", lambda value: value, bool)
-HOST_NAME = ValueKind("host name", _read_host_name)
+HOST_NAME = _kind("host name", 'a host name such as "mail.example.com"', _lower(is_host_name))
 HOST = _kind("host name or IP", 'a host name or an IP address, such as "smtp.example.com"', _lower(_is_host))
 DOMAIN_PATTERN = _kind(
     "domain",
@@ -302,3 +296,58 @@ def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
 def optional(kind: ValueKind[T], nothing: T) -> ValueKind[T]:
     """A value that may be empty (""), which becomes `nothing`."""
     return ValueKind(kind.name, lambda value: nothing if value == "" else kind.read(value))
+
+
+# ---- declarations
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its key, default, kind of value and meaning."""
+
+    section: str
+    key: str
+    default: object
+    kind: ValueKind[Any]
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTables:
+    """The tables `[section.key.NAME]` of a section: the kind of NAME, and the class of a table."""
+
+    section: str
+    key: str
+    name: ValueKind[str]
+    example: str
+    record: type[Any]
+
+    @property
+    def place(self) -> str:
+        return f"{self.section}.{self.key}"
+
+    def settings(self, name: str) -> Iterator[Setting]:
+        return rows(place_of(self.place, name), self.record)
+
+
+def place_of(before: str, name: str) -> str:
+    """Return the TOML path of a key or table; a name is quoted unless it has only letters, digits, `_` and `-`."""
+    return f"{before}.{name}" if _BARE_KEY.fullmatch(name) else f'{before}."{name}"'
+
+
+def key(kind: ValueKind[T], default: object, meaning: str) -> T:
+    """A field with its default as written in the file; typed as its value, so that mypy compares kind and field."""
+    row = {"kind": kind, "default": default, "meaning": meaning}
+    # Passwords stay out of the repr.
+    return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind not in (SECRET, DATABASE_URL))
+
+
+def named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T]:
+    """A field for named tables of one kind, empty by default."""
+    return field(default_factory=dict, metadata={"record": record, "name": name, "example": example})
+
+
+def rows(heading: str, record: type[Any]) -> Iterator[Setting]:
+    for entry in fields(record):
+        if "kind" in entry.metadata:
+            yield Setting(heading, entry.name, **entry.metadata)

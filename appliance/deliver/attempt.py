@@ -27,7 +27,7 @@ from appliance.deliver.outcome import (
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed
-from appliance.deliver.route import Host, NoRoute, Relay
+from appliance.deliver.route import Host, NoRoute, Relay, Route
 from appliance.deliver.smtp.connection import (
     CONNECTION,
     ConnectionKey,
@@ -42,7 +42,7 @@ from appliance.deliver.smtp.connection import (
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
 from appliance.deliver.smtp.sending import MailTransaction
 from appliance.deliver.smtp.tls import TlsPlan
-from appliance.deliver.tls_policy import TlsChoice, TlsLevel
+from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
@@ -55,6 +55,7 @@ from appliance.telemetry.log import get_logger
 
 LOGIN_REMINDER = 3_600.0  # seconds until a login that a relay still refuses is logged again
 RELAYS_KEPT = 1_000
+DEMAND_FRESH, DEMANDS_KEPT = 1.0, 1_000  # seconds for which messages share the TLS demand of a server; servers
 LONG_WAIT = 1.0  # seconds in the queue after which an attempt checks whether its recipients were cancelled
 
 log = get_logger("deliver")
@@ -112,6 +113,9 @@ class Deliverer:
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
     refused_logins: TtlCache[Relay, bool] = field(default_factory=lambda: TtlCache(RELAYS_KEPT, LOGIN_REMINDER))
+    demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
+        default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
+    )
     payloads: Payloads = field(init=False)
 
     def __post_init__(self) -> None:
@@ -276,7 +280,7 @@ class Deliverer:
         # The time that the previous server took does not count for this one.
         progress.host, progress.address, progress.awaits = host.name, dialled, CONNECTION
         progress.moved_at = trio.current_time()
-        demand = await self.tls.demand(route, host)
+        demand = await self._demand(route, host)
         if demand.level is TlsLevel.NOT_NOW:
             refused = lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason)
             contact = Contact(active.started_at, active.slot.limiter.pool, host.name, dialled)
@@ -305,6 +309,14 @@ class Deliverer:
         fresh = await self._send(connection, key, active, transaction)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
+
+    async def _demand(self, route: Route, host: Host) -> TlsDemand:
+        """The TLS demand of a host, looked up once for all messages of a moment on the same route."""
+        demand, known = self.demands.get((route.domain, host.name)) or (None, None)
+        if demand is None or known is not route:
+            demand = await self.tls.policies.demand(route, host)
+            self.demands.put((route.domain, host.name), (demand, route))
+        return demand
 
     def _login_refused(self, relay: Relay, verdict: Verdict) -> None:
         """Log a refused login once an hour, not once a message: all mail to the relay is deferred."""

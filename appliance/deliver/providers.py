@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from appliance.config.fields import place_of
 from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings
+from appliance.config.values import place_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,6 @@ class PolicyFetcher:
 
 POLICIES_KEPT = 10_000  # domains remembered
 POLICY_LEAST_AGE = 300  # seconds a policy is kept at least: otherwise every message would fetch it
-DEMAND_FRESH, DEMANDS_KEPT = 1.0, 1_000  # seconds for which messages share the demand of a server; servers
 POLICY_RETRY = 300  # seconds until a policy that could not be fetched is fetched again, RFC 8461 3.3
 
 
@@ -369,24 +368,12 @@ class TlsPolicies:
 
 @dataclass(slots=True)
 class TlsChoice:
-    """Finds the TLS demand and the plan for a server; `verifying` has the roots that count."""
+    """Finds the plan that meets a demand; `verifying` has the roots that count."""
 
     policies: TlsPolicies
     verifying: ssl.SSLContext
     _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
     _trust: TrustStore | None = None  # verifies opportunistic connections; read when needed
-    _demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
-        default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
-    )
-
-    async def demand(self, route: Route, host: Host) -> TlsDemand:
-        """The demand for a connection to this host; looked up once for all messages of a moment on the same route."""
-        known = self._demands.get((route.domain, host.name))
-        if known is not None and known[1] is route:
-            return known[0]
-        demand = await self.policies.demand(route, host)
-        self._demands.put((route.domain, host.name), (demand, route))
-        return demand
 
     def plan(self, demand: TlsDemand, route: Route, host: Host) -> TlsPlan | None:
         """The plan that meets a demand; None: without TLS."""

@@ -26,7 +26,7 @@ from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, newest_known, open_store, quick_check
 from appliance.times import DAY, SECOND
-from appliance.tls.certificate_files import by_acme
+from appliance.tls.certificate import by_acme
 
 # Concurrent domain lookups: each opens sockets, which a shell often limits to 1024, and resolvers drop bursts.
 DOMAINS_AT_ONCE = 40

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from appliance.acme import schedule
-from appliance.acme.files import AcmeFiles, AcmeState
+from appliance.acme.records import AcmeState, read_files
 from appliance.config.settings import Config
 from appliance.config.values import MIB, Endpoint
 from appliance.doctor import Finding, fault, ok, warning
@@ -28,10 +28,9 @@ from appliance.report.explain import clock
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import QuickCheck, newest_known
 from appliance.store.pools import EVERY
-from appliance.system.instance_lock import is_running
+from appliance.system.data_directory import is_running
 from appliance.times import SECOND
-from appliance.tls.certificate import tls_context
-from appliance.tls.certificate_files import acme_directory
+from appliance.tls.certificate import ACME_FILE, acme_directory, tls_context
 
 CLOCK_TOLERANCE = 60 * SECOND  # a message may be newer than the clock by this much: the clock may have been set since
 RENEWAL_DUE = timedelta(days=14)  # before expiry a certificate should be renewed
@@ -157,15 +156,15 @@ def _covers(name: str, hostname: str) -> bool:
 
 def check_acme(config: Config, now: datetime) -> list[Finding]:
     """Check the certificate that ACME renews."""
-    files, names = AcmeFiles(acme_directory(config)), config.acme.names
+    directory, names = acme_directory(config), config.acme.names
     try:
-        files.certificate.open("rb").close()
+        (directory / ACME_FILE).open("rb").close()
     except FileNotFoundError:
         pass
     except OSError as error:
-        text = f"{files.certificate}: {error_text(error)}"
+        text = f"{directory / ACME_FILE}: {error_text(error)}"
         return [fault("certificate", ACME, text, "Run this as the server's user.")]
-    state, held = files.state(), files.held()
+    state, held = read_files(directory)
     advice = state.advice or _SEE_LOG
     if held is None or held.self_signed:
         if not state.failures:

@@ -70,7 +70,7 @@ async def _log_in(resolver: Resolver, config: Config, env: Environment, relay: R
         await env.dial(str(address), relay.port),
         config.server.hostname,
         watch=DeadlineWatch(),
-        tls=choice.plan(await choice.demand(route, host), route, host),
+        tls=choice.plan(await choice.policies.demand(route, host), route, host),
         credentials=RelayCredentials(relay.username, relay.password),
     )
     await connection.quit()

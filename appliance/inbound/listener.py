@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.config.values import MIB
 from appliance.environment import Environment
@@ -40,7 +40,7 @@ from appliance.submission.replies import Rejected
 from appliance.submission.server import SmtpService, serve_service
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import FEEDBACK_RECIPIENTS
-from appliance.tls.certificate_files import inbound_files
+from appliance.tls.certificate import inbound_files
 
 FEEDBACK_ADDRESSES: Final = 10  # per mail; servers send one mail per bounce
 KEPT_BYTES: Final = 4 * MIB  # of one mail: the largest report in base64, or a bounce and the start of its message

@@ -1,4 +1,4 @@
-"""Explains in plain words the state of a recipient, its reason, and when it is tried next. Pure: no I/O, no state."""
+"""Explains the state of a recipient in one sentence: the state, its reason, and the next attempt. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,13 +23,13 @@ AUTOMATIC_HOLD = "its servers refuse mail from this service"
 
 
 def clock(at: int, now: int) -> str:
-    """A time in UTC, without the date if it is today's."""
-    moment, today = (datetime.fromtimestamp(each // SECOND, UTC) for each in (at, now))
+    """Format a time in UTC, without the date if it is today."""
+    moment, today = (datetime.fromtimestamp(time // SECOND, UTC) for time in (at, now))
     return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
 
 def span(microseconds: int) -> str:
-    """A length of time in its largest two units."""
+    """Format a duration in its largest two units."""
     seconds = max(0, round(microseconds / SECOND))
     minutes, hours = seconds // 60, seconds // 3600
     if seconds < 60:
@@ -43,7 +43,7 @@ def span(microseconds: int) -> str:
 
 
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
-    """One sentence on one recipient."""
+    """Return the sentence about one recipient."""
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
@@ -65,8 +65,8 @@ def _bounced(tried: TriedRecipient, now: int) -> str:
         return f"bounced: never asked a server: {recipient.last_smtp_response}"
     last = tried.attempts[-1]
     at = clock(recipient.bounced_at or last.finished_at, now)
-    _, _, reason = (last.decision or "").partition(": ")
-    return f"bounced at {at} on attempt {len(tried.attempts)}: {_said(last)}{f' ({reason})' if reason else ''}"
+    decision = f" ({last.decision})" if last.decision else ""
+    return f"bounced at {at} on attempt {len(tried.attempts)}: {_said(last)}{decision}"
 
 
 def _failed(tried: TriedRecipient, now: int) -> str:
@@ -103,7 +103,6 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
 
 
 def _session(session: OutgoingSession, now: int) -> str:
-    """That a server is being asked at this moment, and what it has not done yet."""
     at = "" if session.address == session.host else f" ({session.address})"
     awaited = _AWAITED.get(session.awaits, f"its answer to {session.awaits.upper()}")
     began, since = clock(session.started_at, now), clock(session.since, now)
@@ -111,7 +110,6 @@ def _session(session: OutgoingSession, now: int) -> str:
 
 
 def _held(pool: PoolView, now: int) -> str | None:
-    """That the pool's mail is held, and how it is released."""
     if pool.pause is not None:
         hint = " (`appliance resume` lets it go)" if pool.for_operator else ""
         return f"all mail is paused: {pool.pause.reason}{hint}"
@@ -127,12 +125,12 @@ def _held(pool: PoolView, now: int) -> str | None:
 
 
 def public_reason(hold: PoolHold) -> str:
-    """Why a pool is held, for customers: the operator's reason, or that its servers refuse mail."""
+    """Return the reason of a hold for customers: the operator's reason, or that the servers refuse mail."""
     return hold.reason if hold.probe_at is None else AUTOMATIC_HOLD
 
 
 def _why(pool: PoolView, now: int) -> str:
-    """What a due recipient waits for; the first that applies."""
+    """Return the first reason that applies to a due recipient."""
     state, name = pool.state, f"pool {pool.name}"
     if held := _held(pool, now):
         return held
@@ -158,14 +156,11 @@ def _why(pool: PoolView, now: int) -> str:
 
 
 def warmup_wait(warmups: Iterable[WarmupStatus], now: int, *, for_operator: bool = True) -> str | None:
-    """That mail waits for the warm-up of the address it leaves from, and until when: the one that ends first.
-
-    Customers are not told which address that is, nor what other accounts have used of it.
-    """
-    waits = [(each.next_at, each) for each in warmups if each.next_at is not None and each.next_at > now]
-    if not waits:
+    """Return the warm-up limit that ends first, if one delays mail; without address and usage for customers."""
+    limits = [(status.next_at, status) for status in warmups if status.next_at is not None and status.next_at > now]
+    if not limits:
         return None
-    at, first = min(waits, key=lambda wait: wait[0])
+    at, first = min(limits, key=lambda limit: limit[0])
     pace, until = f"{first.per_hour} an hour on day {first.day}", f"next at {clock(at, now)}"
     if not for_operator:
         return f"warm-up of pool {first.pool} from a new sending address: {pace}; {until}"
@@ -198,14 +193,13 @@ _WHY_LISTED = {
 
 
 def suppressed(entry: Suppression, account: str, now: int) -> str:
-    """That an address is suppressed for an account, since when, and what put it on the list."""
+    """Return the sentence about a suppressed address: the account, the time and the origin of the suppression."""
     what = f" ({entry.reason})" if entry.mail_list else f": {entry.reason}"
     origin = entry.origin.value.replace("_", " ")
     return f"suppressed for {account} since {clock(entry.created_at, now)} by {origin}{what}"
 
 
 def suppression_advice(entry: Suppression, account: str) -> str:
-    """What to do about a suppressed address."""
     if entry.mail_list:
         return _WHY_LISTED[entry.origin]
     again = f"`appliance suppressions remove {account} {entry.address}` lets mail go to it again"
@@ -216,7 +210,7 @@ def suppression_advice(entry: Suppression, account: str) -> str:
 
 
 def server(attempt: Attempt) -> str:
-    """The server of an attempt, and its encryption."""
+    """Return the server of an attempt, and its encryption."""
     if attempt.mx_host is None:
         return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing
     at = f" ({attempt.mx_address})" if attempt.mx_address and attempt.mx_address != attempt.mx_host else ""
@@ -224,16 +218,12 @@ def server(attempt: Attempt) -> str:
 
 
 def encryption(tls: str | None) -> str:
-    """The stored "version, cipher, verification" of a connection, without the cipher."""
-    if tls is None:
-        return "without TLS"
-    version, _, rest = tls.partition(", ")
-    _, _, verification = rest.partition(", ")
-    return f"over {version}, {verification}" if verification else f"over {tls}"
+    """Return version, cipher and verification of a connection, as stored."""
+    return "without TLS" if tls is None else f"over {tls}"
 
 
 def attempt_line(number: int, attempt: Attempt, now: int) -> str:
-    """One attempt on one line: when, how long, where, what was said, what was decided."""
+    """Return one attempt on one line: time, duration, server, reply and decision."""
     took = (attempt.finished_at - attempt.started_at) // 1000
     through = f", pool {attempt.pool}" if attempt.pool else ""
     decided = f" -> {attempt.decision}" if attempt.decision else ""
@@ -250,5 +240,5 @@ class DialogueLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 def dialogue(attempt: Attempt) -> Iterable[DialogueLine]:
-    """The SMTP session of an attempt, as far as it was stored."""
+    """Return the stored lines of an attempt's SMTP session."""
     return msgspec.json.decode(attempt.dialogue or "[]", type=list[DialogueLine])

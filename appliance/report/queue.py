@@ -1,4 +1,4 @@
-"""The queue as the command line and the API show it: by pool, with its destinations. Pure: no I/O, no state."""
+"""The queue as the command line and the API show it: by pool, with its destinations. No I/O."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -11,14 +11,14 @@ from appliance.times import rfc3339
 
 
 class PauseReport(Struct):
-    """Since when all mail is paused, and why."""
+    """Start and reason of a pause of all mail."""
 
     since: Annotated[str, Meta(description="Start of the pause.")]
     reason: Annotated[str, Meta(description="Reason, one line.")]
 
 
 class WaitingDestination(Struct):
-    """How much waits for one domain: `waiting` is due, `deferred` was tried and is tried again later."""
+    """The queued recipients of one domain."""
 
     domain: Annotated[str, Meta(description="Recipient domain.")]
     waiting: Annotated[int, Meta(description="Recipients due for delivery.")]
@@ -28,7 +28,7 @@ class WaitingDestination(Struct):
 
 
 class NodeHold(Struct):
-    """A hold of the mail that one node delivers to a pool, because servers there refuse that node as a sender."""
+    """A hold of the mail of one node to a pool, because servers of the pool refuse mail from that node."""
 
     node: Annotated[str, Meta(description="Node name.")]
     held_at: Annotated[str, Meta(description="Start of the hold.")]
@@ -37,11 +37,11 @@ class NodeHold(Struct):
 
 
 class WaitingPool(Struct):
-    """How much waits for a pool (null: for domains not looked up yet), and how the pool stands.
+    """The queued recipients of a pool, and the state of the pool.
 
-    A pool that the server holds by itself has `next_probe_at`: when one message goes to see whether it still has to be
-    held. Of several nodes each holds its own mail: `held_by` has those that do, and what is said of the hold is said of
-    the first. `slowed_accounts` are those whose mail alone waits, because servers of the pool asked that of it.
+    `next_probe_at` is set if the server itself holds the pool: it then sends one message to test whether servers accept
+    mail again. If several nodes hold their own mail, `held_at`, `held_because` and `next_probe_at` describe the first
+    node in `held_by`.
     """
 
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
@@ -66,10 +66,7 @@ class WaitingPool(Struct):
 
 
 class WarmingAddress(Struct):
-    """How far the warm-up of an address has come at a pool: recipients an hour, and used of this hour's.
-
-    `day` is counted from 1. Mail waits until `next_at`; null: more may go now.
-    """
+    """The warm-up of a sending address at a pool. Further mail stays queued until `next_at`."""
 
     pool: Annotated[str, Meta(description="Provider pool.")]
     address: Annotated[str, Meta(description="Sending IP address.")]
@@ -82,8 +79,8 @@ class WarmingAddress(Struct):
 
 def warming(warmups: Iterable[WarmupStatus]) -> list[WarmingAddress]:
     return [
-        WarmingAddress(each.pool, each.source, each.day, each.days, each.per_hour, each.used, _time(each.next_at))
-        for each in warmups
+        WarmingAddress(now.pool, now.source, now.day, now.days, now.per_hour, now.used, _time(now.next_at))
+        for now in warmups
     ]
 
 
@@ -92,38 +89,35 @@ def pause_of(hold: PoolHold | None) -> PauseReport | None:
 
 
 def by_pool(mail: Iterable[WaitingMail], holds: Iterable[PoolHold], states: Iterable[PoolState]) -> list[WaitingPool]:
-    """Every pool with mail, the largest first, then those that are held without any; no hold is that of all mail."""
-    standing = {state.pool: state for state in states}
+    """Return every pool with mail, the largest first, then held pools without mail. The pause is not one of `holds`."""
+    state_of = {state.pool: state for state in states}
     held: dict[str, list[PoolHold]] = {}
     for hold in holds:
         held.setdefault(hold.pool, []).append(hold)
     pools: dict[str | None, WaitingPool] = {}
-    for each in mail:
-        if each.domain is None:
-            name = each.pool or ""
-            pools[each.pool] = _pool(each.pool, _amounts(each), held.get(name, []), standing.get(name))
+    for row in mail:
+        amounts = row.due, row.deferred, rfc3339(row.oldest_at), _time(row.next_attempt_at)
+        if row.domain is None:
+            name = row.pool or ""
+            pools[row.pool] = _pool(row.pool, amounts, held.get(name, []), state_of.get(name))
         else:
-            pools[each.pool].destinations.append(WaitingDestination(each.domain, *_amounts(each)))
+            pools[row.pool].destinations.append(WaitingDestination(row.domain, *amounts))
     for name in held.keys() - pools.keys():
-        pools[name] = _pool(name, (0, 0, None, None), held[name], standing.get(name))
+        pools[name] = _pool(name, (0, 0, None, None), held[name], state_of.get(name))
     return list(pools.values())
-
-
-def _amounts(mail: WaitingMail) -> tuple[int, int, str, str | None]:
-    return mail.due, mail.deferred, rfc3339(mail.oldest_at), _time(mail.next_attempt_at)
 
 
 def _pool(
     name: str | None, amounts: tuple[int, int, str | None, str | None], holds: list[PoolHold], state: PoolState | None
 ) -> WaitingPool:
     in_use, allowed = (state.in_use, state.allowed) if state else (None, None)
-    told = [NodeHold(hold.node, rfc3339(hold.held_at), hold.reason, _time(hold.probe_at)) for hold in holds]
+    nodes = [NodeHold(hold.node, rfc3339(hold.held_at), hold.reason, _time(hold.probe_at)) for hold in holds]
     held: tuple[str | None, str | None, str | None] = (None, None, None)
-    if told:
-        held = (told[0].held_at, told[0].held_because, told[0].next_probe_at)
-    by_nodes = [hold for hold in told if hold.node]
+    if nodes:
+        held = nodes[0].held_at, nodes[0].held_because, nodes[0].next_probe_at
+    by_nodes = [hold for hold in nodes if hold.node]
     slowed_until, slowed_by = (_time(state.slowed_until), state.slowed_by) if state else (None, None)
-    slowed_accounts = sum(not each.waits_for_session for each in state.slowed_accounts) if state else 0
+    slowed_accounts = sum(not account.waits_for_session for account in state.slowed_accounts) if state else 0
     return WaitingPool(name, *amounts, in_use, allowed, *held, by_nodes, slowed_until, slowed_by, slowed_accounts, [])
 
 

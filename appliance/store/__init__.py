@@ -62,7 +62,7 @@ from appliance.store.sqlite.faults import (
     failed_writing,
     translated,
 )
-from appliance.store.sqlite.file_care import CopyProgress, FilesMoved, Space, checkpoint_file, copy_inside, sync
+from appliance.store.sqlite.file_care import CopyProgress, FilesMoved, Space, checkpoint_file, copy_inside
 from appliance.store.sqlite.integrity import (
     Contents,
     QuickCheck,
@@ -87,7 +87,7 @@ __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 # For backups, which copy and check the file of the embedded database.
 __all__ += ["Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
-__all__ += ["examine_inside", "failed_writing", "schema_inside", "sync", "translated"]
+__all__ += ["examine_inside", "failed_writing", "schema_inside", "translated"]
 
 FILE_NAME = "appliance.db"
 HOME_FILE = "node.id"

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from appliance.concurrency.fair_share import MemoryBudget
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
@@ -39,8 +39,7 @@ from appliance.submission.replies import Rejected
 from appliance.system import memory
 from appliance.telemetry.log import Log, get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
-from appliance.tls.certificate import Certificate
-from appliance.tls.certificate_files import Files, smtp_files
+from appliance.tls.certificate import Certificate, Files, smtp_files
 
 MESSAGE_COPIES: Final = 2  # in memory: as received, and as stored
 ACCOUNT_MEMORY_PART: Final = 2  # one account gets this fraction of the memory for messages

@@ -138,10 +138,7 @@ def log_without_traceback(*kinds: type[Exception]) -> None:
 
 
 class Log:
-    """The log of one part of the program. An event is a few constant words; everything variable goes into fields.
-
-    Levels: debug is for developers of this program, warning for problems that were handled, error for the operator.
-    """
+    """The log of one part of the program. An event is a few constant words; everything variable goes into fields."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self.logger = logger
@@ -284,11 +281,7 @@ def _handlers() -> list[_Lines]:
 
 @contextmanager
 def unblocked_stderr() -> Iterator[None]:
-    """Log to stderr without ever blocking on its reader; write every line before the end.
-
-    At the end a reader that does not read has FLUSH_TIMEOUT. After that stderr becomes /dev/null: writing the reason of
-    the exit would otherwise block the exit.
-    """
+    """Log to stderr without ever blocking on its reader; write every line before the end (see `flush`)."""
     for number in (0, 1, 2):  # a closed one would be reused for the next file, which may be the database
         with suppress(OSError):
             os.fstat(number)
@@ -309,7 +302,7 @@ def unblocked_stderr() -> Iterator[None]:
 
 
 def flush() -> None:
-    """Wait for the log's reader, up to FLUSH_TIMEOUT; a reader that is stuck loses the unread lines."""
+    """Wait for the log's reader, up to FLUSH_TIMEOUT; then stderr becomes /dev/null, so that no exit blocks on it."""
     for handler in _handlers():
         if handler.descriptor is None or handler.writer is None or handler.writer.flush(FLUSH_TIMEOUT):
             continue

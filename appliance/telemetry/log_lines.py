@@ -55,13 +55,11 @@ def named_node(name: str) -> Iterator[None]:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats records as JSON or as text.
+    """Formats records as JSON, one ASCII object a line, or as text.
 
-    JSON is one ASCII object a line. For the journal each line starts with its priority (sd-daemon(3)), which the
-    journal removes and `journalctl -p warning` filters by.
-
-    Text is `HH:MM:SS LEVEL event key=value …` in local time, without empty fields; an indented traceback follows. Rows
-    fit `width()` columns unless that is 0 (unknown). Warnings and errors wrap; other events are cut to one row.
+    For the journal, JSON starts with the priority (sd-daemon(3)) that `journalctl -p warning` filters by. Text is
+    `HH:MM:SS LEVEL event key=value …` in local time, in rows of `width()` columns unless that is 0 (unknown): warnings
+    and errors wrap; other events are cut to one row.
     """
 
     def __init__(self, *, as_json: bool, for_journal: bool = False, width: Callable[[], int] = lambda: 0) -> None:

@@ -22,7 +22,7 @@ class Counter:
 
     def __init__(self, name: str, labels: tuple[str, ...], about: str) -> None:
         self.name, self.labels, self.about = name, labels, about
-        self.values: dict[Hashable, int] = {}
+        self.values: dict[Hashable, int] = {} if labels else {"": 0}
 
     def add(self, key: Hashable, amount: int = 1) -> None:
         self.values[key] = self.values.get(key, 0) + amount
@@ -31,9 +31,7 @@ class Counter:
 class SharedCounter(Counter):
     """A counter that several threads change."""
 
-    def __init__(self, name: str, labels: tuple[str, ...], about: str) -> None:
-        super().__init__(name, labels, about)
-        self._changing = threading.Lock()
+    _changing = threading.Lock()
 
     def add(self, key: Hashable, amount: int = 1) -> None:
         with self._changing:
@@ -111,9 +109,6 @@ STORE_UNKNOWN_COMMITS = SharedCounter(
     (),
     "PostgreSQL commits with unknown outcome: the connection was lost during the commit.",
 )
-for _without_labels in (LOG_DROPPED, STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS):
-    _without_labels.add("", 0)
-
 ACCEPT_SECONDS = Histogram(
     "appliance_accept_seconds", LATENCY_BOUNDS, "Time from reading a request to its message being on disk."
 )
@@ -130,20 +125,8 @@ LOOP_LAG = Histogram(
     "appliance_event_loop_lag_seconds", LATENCY_BOUNDS, "Delay of the event loop in waking a sleeping task."
 )
 
-COUNTERS = (
-    *(MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED),
-    *(STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS, REPORTS_READ, FEEDBACK_RECIPIENTS, FEEDBACK),
-    *(UNSUBSCRIBES, BOUNCES),
-)
-HISTOGRAMS = (
-    ACCEPT_SECONDS,
-    ATTEMPT_SECONDS,
-    DELIVERY_SECONDS,
-    WEBHOOK_SECONDS,
-    COMMIT_SECONDS,
-    COMMIT_BATCH,
-    LOOP_LAG,
-)
+COUNTERS = tuple(metric for metric in list(globals().values()) if isinstance(metric, Counter))
+HISTOGRAMS = tuple(metric for metric in list(globals().values()) if isinstance(metric, Histogram))
 
 # Open connections per service; each service registers its count when it starts.
 OPEN_CONNECTIONS: dict[str, Callable[[], int]] = {}

@@ -23,17 +23,9 @@ from appliance.net.connection_server import ConnectionTable, accept_connections
 from appliance.net.http import ShortConnection, answer_one, response
 from appliance.store import FILE_NAME, DatabaseFault, Store
 from appliance.store.queue_control import Depth
+from appliance.telemetry import metrics
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import (
-    CERTIFICATE_EXPIRIES,
-    COUNTERS,
-    HISTOGRAMS,
-    LOOP_LAG,
-    OPEN_CONNECTIONS,
-    WARMUP_STATUSES,
-    Counter,
-    Histogram,
-)
+from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, LOOP_LAG, Counter, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_CONNECTIONS = 100  # at once
@@ -171,7 +163,7 @@ def _queue(depth: Depth) -> list[Reading]:
 
 
 def _warmups() -> list[Reading]:
-    statuses = [status for read in WARMUP_STATUSES.values() for status in read()]
+    statuses = [status for read in metrics.WARMUP_STATUSES.values() for status in read()]
     limits = {(status.pool, status.source): float(status.per_hour) for status in statuses}
     used = {(status.pool, status.source): float(status.used) for status in statuses}
     labels = ("pool", "address")
@@ -199,8 +191,8 @@ def _disk(data_dir: Path, free_in_database: int | None) -> list[Reading]:
 
 def _process(started_at: float) -> list[Reading]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    connections = {name: float(count()) for name, count in OPEN_CONNECTIONS.items()}
-    expiries = {name: at for name, expires in CERTIFICATE_EXPIRIES.items() if (at := expires()) is not None}
+    connections = {name: float(count()) for name, count in metrics.OPEN_CONNECTIONS.items()}
+    expiries = {name: at for name, expires in metrics.CERTIFICATE_EXPIRIES.items() if (at := expires()) is not None}
     pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
     descriptors = len(os.listdir(DESCRIPTORS)) if DESCRIPTORS.exists() else 0
     return [

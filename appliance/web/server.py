@@ -18,7 +18,7 @@ from typing import Any
 import h11
 import trio
 
-from appliance.config.reload import LiveSettings
+from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.errors import Code
@@ -33,8 +33,7 @@ from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls import certificate
-from appliance.tls.certificate import Certificate
-from appliance.tls.certificate_files import http_files
+from appliance.tls.certificate import Certificate, http_files
 from appliance.web import hypercorn_parts as hypercorn
 from appliance.web import openapi, pages
 from appliance.web.api.message_body import MessageBodies

@@ -25,12 +25,10 @@ Spoil = Callable[[str, Any], AcmeResponse | None]
 
 
 def decoded(text: str) -> bytes:
-    """Base64url without padding."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def problem(kind: str, detail: str = "no", status: int = 403, **more: Any) -> AcmeResponse:
-    """An answer that is a problem document."""
     document = {"type": PROBLEM + kind, "detail": detail, **more}
     return AcmeResponse(status, json.dumps(document).encode(), nonce="after-problem")
 
@@ -59,7 +57,6 @@ class Authority:
     chain: bytes = b""
 
     def play(self, steps: Steps[T]) -> T:
-        """Go through a issuance; its result."""
         answer = None
         while True:
             try:
@@ -70,7 +67,6 @@ class Authority:
             answer = self.answer(step)
 
     def answer(self, step: Step) -> AcmeResponse:
-        """What comes of one step."""
         if isinstance(step, PublishToken):
             self.shown[step.token] = step.text
         elif isinstance(step, float):
@@ -80,7 +76,6 @@ class Authority:
         return AcmeResponse(1)
 
     def request(self, step: AcmeRequest) -> AcmeResponse:
-        """The answer to a request, whose signature has to be good."""
         path = step.url.removeprefix(HOST)
         payload, head = self.verified(step) if step.method == "POST" else (None, {})
         self.asked.append(path)
@@ -104,7 +99,6 @@ class Authority:
         return json.loads(content) if content else None, head
 
     def good(self, path: str, payload: Any) -> AcmeResponse:
-        """What it answers when nothing is wrong."""
         kind, _, name = path.strip("/").partition("/")
         if kind == "directory":
             urls = {"newNonce": "/nonce", "newAccount": "/account", "newOrder": "/order", "keyChange": "/other"}
@@ -132,27 +126,22 @@ class Authority:
 
     @property
     def nonce(self) -> str:
-        """The next one."""
         return f"nonce-{self.nonces}"
 
     def json(self, value: Any, *, location: str = "", status: int = 200, wait: bool = False) -> AcmeResponse:
-        """An object as an answer."""
         retry_after = self.retry_after if wait else None
         return AcmeResponse(status, json.dumps(value).encode(), self.nonce, location, retry_after)
 
     def decided(self, what: str) -> bool:
-        """Whether there have been looks enough."""
         self.looks[what] = self.looks.get(what, 0) + 1
         return self.looks[what] > self.polls
 
     def stage(self) -> str:
-        """How it stands with the order."""
         if not self.chain:
             return "ready"
         return "valid" if self.decided("order") else "processing"
 
     def order(self, status: str) -> dict[str, Any]:
-        """The order as an object."""
         made = {
             "status": status,
             "authorizations": [f"{HOST}/authz/{name}" for name in self.names],
@@ -172,7 +161,6 @@ class Authority:
         return {"identifier": {"type": "dns", "value": name}, "status": status, "challenges": challenges}
 
     def issue(self, der: bytes) -> bytes:
-        """A certificate for a signing request."""
         request = x509.load_der_x509_csr(der)
         names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return issued(self.key, request.public_key(), names, self.now, self.now + self.life)  # type: ignore[arg-type]
@@ -185,7 +173,6 @@ def issued(
     begin: datetime,
     end: datetime,
 ) -> bytes:
-    """A certificate (PEM)."""
     certificate = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([]))

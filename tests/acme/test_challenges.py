@@ -16,7 +16,6 @@ CHALLENGE = "/.well-known/acme-challenge"
 
 
 def get(target: str, method: str = "GET") -> bytes:
-    """The head of a request."""
     return f"{method} {target} HTTP/1.1\r\nHost: mail.example.com\r\n\r\n".encode("latin-1")
 
 
@@ -41,7 +40,6 @@ def get(target: str, method: str = "GET") -> bytes:
     ],
 )
 def test_each_request_has_its_answer(head: bytes, status: str, body: str) -> None:
-    """A token that is open is answered, and nothing else comes of this port."""
     first, _, rest = answer(head, SHOWN, SITE).partition(b"\r\n")
     assert first.decode() == f"HTTP/1.1 {status}"
     assert rest.partition(b"\r\n\r\n")[2].decode() == body
@@ -51,7 +49,6 @@ def test_each_request_has_its_answer(head: bytes, status: str, body: str) -> Non
     "target", ["/", "/v1/account?a=b", "//evil.test/", "/\\evil.test", "/%0d%0aX:y", "/@evil.test"]
 )
 def test_people_are_sent_on(target: str) -> None:
-    """To the same page under HTTPS, and to no other host and no other header whatever they ask for."""
     head = answer(get(target), SHOWN, SITE).partition(b"\r\n\r\n")[0].decode().split("\r\n")
     assert head[0] == "HTTP/1.1 308 Permanent Redirect"
     assert [line for line in head if line.startswith("Location:")] == [f"Location: {SITE}{target}"]
@@ -59,18 +56,15 @@ def test_people_are_sent_on(target: str) -> None:
 
 
 def test_without_https_there_is_no_redirect() -> None:
-    """There is nowhere to send them."""
     assert answer(get("/"), SHOWN, "").startswith(b"HTTP/1.1 404 ")
 
 
 async def started(nursery: trio.Nursery, server: ChallengeServer) -> int:
-    """The port it listens on."""
     (url,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),))
     return int(url.rpartition(":")[2])
 
 
 async def asked(port: int, head: bytes) -> bytes:
-    """What comes back until the connection ends, or is broken off."""
     received = b""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with suppress(trio.BrokenResourceError):
@@ -81,14 +75,12 @@ async def asked(port: int, head: bytes) -> bytes:
 
 
 async def until(server: ChallengeServer, count: int) -> None:
-    """Wait until so many connections are open."""
     with trio.fail_after(CHALLENGE_TIMEOUT):
         for _ in iter(lambda: len(server.connections.open) == count, True):
             await trio.sleep(0.01)
 
 
 async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
-    """Over a real socket: a token is answered from the moment it is shown until it is not."""
     server = ChallengeServer(SITE)
     port = await started(nursery, server)
     assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/abc"))
@@ -99,7 +91,6 @@ async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
 
 
 async def test_a_token_of_another_node_is_looked_up(nursery: trio.Nursery) -> None:
-    """One that this node does not have itself; and for nothing else is any other asked."""
     asked_for: list[str] = []
 
     async def look_up(token: str) -> str | None:
@@ -118,7 +109,6 @@ async def test_a_token_of_another_node_is_looked_up(nursery: trio.Nursery) -> No
 
 
 async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery) -> None:
-    """In a full table the longest waiting connection gives way, and a challenge is answered."""
     server = ChallengeServer(SITE, {"abc": "abc.print"}, ConnectionTable(3, 3))
     port = await started(nursery, server)
     slow = [await trio.open_tcp_stream("127.0.0.1", port, local_address=f"127.0.0.{n}") for n in (2, 3, 4)]
@@ -131,7 +121,6 @@ async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery)
 
 
 async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery) -> None:
-    """One address has so many connections and so many seconds, and then there is room again."""
     server = ChallengeServer(SITE, {"abc": "abc.print"}, timeout=0.5)
     port = await started(nursery, server)
     slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_PER_ADDRESS)]
@@ -147,7 +136,6 @@ async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery) -> None:
 
 
 async def test_a_flood_is_not_read(nursery: trio.Nursery) -> None:
-    """A head without an end is taken up to its limit, and the next client is served."""
     port = await started(nursery, ChallengeServer(SITE))
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (SHORT_HEAD_BYTES - 16))
@@ -156,7 +144,6 @@ async def test_a_flood_is_not_read(nursery: trio.Nursery) -> None:
 
 
 async def test_clients_that_leave_at_once_do_no_harm(nursery: trio.Nursery) -> None:
-    """Connections that are reset leave no trace, and are counted no longer."""
     server = ChallengeServer(SITE)
     port = await started(nursery, server)
     for _ in range(CONNECTIONS_PER_ADDRESS * 3):

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from appliance.acme.crypto import new_key, thumbprint
 from appliance.acme.issuance import MAX_POLL_DELAY, NONCE_TRIES, Issuance
-from appliance.acme.messages import AcmeResponse
-from appliance.acme.problems import NotIssued
+from appliance.acme.messages import AcmeResponse, NotIssued, new_key, thumbprint
 from tests.acme.authority import DIRECTORY, HOST, Authority, problem
 
 NAMES = ("mail.example.com", "app.example.com")
@@ -17,25 +15,21 @@ KEY = new_key()
 
 
 def issuance(account: str = "", email: str = "") -> Issuance:
-    """One that begins."""
     return Issuance(DIRECTORY, KEY, account, email, NAMES)
 
 
 def known(authority: Authority) -> Authority:
-    """An authority that has our account already."""
     authority.signer = KEY.public_key()
     return authority
 
 
 def fault(authority: Authority, begun: Issuance | None = None) -> NotIssued:
-    """How it fails."""
     with pytest.raises(NotIssued) as caught:
         authority.play((begun or issuance()).certificate(new_key()))
     return caught.value
 
 
 def on(path: str, *answers: AcmeResponse) -> Any:
-    """A spoiler that answers so at this path, once each."""
     left = list(answers)
 
     def spoil(asked: str, payload: Any) -> AcmeResponse | None:
@@ -45,7 +39,6 @@ def on(path: str, *answers: AcmeResponse) -> Any:
 
 
 def test_the_whole_way() -> None:
-    """A new account, an order, each name proven by its token, and the certificate is for our names and our key."""
     authority, begun, key = Authority(), issuance(), new_key()
     leaf = x509.load_pem_x509_certificate(authority.play(begun.certificate(key)))
     assert leaf.public_key() == key.public_key()
@@ -58,7 +51,6 @@ def test_the_whole_way() -> None:
 
 @pytest.mark.parametrize("email", ["", "postmaster@example.com"])
 def test_a_new_account_agrees_and_says_whom_to_write_to(email: str) -> None:
-    """The terms are agreed to, and without an address there is no contact at all."""
     said = []
     authority = Authority(spoil=lambda path, payload: said.append(payload) if path == "/account" else None)
     authority.play(issuance(email=email).certificate(new_key()))
@@ -67,7 +59,6 @@ def test_a_new_account_agrees_and_says_whom_to_write_to(email: str) -> None:
 
 
 def test_an_account_is_used_again() -> None:
-    """No second account is made, and no terms are agreed to again."""
     authority, begun = known(Authority()), issuance(account=f"{HOST}/account/1")
     authority.play(begun.certificate(new_key()))
     assert "/account" not in authority.asked
@@ -75,7 +66,6 @@ def test_an_account_is_used_again() -> None:
 
 
 def test_an_account_that_the_authority_has_lost_is_made_again() -> None:
-    """It happens with test authorities, and when the authority is changed."""
     authority = known(Authority(spoil=on("/order", problem("accountDoesNotExist", status=400))))
     begun = issuance(account=f"{HOST}/account/77")
     authority.play(begun.certificate(new_key()))
@@ -83,13 +73,11 @@ def test_an_account_that_the_authority_has_lost_is_made_again() -> None:
 
 
 def test_an_account_that_is_lost_twice_is_told() -> None:
-    """No endless row of accounts."""
     lost = problem("accountDoesNotExist", status=400)
     assert "does not know the account" in str(fault(Authority(spoil=on("/order", lost, lost))))
 
 
 def test_the_account_is_known_after_a_failure_too() -> None:
-    """The next try does not make another."""
     begun = issuance()
     fault(Authority(spoil=on("/order", problem("serverInternal", status=500))), begun)
     assert begun.account == f"{HOST}/account/1"
@@ -104,7 +92,6 @@ def test_a_name_that_is_proven_needs_no_challenge() -> None:
 
 
 def test_bad_nonces_are_tried_again() -> None:
-    """With the nonce that came with the refusal; each request may need several."""
     bad = [problem("badNonce", status=400)] * (NONCE_TRIES - 1)
     authority = Authority(spoil=on("/order", *bad))
     authority.play(issuance().certificate(new_key()))
@@ -113,14 +100,12 @@ def test_bad_nonces_are_tried_again() -> None:
 
 
 def test_bad_nonces_are_retried_a_few_times_only() -> None:
-    """An authority that wants none of its nonces is left alone."""
     authority = Authority(spoil=on("/order", *[problem("badNonce", "stale", 400)] * 100))
     assert "stale" in str(fault(authority))
     assert authority.asked.count("/order") == NONCE_TRIES
 
 
 def test_what_takes_long_is_waited_for() -> None:
-    """More and more slowly, and never more slowly than now and then."""
     authority = Authority(polls=12)
     authority.play(issuance().certificate(new_key()))
     assert authority.waits[:6] == [0.5, 1.0, 2.0, 3.0, 5.0, 5.0]
@@ -128,21 +113,18 @@ def test_what_takes_long_is_waited_for() -> None:
 
 @pytest.mark.parametrize(("said", "waited"), [(7.0, 7.0), (0.0, 0.5), (86400.0, MAX_POLL_DELAY)])
 def test_an_authority_says_how_long_to_wait(said: float, waited: float) -> None:
-    """Retry-After is obeyed, within reason: not in a busy loop, and not for a day."""
     authority = Authority(retry_after=said)
     authority.play(issuance().certificate(new_key()))
     assert authority.waits[0] == waited
 
 
 def test_an_authority_that_never_decides_is_left() -> None:
-    """The looks are counted."""
     authority = Authority(polls=1000)
     assert "did not decide in time" in str(fault(authority))
     assert sum(authority.waits) < 600
 
 
 def authorization(stands: str, **challenge: Any) -> AcmeResponse:
-    """How it stands with the first name."""
     challenges = [{"type": "http-01", "url": f"{HOST}/challenge/x", "token": "t", **challenge}] if challenge else []
     value = {"identifier": {"value": NAMES[0]}, "status": stands, "challenges": challenges}
     return AcmeResponse(200, json.dumps(value).encode(), "after-problem")
@@ -159,7 +141,6 @@ def authorization(stands: str, **challenge: Any) -> AcmeResponse:
     ],
 )
 def test_a_name_that_is_not_proven(kind: str, words: str, advice: str) -> None:
-    """Why is told in words an operator can do something with."""
     error = {"type": f"urn:ietf:params:acme:error:{kind}", "detail": "refused"}
     failed = fault(Authority(spoil=on(f"/authz/{NAMES[0]}", authorization("invalid", status="invalid", error=error))))
     assert words in str(failed)
@@ -167,7 +148,6 @@ def test_a_name_that_is_not_proven(kind: str, words: str, advice: str) -> None:
 
 
 def test_a_name_that_is_not_proven_after_its_challenge() -> None:
-    """The same when the verdict comes later."""
     error = {"type": "urn:ietf:params:acme:error:connection", "detail": "Timeout"}
     answers = authorization("pending", status="pending"), authorization("invalid", status="invalid", error=error)
     failed = fault(Authority(spoil=on(f"/authz/{NAMES[0]}", *answers)))
@@ -198,12 +178,10 @@ def test_a_name_that_is_not_proven_after_its_challenge() -> None:
     ],
 )
 def test_what_else_can_go_wrong(path: str, answer: AcmeResponse, words: str) -> None:
-    """Each fault is one kind of error, with words."""
     assert words in str(fault(Authority(spoil=on(path, answer))))
 
 
 def test_an_authority_that_wants_to_be_left_alone_is_heard() -> None:
-    """The time it asks for comes with the failure."""
     limited = AcmeResponse(429, problem("rateLimited", "too many").body, "n", "", 3600.0)
     failed = fault(Authority(spoil=on("/order", limited)))
     assert failed.retry_after == 3600.0
@@ -222,7 +200,6 @@ def test_one_name_of_several_is_named() -> None:
 
 
 def test_an_order_that_the_authority_gives_up() -> None:
-    """Its error is told, and without one at least that."""
     for error, words in [
         ({"type": "urn:ietf:params:acme:error:caa", "detail": "x"}, "CAA"),
         (None, "cancelled the order"),
@@ -233,13 +210,10 @@ def test_an_order_that_the_authority_gives_up() -> None:
 
 
 def test_a_certificate_for_another_key_or_name_is_not_taken() -> None:
-    """A listener could not show it."""
-
     class Careless(Authority):
         """Gives out what it made before."""
 
         def issue(self, der: bytes) -> bytes:
-            """A chain for another key."""
             return other
 
     first = Authority()
@@ -252,7 +226,6 @@ def test_a_certificate_for_another_key_or_name_is_not_taken() -> None:
 
 
 def test_an_authority_that_wants_customers_of_its_own_is_not_asked() -> None:
-    """It says so in its directory: no account is tried."""
     authority = Authority(meta={"externalAccountRequired": True})
     assert "existing account" in str(fault(authority))
     assert authority.asked == ["/directory"]

@@ -11,14 +11,14 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
-from appliance.acme.files import AcmeFiles
 from appliance.acme.issuance import Issuance
-from appliance.acme.problems import NotIssued
-from appliance.acme.records import FileRecords
+from appliance.acme.messages import NotIssued
+from appliance.acme.records import STATE, AcmeState, FileRecords, HeldCertificate, read_files
 from appliance.acme.renewal import Renewer
 from appliance.config.settings import AcmeSettings
 from appliance.environment import Environment
-from appliance.tls import self_signed
+from appliance.system.data_directory import write_private_file
+from appliance.tls.certificate import ACME_FILE, generate
 from tests.acme.authority import DIRECTORY, Authority
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
@@ -30,7 +30,6 @@ Failure = Callable[[], Exception | None]
 
 
 async def inline(work: Callable[..., None], *given: Any) -> None:
-    """In the place of a thread, which a clock that jumps does not wait for."""
     work(*given)
 
 
@@ -47,11 +46,9 @@ class Stage:
     set_back: float = 0.0  # seconds by which our own clock was set back
 
     def now(self) -> float:
-        """Seconds since 1970."""
         return BEGIN + trio.current_time() - self.set_back
 
     async def issue(self, issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
-        """A certificate, or what goes wrong."""
         self.tries.append(trio.current_time())
         self.accounts.append(issuance.account)
         authority = Authority(now=datetime.fromtimestamp(self.now() - self.behind, UTC), life=LIFE)
@@ -62,31 +59,32 @@ class Stage:
         await trio.lowlevel.checkpoint()
         return chain
 
+    def state(self) -> AcmeState:
+        return read_files(self.directory)[0]
+
+    def held(self) -> HeldCertificate | None:
+        return read_files(self.directory)[1]
+
     def renewer(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Renewer:
-        """One that has just been started."""
         env = Environment(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
-        records = FileRecords(self.settings, AcmeFiles(self.directory), inline)
+        records = FileRecords(self.settings, self.directory, inline)
         return Renewer(records, issue or self.issue, env)
 
     async def run(self, seconds: float, renewer: Renewer | None = None) -> None:
-        """Let one be at work for so long."""
         with trio.move_on_after(seconds):
             await (renewer or self.renewer()).run()
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """A renewer that has never had a certificate."""
     return Stage(tmp_path / "acme")
 
 
 def refused(**more: Any) -> NotIssued:
-    """A failure as the authority gives it."""
     return NotIssued("port 80 is closed", "Open it.", **more)
 
 
 async def test_the_first_comes_at_once_and_is_renewed(stage: Stage, autojump_clock: MockClock) -> None:
-    """Renewal begins a third before the end, a little earlier by chance, and the account stays the same."""
     await stage.run(20 * HOUR)
     assert [round(time / MINUTE) for time in stage.tries] == [0, 351, 702, 1053]
     assert len(set(stage.accounts[1:])) == 1
@@ -94,19 +92,16 @@ async def test_the_first_comes_at_once_and_is_renewed(stage: Stage, autojump_clo
 
 
 async def test_a_start_with_a_good_one_sends_no_request(stage: Stage, autojump_clock: MockClock) -> None:
-    """A restart changes nothing about when it is renewed."""
     await stage.run(2 * HOUR)
     await stage.run(2 * HOUR)
     assert stage.tries == [0.0]
 
 
 async def test_one_that_was_made_here_is_replaced(stage: Stage, autojump_clock: MockClock) -> None:
-    """It only stands in until the authority's comes."""
-    files = AcmeFiles(stage.directory)
-    files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    self_signed.generate(files.certificate, files.certificate, NAMES[0])
+    stage.directory.mkdir(mode=0o700)
+    generate(stage.directory / ACME_FILE, stage.directory / ACME_FILE, NAMES[0])
     await stage.run(MINUTE)
-    held = files.held()
+    held = stage.held()
     assert held is not None
     assert not held.self_signed
 
@@ -114,18 +109,17 @@ async def test_one_that_was_made_here_is_replaced(stage: Stage, autojump_clock: 
 async def test_failures_are_tried_again_ever_more_rarely(
     stage: Stage, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The state says why and when, the log has a line each, and the first success ends it."""
     stage.failure = refused
     await stage.run(24 * HOUR)
     assert [round(time / MINUTE) for time in stage.tries] == [0, 1, 6, 36, 96, 456, 816, 1176]
-    state = AcmeFiles(stage.directory).state()
+    state = stage.state()
     assert (state.failures, state.error, state.advice) == (8, "port 80 is closed", "Open it.")
     assert state.next_try > stage.now()
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["ERROR"] * 6
     stage.failure = lambda: None
     await stage.run(7 * HOUR)
-    assert AcmeFiles(stage.directory).state().failures == 0
-    assert AcmeFiles(stage.directory).held() is not None
+    assert stage.state().failures == 0
+    assert stage.held() is not None
 
 
 async def test_a_restart_does_not_ask_sooner(stage: Stage, autojump_clock: MockClock) -> None:
@@ -137,7 +131,6 @@ async def test_a_restart_does_not_ask_sooner(stage: Stage, autojump_clock: MockC
 
 
 async def test_a_reload_asks_at_once(stage: Stage, autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    """Who has opened port 80 need not wait for hours; without a failure there is nothing to ask for."""
     stage.failure, renewer = refused, stage.renewer()
     nursery.start_soon(renewer.run)
     await trio.sleep(2 * HOUR)
@@ -150,7 +143,6 @@ async def test_a_reload_asks_at_once(stage: Stage, autojump_clock: MockClock, nu
 
 
 async def test_other_settings_are_tried_at_once(stage: Stage, autojump_clock: MockClock) -> None:
-    """A mended name has not failed yet; and a good certificate for other names, or of another authority, is not it."""
     stage.failure = refused
     await stage.run(2 * HOUR)
     before, stage.failure = len(stage.tries), lambda: None
@@ -166,7 +158,6 @@ async def test_other_settings_are_tried_at_once(stage: Stage, autojump_clock: Mo
 async def test_an_authority_that_wants_to_be_left_alone_is(
     stage: Stage, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """Neither the schedule nor a restart nor a reload comes before its time."""
     stage.failure = lambda: refused(retry_after=2 * DAY)
     await stage.run(DAY)
     renewer = stage.renewer()
@@ -181,19 +172,17 @@ async def test_an_authority_that_wants_to_be_left_alone_is(
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), RuntimeError("a bug"), trio.TooSlowError()])
 async def test_nothing_ends_it(stage: Stage, autojump_clock: MockClock, fault: Exception) -> None:
-    """A full disk and a bug of ours are failures as others: told, and tried again."""
     stage.failure = lambda: fault
     await stage.run(2 * MINUTE)
     assert len(stage.tries) == 2
-    assert AcmeFiles(stage.directory).state().failures == 2
+    assert stage.state().failures == 2
 
 
 async def test_a_certificate_that_cannot_be_read_ends_nothing(
     stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a library raises, it is told, and looked at again."""
     with monkeypatch.context() as patched:
-        patched.setattr(AcmeFiles, "held", lambda files: 1 / 0)
+        patched.setattr("appliance.acme.records.read_certificate", lambda _: 1 / 0)
         await stage.run(5 * MINUTE)
     assert not stage.tries
     await stage.run(MINUTE)
@@ -203,24 +192,24 @@ async def test_a_certificate_that_cannot_be_read_ends_nothing(
 async def test_a_state_that_cannot_be_written_is_remembered(
     stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk it is still not asked for all the time."""
-
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("appliance.acme.files.write_private_file", full)
+    write = "appliance.acme.records.write_private_file"
+    monkeypatch.setattr(write, full)
     await stage.run(2 * HOUR)
     assert not stage.tries  # without a key for the account no request can be made
     monkeypatch.undo()
     renewer = stage.renewer()
-    monkeypatch.setattr(AcmeFiles, "save_state", full)
+    monkeypatch.setattr(
+        write, lambda file, content: full() if file.name == STATE else write_private_file(file, content)
+    )
     stage.failure = refused
     await stage.run(2 * HOUR, renewer)
     assert [round(time / MINUTE) - 120 for time in stage.tries] == [0, 1, 6, 36, 96]
 
 
 async def test_an_authority_that_hangs_is_left(stage: Stage, autojump_clock: MockClock) -> None:
-    """An attempt has an end, and the next one comes."""
     begun: list[float] = []
 
     async def hang(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -230,11 +219,10 @@ async def test_an_authority_that_hangs_is_left(stage: Stage, autojump_clock: Moc
 
     await stage.run(15 * MINUTE, stage.renewer(hang))
     assert len(begun) == 2
-    assert "took more than 600 s" in AcmeFiles(stage.directory).state().error
+    assert "took more than 600 s" in stage.state().error
 
 
 async def test_a_wrong_clock_does_not_ask_all_the_time(stage: Stage, autojump_clock: MockClock) -> None:
-    """Where every certificate looks expired, one an hour is asked for at most; times from the future do not count."""
     stage.behind = 100 * DAY
     await stage.run(5 * HOUR - MINUTE)
     assert [round(time / HOUR) for time in stage.tries] == [0, 1, 2, 3, 4]
@@ -247,13 +235,12 @@ async def test_a_wrong_clock_does_not_ask_all_the_time(stage: Stage, autojump_cl
 
 
 async def test_damaged_files_are_made_anew(stage: Stage, autojump_clock: MockClock) -> None:
-    """Nothing in the directory is worth more than a new account and a new certificate."""
     await stage.run(MINUTE)
     for file in stage.directory.iterdir():
         file.write_bytes(b"\xffdamaged")
     await stage.run(MINUTE)
     assert len(stage.tries) == 2
     assert stage.accounts == ["", ""]
-    held = AcmeFiles(stage.directory).held()
+    held = stage.held()
     assert held is not None
     assert held.names == set(NAMES)

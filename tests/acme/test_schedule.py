@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.acme import schedule
-from appliance.acme.files import AcmeState, HeldCertificate
+from appliance.acme.records import AcmeState, HeldCertificate
 from appliance.config.settings import AcmeSettings
 
 DAY = 86400.0
@@ -22,19 +22,16 @@ DAY = 86400.0
     ],
 )
 def test_when_a_certificate_is_renewed(life: float, wanted: float | None, spread: float, renewed_at: float) -> None:
-    """By its own life or by the setting, a little earlier by chance, and not before half of its life is over."""
     assert schedule.renewal(0.0, life, wanted, spread) == pytest.approx(renewed_at)
     assert renewed_at < schedule.overdue(0.0, life, wanted) < life
 
 
 def test_a_certificate_is_never_renewed_at_once() -> None:
-    """Whatever the setting and the chance, the gap lies between two certificates."""
     for life in (10.0, 3600.0, 90 * DAY):
         assert schedule.renewal(0.0, life, 365 * DAY, 1.0) > schedule.gap(life)
 
 
 def test_failures_are_tried_again_ever_more_rarely() -> None:
-    """A minute, five, thirty, an hour, and then every six hours; by chance a tenth more or less."""
     assert [schedule.retry(n, 0.5) for n in range(1, 8)] == [60, 300, 1800, 3600, 21600, 21600, 21600]
     assert (schedule.retry(1, 0.0), schedule.retry(1, 1.0)) == pytest.approx((54, 66))
 
@@ -59,7 +56,6 @@ def test_the_first_hour_has_fewer_failures_than_authorities_allow() -> None:
     ],
 )
 def test_which_certificate_will_do(issued_for: str, exactly: bool, at_least: bool) -> None:
-    """One server wants its own names alone; of several nodes' certificate a name may be too many."""
     settings = AcmeSettings(enabled=True, names=("a", "b"), directory="https://ca.test")
     state = AcmeState(issued_for=issued_for, issued_at=1000)
     held = HeldCertificate(frozenset("ab"), 1000, 1000 + 90 * DAY, self_signed=False)

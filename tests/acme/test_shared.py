@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
 from appliance.acme import shared
-from appliance.acme.files import ACCOUNT_KEY, STATE, AcmeFiles
 from appliance.acme.issuance import Issuance
-from appliance.acme.problems import NotIssued
+from appliance.acme.messages import NotIssued
+from appliance.acme.records import ACCOUNT_KEY, STATE, AcmeState, read_files
 from appliance.acme.renewal import Renewer
 from appliance.acme.shared import CHALLENGE_READ_PAUSE, SharedChallenges, SharedRecords, announced, wanted_by_all
 from appliance.config.settings import AcmeSettings
@@ -24,7 +24,7 @@ from appliance.store import Store
 from appliance.store.installation import ACME_CHORE
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import NodeIdentity
-from appliance.tls.certificate_files import ACME_FILE
+from appliance.tls.certificate import ACME_FILE
 from tests.acme.authority import DIRECTORY, Authority
 from tests.postgresql_server import PostgresServer, empty, postgresql
 from tests.programs import needs, require
@@ -34,7 +34,6 @@ SITE = "mail.example.com"
 
 
 def settings(*names: str, directory: str = DIRECTORY, email: str = "") -> AcmeSettings:
-    """Those of a node."""
     return AcmeSettings(enabled=True, names=names, directory=directory, email=email)
 
 
@@ -42,7 +41,6 @@ def settings(*names: str, directory: str = DIRECTORY, email: str = "") -> AcmeSe
 
 
 def test_the_names_of_all_nodes_are_wanted() -> None:
-    """Each once, and in an order that does not depend on who asks; the node's other settings stay its own."""
     first, second = settings("mail1.example.com", SITE), settings("mail2.example.com", SITE)
     for own in (first, second):
         for both in ([first, second], [second, first]):
@@ -72,7 +70,6 @@ class Table:
     away: bool = False
 
     async def read(self) -> dict[str, str]:
-        """All rows, as they are when it begins."""
         self.reads.append(trio.current_time())
         found = dict(self.rows)
         await trio.sleep(0.1)
@@ -82,7 +79,6 @@ class Table:
 
 
 async def test_a_challenge_is_found_at_once(autojump_clock: MockClock) -> None:
-    """Also when it was published during a read for another request, and again without a read."""
     table = Table({"a": "a.text"})
     challenges, found = SharedChallenges(table.read), list[str | None]()
 
@@ -102,7 +98,6 @@ async def test_a_challenge_is_found_at_once(autojump_clock: MockClock) -> None:
 
 
 async def test_unknown_tokens_cost_a_few_reads_a_second(autojump_clock: MockClock) -> None:
-    """However many ask; and meanwhile a challenge is found as fast as ever."""
     table = Table()
     challenges, waits = SharedChallenges(table.read), list[float]()
 
@@ -123,7 +118,6 @@ async def test_unknown_tokens_cost_a_few_reads_a_second(autojump_clock: MockCloc
 
 
 async def test_a_database_that_is_away_knows_no_new_token(autojump_clock: MockClock) -> None:
-    """What was read before is still answered; and a client that has left keeps no other from an answer."""
     table = Table({"a": "a.text"})
     challenges = SharedChallenges(table.read)
     assert await challenges.text_of("a") == "a.text"
@@ -142,7 +136,6 @@ async def test_a_database_that_is_away_knows_no_new_token(autojump_clock: MockCl
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A running cluster."""
     require("postgresql")
     with postgresql() as running:
         yield running
@@ -157,7 +150,6 @@ def _prepared(server: PostgresServer) -> str:
 
 @pytest.fixture
 def url(_prepared: str) -> str:
-    """A database with this version's schema and no rows."""
     empty(_prepared)
     return _prepared
 
@@ -170,26 +162,28 @@ class Node:
     """One that renews in the background until it is stopped."""
 
     store: Store
-    files: AcmeFiles
+    directory: Path
     records: SharedRecords
     renewer: Renewer
     running: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     async def run(self) -> None:
-        """Renew."""
         with self.running:
             await self.renewer.run()
 
     @property
     def certificate(self) -> bytes:
-        """What its listeners show."""
-        return self.files.certificate.read_bytes() if self.files.certificate.exists() else b""
+        file = self.directory / ACME_FILE
+        return file.read_bytes() if file.exists() else b""
 
     @property
     def names(self) -> frozenset[str]:
-        """The names in it."""
-        held = self.files.held()
+        held = read_files(self.directory)[1]
         return frozenset() if held is None else held.names
+
+    @property
+    def state(self) -> AcmeState:
+        return read_files(self.directory)[0]
 
 
 @dataclass
@@ -205,7 +199,6 @@ class Nodes:
     made: list[Node] = field(default_factory=list)
 
     async def join(self, name: str, given: AcmeSettings, hang: trio.Event | None = None) -> Node:
-        """Start a node; `hang`: its orders never end, and the event is set when one has begun."""
         identity = NodeIdentity(name, name, f"home of {name}", "", "", 1)
         env = Environment()
         store = Store(PostgresEngine(self.url, await prepare(self.url, 0, None, lambda: identity)), env)
@@ -221,21 +214,18 @@ class Nodes:
             made = Authority(life=self.authority.life, signer=issuance.key.public_key())
             return made.play(issuance.certificate(key))
 
-        files = AcmeFiles(self.directory / name)
-        records = SharedRecords(given, store, KEY, files, patience=0.05, settled=0.3)
-        node = Node(store, files, records, Renewer(records, issue, env))
+        records = SharedRecords(given, store, KEY, self.directory / name, patience=0.05, settled=0.3)
+        node = Node(store, self.directory / name, records, Renewer(records, issue, env))
         self.made.append(node)
         self.nursery.start_soon(node.run)
         return node
 
     async def until(self, condition: Callable[[], bool], within: float = 8.0) -> None:
-        """Wait for it."""
         with trio.fail_after(within):
             for _ in iter(condition, True):
                 await trio.sleep(0.02)
 
     async def lost(self, node: Node) -> None:
-        """A node dies, with all it was about to do, and long ago as far as the database knows."""
         node.running.cancel()
         sql = "UPDATE nodes SET lease_until = 0, adopted_by = '' WHERE owner = :owner"
         await self.made[-1].store.engine.change(sql, {"owner": node.store.engine._membership.identity.owner})  # type: ignore[attr-defined]
@@ -256,7 +246,6 @@ async def _nodes(directory: Path, url: str) -> AsyncIterator[Nodes]:
 
 @pytest.fixture
 async def nodes(tmp_path: Path, url: str) -> AsyncIterator[Nodes]:
-    """None yet."""
     async with _nodes(tmp_path, url) as made:
         yield made
 
@@ -267,14 +256,13 @@ BOTH = frozenset({"mail1.example.com", "mail2.example.com", SITE})
 
 @needs("postgresql")
 async def test_nodes_have_one_certificate(nodes: Nodes) -> None:
-    """For the names of both, requested once, sealed in the database, and as a private file on each node."""
     first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
     await nodes.until(lambda: first.names == second.names == BOTH)
     await trio.sleep(0.5)
     assert len(nodes.requests) == 1
     assert first.certificate == second.certificate
-    assert {file.name for file in second.files.directory.iterdir()} == {ACME_FILE, STATE}
-    assert {file.stat().st_mode & 0o077 for file in (first.files.directory, *first.files.directory.iterdir())} == {0}
+    assert {file.name for file in second.directory.iterdir()} == {ACME_FILE, STATE}
+    assert {file.stat().st_mode & 0o077 for file in (first.directory, *first.directory.iterdir())} == {0}
     records = (await first.store.shared_certificates.look()).records
     assert set(records) == {ACME_FILE, STATE, ACCOUNT_KEY}
     assert not any(b"PRIVATE" in sealed or b"issued" in sealed for sealed in records.values())
@@ -282,7 +270,6 @@ async def test_nodes_have_one_certificate(nodes: Nodes) -> None:
 
 @needs("postgresql")
 async def test_a_node_that_joins_gets_the_certificate_and_one_with_its_name(nodes: Nodes) -> None:
-    """At once the one that is there; then another is requested, by the same account. None is when a node leaves."""
     first = await nodes.join("first", FIRST)
     await nodes.until(lambda: first.certificate != b"")
     before = first.certificate
@@ -297,7 +284,6 @@ async def test_a_node_that_joins_gets_the_certificate_and_one_with_its_name(node
 
 @needs("postgresql")
 async def test_a_renewal_leaves_out_the_name_of_a_node_that_is_away(nodes: Nodes) -> None:
-    """The authority could not reach it; what each node shows is replaced meanwhile."""
     nodes.authority.life = timedelta(seconds=4)
     first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
     await nodes.until(lambda: first.names == second.names == BOTH)
@@ -333,10 +319,9 @@ async def test_a_node_that_is_lost_during_an_order_is_followed_by_another(
 
 @needs("postgresql")
 async def test_a_failure_counts_for_all_nodes(nodes: Nodes) -> None:
-    """No other node asks again before its time, and all of them can tell why; a reload on any of them asks at once."""
     nodes.failure = NotIssued("port 80 is closed", "Open it.")
     first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
-    await nodes.until(lambda: all(node.files.state().failures == 1 for node in nodes.made))
+    await nodes.until(lambda: all(node.state.failures == 1 for node in nodes.made))
     await trio.sleep(0.5)
     assert len(nodes.requests) == 1
     nodes.failure = None
@@ -346,12 +331,11 @@ async def test_a_failure_counts_for_all_nodes(nodes: Nodes) -> None:
     await first.store.engine.change("UPDATE chores SET lease_until = 0", {})
     await nodes.until(lambda: first.names == second.names == BOTH)
     assert len(nodes.requests) == 2
-    assert first.files.state().failures == 0
+    assert first.state.failures == 0
 
 
 @needs("postgresql")
 async def test_records_that_cannot_be_opened_are_made_anew(nodes: Nodes) -> None:
-    """Altered ones, or moved ones: nothing in them is worth more than a new account and a new certificate."""
     first = await nodes.join("first", FIRST)
     await nodes.until(lambda: first.certificate != b"")
     before = first.certificate
@@ -363,7 +347,6 @@ async def test_records_that_cannot_be_opened_are_made_anew(nodes: Nodes) -> None
 
 @needs("postgresql")
 async def test_a_node_whose_disk_is_full_goes_on(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
-    """That is told once, and the copy is made when there is room again."""
     blocked = nodes.directory / "first"
     blocked.write_text("in the place of the directory")
     first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
@@ -377,7 +360,6 @@ async def test_a_node_whose_disk_is_full_goes_on(nodes: Nodes, caplog: pytest.Lo
 
 @needs("postgresql")
 async def test_nothing_is_requested_without_the_chore(nodes: Nodes) -> None:
-    """Whatever is due."""
     first = await nodes.join("first", FIRST)
     first.running.cancel()
     second = await nodes.join("second", SECOND)

@@ -16,7 +16,6 @@ MTIME = 1_794_664_800
 
 
 def made(content: bytes = CONTENT, key: bytes = KEY, format_: int = archive.FORMAT) -> bytes:
-    """A backup of something in the place of a database."""
     file = io.BytesIO(b"\0" * archive.BEGIN + content)
 
     def manifest(parts: dict[str, archive.ArchivePart]) -> archive.Manifest:
@@ -27,19 +26,17 @@ def made(content: bytes = CONTENT, key: bytes = KEY, format_: int = archive.FORM
 
 
 def read(content: bytes) -> archive.OpenedBackup:
-    """What is read of such a file."""
     return archive.read(io.BytesIO(content), lambda _: None)
 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 513, archive.CHUNK, archive.CHUNK + 1])
 def test_what_was_written_is_read(size: int) -> None:
-    """Whatever its size, a backup is read as it was made, and all of its bytes are told of as progress."""
     seen: list[int] = []
     content = made(b"x" * size)
     opened = archive.read(io.BytesIO(content), seen.append)
     assert (opened.key, opened.size) == (KEY, size)
     assert opened.manifest.files["appliance.db"].size == size
-    assert sum(seen) == len(content) - archive.BEGIN - archive._TAIL
+    assert sum(seen) == len(content) - archive._TAIL
 
 
 def test_tar_reads_it_too(tmp_path: Path) -> None:
@@ -55,7 +52,6 @@ def test_tar_reads_it_too(tmp_path: Path) -> None:
 
 
 def test_no_altered_byte_gets_past() -> None:
-    """Each single byte of the file, altered, makes it a broken one."""
     content = made()
     for place in range(len(content)):
         altered = bytearray(content)
@@ -65,7 +61,6 @@ def test_no_altered_byte_gets_past() -> None:
 
 
 def test_no_missing_or_added_end_gets_past() -> None:
-    """Cut short anywhere, or with something behind its end, it is refused."""
     content = made()
     for length in range(0, len(content), 7):
         with pytest.raises(archive.BrokenBackup):
@@ -77,14 +72,12 @@ def test_no_missing_or_added_end_gets_past() -> None:
 
 @pytest.mark.parametrize("size", [0, 8 * 2**30 - 1, 8 * 2**30, 2**45])
 def test_the_head_is_one_block_however_large_the_database(size: int) -> None:
-    """Room for it is left before the size is known, so it must never need more."""
     head = archive.head("appliance.db", size, MTIME)
     assert len(head) == archive.BEGIN
-    assert archive._header(head).size == size
+    assert tarfile.TarInfo.frombuf(head, "utf-8", "strict").size == size
 
 
 def test_what_lies_about_its_size_is_refused_without_reading_it() -> None:
-    """A head that names more bytes than the file has, or fewer, is no backup."""
     content = made()
     for size in (len(CONTENT) - 512, len(CONTENT) + 512, 1 << 40):
         with pytest.raises(archive.BrokenBackup):
@@ -103,7 +96,6 @@ def test_what_lies_about_its_size_is_refused_without_reading_it() -> None:
     ],
 )
 def test_the_reason_is_told(content: bytes, reason: str) -> None:
-    """What is wrong with a file is said in words."""
     with pytest.raises(archive.BrokenBackup, match=reason):
         read(content)
 
@@ -112,21 +104,18 @@ def test_the_reason_is_told(content: bytes, reason: str) -> None:
 
 
 def link(name: str, target: str) -> bytes:
-    """A member that is only another name."""
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname = tarfile.SYMTYPE, target
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 
 def member(name: str, content: bytes, size: int | None = None, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A member that may say something else about itself than what it is."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.type = len(content) if size is None else size, kind
     return entry.tobuf(tarfile.GNU_FORMAT) + content + archive.padding(len(content))
 
 
 def forged(rest: bytes) -> bytes:
-    """A backup with anything behind its database, under a seal that fits."""
     head = archive.head("appliance.db", len(CONTENT), MTIME)
     body = head + CONTENT + archive.padding(len(CONTENT)) + rest
     return body + archive.tail(hashlib.sha256(body).hexdigest(), MTIME)
@@ -136,8 +125,8 @@ def forged(rest: bytes) -> bytes:
     "rest",
     [
         b"",
-        b"rubbish" * 300,
-        b"\x1f\x8b" + b"\0" * 600,  # would be unpacked by who guesses
+        b"rubbish" * 512,
+        b"\x1f\x8b" + b"\0" * 510,  # would be unpacked by who guesses
         member("manifest.json", b"{}", size=2**50),
         member("manifest.json", b"{}"),
         member("manifest.json", b"\xff\xfe"),
@@ -150,14 +139,11 @@ def forged(rest: bytes) -> bytes:
     ],
 )
 def test_a_forged_file_is_refused_in_our_own_words(rest: bytes) -> None:
-    """Links, sizes that are lies, other formats and plain rubbish, under a seal that is whole."""
     with pytest.raises(archive.BrokenBackup, match="it was made by another program or version"):
         read(forged(rest))
 
 
 def test_a_manifest_cannot_drive_a_terminal() -> None:
-    """What it says is printed, so it must be printable."""
-
     def manifest(parts: dict[str, archive.ArchivePart]) -> archive.Manifest:
         return archive.Manifest(archive.FORMAT, "2026-11-14T14:00:00.000Z", "\x1b[2J", "1.0", 2, parts)
 

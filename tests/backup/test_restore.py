@@ -7,7 +7,7 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,18 @@ import pytest
 import trio
 
 from appliance.backup import archive
+from appliance.backup.archive import verify
 from appliance.backup.make import NotMade, make
 from appliance.backup.restore import NotRestored, restore
 from appliance.backup.unfinished import settle
-from appliance.backup.verify import verify
 from appliance.environment import Environment
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.secrets import TotpSecrets
-from appliance.store import FILE_NAME, open_store
+from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.pools import EVERY
 from appliance.store.sqlite.connection import open_writer
-from appliance.system.instance_lock import AlreadyRunning, only_server
+from appliance.system.data_directory import AlreadyRunning, only_server
 from tests import stored_mail
 
 OUTSIDE = Environment()
@@ -38,9 +38,16 @@ def nothing(_: float) -> None:
     """Ignores progress."""
 
 
+def save(data_dir: Path, file: Path) -> None:
+    make(data_dir, "mail.example.com", file, OUTSIDE, nothing)
+
+
+def no_links(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation with an account, its signing keys, mail that is due and mail that is deferred."""
     directory = tmp_path_factory.mktemp("original") / "data"
     key = keyfile.load_or_create(directory)
 
@@ -60,19 +67,16 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data_dir(original: Path, tmp_path: Path) -> Path:
-    """A copy of it for one test."""
     return shutil.copytree(original, tmp_path / "data")
 
 
 @pytest.fixture
 def backup(data_dir: Path, tmp_path: Path) -> Path:
-    """A backup of it."""
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    save(data_dir, tmp_path / "backup.tar")
     return tmp_path / "backup.tar"
 
 
 def rows(data_dir: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of every table."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     try:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -82,7 +86,6 @@ def rows(data_dir: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def change(data_dir: Path, *statements: str) -> None:
-    """Spoil a database behind the program's back."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("PRAGMA foreign_keys = OFF").fetchall()
     for statement in statements:
@@ -91,14 +94,12 @@ def change(data_dir: Path, *statements: str) -> None:
 
 
 def replace_key(data_dir: Path) -> bytes:
-    """Lose the key file, and have another."""
     (data_dir / keyfile.KEY_FILE).unlink()
     return keyfile.load_or_create(data_dir)
 
 
 @contextmanager
 def small_files() -> Iterator[None]:
-    """No file may grow beyond a few pages, as on a disk without room."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
     try:
@@ -108,14 +109,12 @@ def small_files() -> Iterator[None]:
 
 
 def alter(file: Path, place: int) -> None:
-    """Flip a bit of the byte at this place, from the end if it is negative."""
     content = bytearray(file.read_bytes())
     content[place] ^= 1
     file.write_bytes(content)
 
 
 async def test_every_row_comes_back_and_nothing_would_be_sent(data_dir: Path, backup: Path, tmp_path: Path) -> None:
-    """The restored database differs by its pause only, the key is the same, and what waits is counted."""
     restored = await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=False)
     before, after = rows(data_dir), rows(tmp_path / "elsewhere")
     ((pool, reason, *_),) = after.pop("pool_holds")
@@ -131,7 +130,6 @@ async def test_every_row_comes_back_and_nothing_would_be_sent(data_dir: Path, ba
 
 
 def test_it_is_whole_private_and_tells_how_far_it_is(data_dir: Path, tmp_path: Path) -> None:
-    """Mode 0600 whatever the umask, nothing half-made beside it, progress from 0 to 1, and it verifies."""
     told: list[float] = []
     made = make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, told.append)
     assert (tmp_path / "backup.tar").stat().st_mode & 0o777 == 0o600
@@ -144,19 +142,16 @@ def test_it_is_whole_private_and_tells_how_far_it_is(data_dir: Path, tmp_path: P
 
 
 def test_a_backup_never_replaces_a_file(data_dir: Path, tmp_path: Path) -> None:
-    """Whatever has that name stays, a link that leads nowhere too."""
     (tmp_path / "there").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("there", "link"):
         with pytest.raises(NotMade, match="never replaces a file"):
-            make(data_dir, "mail.example.com", tmp_path / name, OUTSIDE, nothing)
+            save(data_dir, tmp_path / name)
     assert (tmp_path / "there").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_what_fails_half_way_leaves_nothing(data_dir: Path, tmp_path: Path) -> None:
-    """An end in the middle (Ctrl-C, a full disk) leaves neither a file of that name nor a part of one."""
-
     def interrupt(done: float) -> None:
         if done > 0.5:
             raise KeyboardInterrupt
@@ -175,33 +170,26 @@ def test_what_another_was_killed_over_is_swept_away(data_dir: Path, tmp_path: Pa
         os.utime(each, (0, 0))
     with living.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+        save(data_dir, tmp_path / "backup.tar")
     assert [each.exists() for each in (dead, living, young)] == [False, True, True]
 
 
 def test_a_place_without_hard_links_will_do(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A memory stick (FAT) has none; also there a backup never replaces a file."""
-
-    def no_links(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
     keyfile.load_or_create(data_dir)
     monkeypatch.setattr(os, "link", no_links)
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    save(data_dir, tmp_path / "backup.tar")
     verify(tmp_path / "backup.tar", nothing)
     assert {each.name for each in tmp_path.iterdir()} == {"data", "backup.tar"}
 
 
 def test_a_place_that_cannot_be_written_is_named(data_dir: Path, tmp_path: Path) -> None:
-    """The name that was asked for, not one of ours."""
     with pytest.raises(NotMade, match=r"gone/backup\.tar cannot be written: no such file or directory"):
-        make(data_dir, "mail.example.com", tmp_path / "gone" / "backup.tar", OUTSIDE, nothing)
+        save(data_dir, tmp_path / "gone" / "backup.tar")
 
 
 def test_a_backup_that_finds_no_room_names_its_own_disk(data_dir: Path, tmp_path: Path) -> None:
-    """The database has room enough: it is the backup's file that may not grow."""
     with small_files(), pytest.raises(NotMade, match=r"backup\.tar cannot be written"):
-        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+        save(data_dir, tmp_path / "backup.tar")
     assert {each.name for each in tmp_path.iterdir()} == {"data"}
 
 
@@ -223,70 +211,67 @@ def test_a_backup_that_finds_no_room_names_its_own_disk(data_dir: Path, tmp_path
 def test_a_database_that_was_broken_before_is_refused(
     data_dir: Path, tmp_path: Path, statements: list[str], reason: str
 ) -> None:
-    """Its seal is right, so the database itself is checked: pages, references, schema."""
     change(data_dir, *statements)
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    save(data_dir, tmp_path / "backup.tar")
     with pytest.raises(archive.BrokenBackup, match=reason):
         verify(tmp_path / "backup.tar", nothing)
 
 
-def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -> None:
-    """The same for what signs events, where nothing else is sealed; a deleted webhook has nothing to be opened."""
-    data_dir = tmp_path / "hooked"
+async def add_webhooks(store: Store, key: bytes) -> None:
+    for name in ("acme", "gone"):
+        await stored_mail.webhook(store, OUTSIDE, await stored_mail.account(store, name), key)
+    await store.webhooks.delete((await store.accounts.named("gone")).id)  # it has nothing to be opened
+
+
+async def add_factors(store: Store, key: bytes) -> None:
+    for name in ("ann", "bob"):
+        (user,) = await store.people.of(await stored_mail.account(store, name))
+        _, sealed = TotpSecrets(key, OUTSIDE).fresh(user.id)
+        await store.second_factors.begin(user.id, sealed)
+        if name == "ann":  # that of the other is not in force
+            await store.second_factors.confirm(user.id, sealed, 1, ["a"])
+
+
+async def add_signing_key(store: Store, key: bytes) -> None:
+    account = await stored_mail.account(store)
+    await store.access.add_domain(account, "example.com", usable=True)
+    await SigningKeys(store, OUTSIDE, key).rotate(account, "example.com")
+
+
+@pytest.mark.parametrize(
+    ("add", "secret"),
+    [
+        (add_webhooks, "the webhook secret of acme"),
+        (add_factors, r"the second factor of ann@example\.org"),
+        (add_signing_key, r"the signing keys of example\.com"),
+    ],
+)
+def test_a_key_that_does_not_open_a_secret_is_noticed(
+    tmp_path: Path, add: Callable[[Store, bytes], Awaitable[None]], secret: str
+) -> None:
+    """Where nothing else is sealed. Without its key file no backup is made, and no new key takes its place."""
+    data_dir = tmp_path / "sealed"
+    key = keyfile.load_or_create(data_dir)
 
     async def fill() -> None:
         async with open_store(data_dir, OUTSIDE, inline=True) as store:
-            for name in ("acme", "gone"):
-                await stored_mail.webhook(store, OUTSIDE, await stored_mail.account(store, name), key)
-            await store.webhooks.delete((await store.accounts.named("gone")).id)
-
-    key = keyfile.load_or_create(data_dir)
-    trio.run(fill)
-    make(data_dir, "mail.example.com", tmp_path / "good.tar", OUTSIDE, nothing)
-    assert len(verify(tmp_path / "good.tar", nothing).contents.webhook_secrets) == 1
-    replace_key(data_dir)
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    with pytest.raises(archive.BrokenBackup, match=r"does not open the webhook secret of acme"):
-        verify(tmp_path / "backup.tar", nothing)
-
-
-def test_a_key_that_does_not_open_a_second_factor_is_noticed(tmp_path: Path) -> None:
-    """Where nothing else is sealed: with such a backup the user could log in by a recovery code only."""
-    data_dir = tmp_path / "people"
-    key = keyfile.load_or_create(data_dir)
-
-    async def fill() -> None:
-        async with open_store(data_dir, OUTSIDE, inline=True) as store:
-            for name in ("ann", "bob"):
-                (user,) = await store.people.of(await stored_mail.account(store, name))
-                _, sealed = TotpSecrets(key, OUTSIDE).fresh(user.id)
-                await store.second_factors.begin(user.id, sealed)
-                if name == "ann":  # that of the other is not in force
-                    await store.second_factors.confirm(user.id, sealed, 1, ["a"])
+            await add(store, key)
 
     trio.run(fill)
-    make(data_dir, "mail.example.com", tmp_path / "good.tar", OUTSIDE, nothing)
-    assert len(verify(tmp_path / "good.tar", nothing).contents.second_factors) == 1
-    (data_dir / keyfile.KEY_FILE).rename(tmp_path / "elsewhere")
+    save(data_dir, tmp_path / "good.tar")
+    contents = verify(tmp_path / "good.tar", nothing).contents
+    assert len((*contents.dkim_keys[:1], *contents.webhook_secrets, *contents.second_factors)) == 1
+    (data_dir / keyfile.KEY_FILE).unlink()
     with pytest.raises(NotMade, match=r"appliance\.key is missing"):
-        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    (tmp_path / "elsewhere").rename(data_dir / keyfile.KEY_FILE)
-    replace_key(data_dir)
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    with pytest.raises(archive.BrokenBackup, match=r"does not open the second factor of ann@example\.org"):
-        verify(tmp_path / "backup.tar", nothing)
-
-
-def test_a_key_that_opens_nothing_is_noticed(data_dir: Path, tmp_path: Path) -> None:
-    """With another key file the signing keys are lost: better known when the backup is verified than later."""
-    replace_key(data_dir)
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    with pytest.raises(archive.BrokenBackup, match=r"does not open the signing keys of example\.com"):
+        save(data_dir, tmp_path / "backup.tar")
+    assert not (data_dir / keyfile.KEY_FILE).exists()
+    keyfile.load_or_create(data_dir)
+    save(data_dir, tmp_path / "backup.tar")
+    with pytest.raises(archive.BrokenBackup, match=f"does not open {secret}"):
         verify(tmp_path / "backup.tar", nothing)
 
 
 def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path) -> None:
-    """After a lost key file and new keys, backups are whole again: retired keys are never opened."""
     key = replace_key(data_dir)
 
     async def rotate() -> None:
@@ -294,33 +279,22 @@ def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path)
             await SigningKeys(store, OUTSIDE, key).rotate((await store.accounts.named("acme")).id, "example.com")
 
     trio.run(rotate)
-    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    save(data_dir, tmp_path / "backup.tar")
     assert len(verify(tmp_path / "backup.tar", nothing).contents.dkim_keys) == 2
 
 
-def test_without_its_key_file_no_backup_is_made(data_dir: Path, tmp_path: Path) -> None:
-    """None could be restored; and no new key is put in the place of the lost one."""
-    (data_dir / keyfile.KEY_FILE).unlink()
-    with pytest.raises(NotMade, match=r"appliance\.key is missing"):
-        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    assert not (data_dir / keyfile.KEY_FILE).exists()
-
-
 def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: Path) -> None:
-    """An account without a domain has no key file, and needs none."""
-
     async def fill() -> None:
         async with open_store(tmp_path / "new", OUTSIDE, inline=True) as store:
             await stored_mail.account(store)
 
     trio.run(fill)
-    make(tmp_path / "new", "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    save(tmp_path / "new", tmp_path / "backup.tar")
     assert verify(tmp_path / "backup.tar", nothing).key == (tmp_path / "new" / keyfile.KEY_FILE).read_bytes()
 
 
 @pytest.mark.parametrize("place", [0, 600, 20_000, -80_000, -3_000, -1])
 async def test_a_damaged_backup_changes_nothing(backup: Path, tmp_path: Path, place: int) -> None:
-    """Altered in any part, it is refused before the data directory is touched."""
     alter(backup, place)
     with pytest.raises(archive.BrokenBackup):
         await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=True)
@@ -338,7 +312,6 @@ async def test_an_installation_is_not_overwritten(data_dir: Path, backup: Path) 
 
 
 async def test_what_is_put_aside_can_be_put_back(data_dir: Path, backup: Path) -> None:
-    """Database, log and key are kept together in one directory, and no log of the old is left to the new."""
     columns = "account_id, address, reason, created_at"
     change(data_dir, f"INSERT INTO suppressions ({columns}) SELECT id, 'x@example.net', 'later', 0 FROM accounts")
     (data_dir / f"{FILE_NAME}-wal").write_bytes(b"a log of another time")
@@ -358,7 +331,6 @@ async def test_a_key_without_its_database_is_not_overwritten(backup: Path, tmp_p
 
 
 async def test_what_a_killed_restore_left_is_swept_away(backup: Path, tmp_path: Path) -> None:
-    """A copy of all mail must not stay on the disk."""
     left = tmp_path / "elsewhere" / "restoring-abc"
     left.mkdir(parents=True)
     (left / FILE_NAME).write_bytes(b"half of it")
@@ -367,7 +339,6 @@ async def test_what_a_killed_restore_left_is_swept_away(backup: Path, tmp_path: 
 
 
 async def test_a_restore_that_finds_no_room_changes_nothing(data_dir: Path, backup: Path) -> None:
-    """It names the data directory, whose disk it is, and what is there stays."""
     before = rows(data_dir)
     with small_files(), pytest.raises(NotRestored, match=rf"make room where {data_dir} lies"):
         await restore(backup, data_dir, OUTSIDE, nothing, force=True)
@@ -384,7 +355,6 @@ ONLY_IN_THE_LOG = "only-in-the-log@example.net"
 
 @pytest.fixture
 def crashed(data_dir: Path, tmp_path: Path) -> Path:
-    """An installation whose last commit is in the log only, as after a power cut."""
     connection = open_writer(data_dir / FILE_NAME)
     sql = "INSERT INTO suppressions (account_id, address, reason, created_at) SELECT id, ?, 'later', 0 FROM accounts"
     connection.execute(sql, (ONLY_IN_THE_LOG,)).fetchall()
@@ -394,7 +364,6 @@ def crashed(data_dir: Path, tmp_path: Path) -> Path:
 
 
 def restored_until_killed(backup: Path, data_dir: Path, step: int) -> bool:
-    """Restore in a child that is killed before its n-th change of a directory; whether it came to its end."""
     child = os.fork()
     if not child:
         left = [step]
@@ -414,7 +383,6 @@ def restored_until_killed(backup: Path, data_dir: Path, step: int) -> bool:
 
 
 def old_homes(data_dir: Path, tmp_path: Path) -> list[str]:
-    """The directories in which the old database, its log and its key are together."""
     found = []
     for directory in (data_dir, *data_dir.glob("before-restore-*"), *data_dir.glob("replacing-*/before")):
         copy = tmp_path / "look"
@@ -433,7 +401,6 @@ def old_homes(data_dir: Path, tmp_path: Path) -> list[str]:
 def test_killed_at_any_step_the_old_database_and_its_log_stay_together(
     backup: Path, crashed: Path, tmp_path: Path, by: str
 ) -> None:
-    """Whichever change of a directory was the last, all of the old is in one place, then and after the next start."""
     ended, outcomes = False, set()
     for step in range(1, MOST_STEPS):
         data_dir = shutil.copytree(crashed, tmp_path / f"killed{step}")
@@ -461,11 +428,6 @@ def test_killed_at_any_step_the_old_database_and_its_log_stay_together(
 async def test_where_files_cannot_have_two_names_they_are_copied(
     backup: Path, crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept is whole all the same."""
-
-    def no_links(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
     monkeypatch.setattr(os, "link", no_links)
     restored = await restore(backup, crashed, OUTSIDE, nothing, force=True)
     assert restored.kept is not None

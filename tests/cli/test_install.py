@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
-from appliance.system.service_plan import file
+from appliance.system.service import file
 from tests.docs.test_cli import documented
 from tests.programs import needs
 

@@ -344,7 +344,7 @@ def test_an_explanation_is_readable(acme: Shell) -> None:
     assert lines[5] == "  class of bounce: temporary"
     assert lines[6].startswith("    attempt 1 at ")
     assert lines[6].endswith(
-        "412 ms, pool example.net: mx.example.net (192.0.2.1) over TLSv1.3, verified by PKIX:"
+        "412 ms, pool example.net: mx.example.net (192.0.2.1) over TLSv1.3, TLS_AES_256_GCM_SHA384, verified by PKIX:"
         " 451 4.7.1 greylisted -> deferred: attempt 2 of 12"
     )
     assert len(lines) == 7

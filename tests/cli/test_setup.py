@@ -27,7 +27,7 @@ from appliance.cli.setup_records import zone_lines
 from appliance.config import load
 from appliance.deliver.tls_policy import policy_id, read_policy
 from appliance.doctor import RecordToPublish, fault
-from appliance.system.instance_lock import only_server
+from appliance.system.data_directory import only_server
 from tests.cli.test_domain import dns_server
 from tests.fakes.dns import DnsServer, Trouble
 from tests.fakes.dns_thread import served

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.store import FILE_NAME
 from appliance.store.sqlite.copy_endpoint import tables
-from appliance.system.instance_lock import only_server
+from appliance.system.data_directory import only_server
 from tests.cli.shell import ROOT, Shell, fields
 from tests.cli.test_queue import accept, due
 from tests.docs.test_cli import documented

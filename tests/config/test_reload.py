@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.load import parse
-from appliance.config.reload import LIVE, Changes, LiveSettings
+from appliance.config.load import LIVE, Changes, LiveSettings, parse
 from appliance.config.settings import SECTIONS, Config, ConfigError, settings
 
 FILE = Path("/etc/appliance/config.toml")
@@ -23,14 +22,12 @@ class Part:
         live.join(self.prepare)
 
     def prepare(self, config: Config) -> Callable[[], None]:
-        """Refuse now, or put it in place later."""
         if self.refuses:
             raise OSError("no such certificate")
         return lambda: setattr(self, "config", config)
 
 
 def test_what_can_change_does_and_the_rest_is_named() -> None:
-    """Parts get the old settings with the live keys of the new ones; other keys wait for a restart."""
     live = LiveSettings(parse("", FILE))
     part = Part(live)
     new = parse('[limits]\nrequests_per_second = 5\n[delivery]\nmode = "sandbox"\nmx_port = 2525\n', FILE)
@@ -40,7 +37,6 @@ def test_what_can_change_does_and_the_rest_is_named() -> None:
 
 
 def test_a_restart_is_asked_for_until_it_comes() -> None:
-    """A second reload of the same file adopts nothing more, and names the same keys again."""
     live = LiveSettings(parse("", FILE))
     new = parse(
         '[http]\nmax_connections = 7\n[delivery.pools.google]\nconcurrency = 2\n[server]\nhostname = "b.test"\n', FILE
@@ -53,7 +49,6 @@ def test_a_restart_is_asked_for_until_it_comes() -> None:
 
 
 def test_nothing_changes_when_one_part_refuses() -> None:
-    """A certificate that cannot be used leaves every part with what it had."""
     live = LiveSettings(parse("", FILE))
     first, last = Part(live), Part(live, refuses=True)
     before = live.config
@@ -64,7 +59,6 @@ def test_nothing_changes_when_one_part_refuses() -> None:
 
 @pytest.mark.parametrize("to_https", [True, False])
 def test_http_does_not_turn_into_https_live(tmp_path: Path, to_https: bool) -> None:
-    """Other files for HTTPS are taken over; whether it is HTTPS at all needs a restart."""
     for name in ("a.pem", "b.pem"):
         (tmp_path / name).touch()
 
@@ -81,7 +75,6 @@ def test_http_does_not_turn_into_https_live(tmp_path: Path, to_https: bool) -> N
 
 
 def test_files_for_https_come_and_go_live_beside_acme(tmp_path: Path) -> None:
-    """It is HTTPS either way: with the files of the operator, and without them with the certificate by ACME."""
     (tmp_path / "a.pem").touch()
     acme = '[server]\nhostname = "mail.example.com"\n[acme]\nenabled = true\n[http]\n'
     by_acme = parse(acme, tmp_path / "c.toml")
@@ -92,19 +85,16 @@ def test_files_for_https_come_and_go_live_beside_acme(tmp_path: Path) -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    """A live key that fits only a body_memory which needs a restart is not taken over alone."""
     live = LiveSettings(parse('[http]\nmax_body = "1MiB"\nbody_memory = "2MiB"\n', FILE))
     with pytest.raises(ConfigError, match=r"http\.max_body: .* restart"):
         live.take_over(parse('[http]\nmax_body = "4MiB"\nbody_memory = "8MiB"\n', FILE))
 
 
 def test_every_live_key_is_a_setting() -> None:
-    """The list names no key that does not exist."""
     assert {f"{section}.{row.key}" for section in SECTIONS for row in settings(section)} >= LIVE
 
 
 def test_the_document_lists_the_live_keys() -> None:
-    """docs/configuration.md names exactly the keys that a reload takes over."""
     chapter = re.search(r"^## Changing settings\n(.*?)^## ", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     assert chapter is not None
     rows = re.findall(r"^\| `\[(\w+)\]` \| (.*) \|$", chapter[1], re.MULTILINE)

@@ -23,23 +23,19 @@ SERVER: Zone = {HOST: {"A": ["192.0.2.25"], "AAAA": ["2001:db8::25"]}}
 
 
 def wanted() -> list[DnsRecord]:
-    """The records of a domain with two keys."""
     return records("acme.example", SENDING, [RSA, ED25519], NOW)
 
 
 def published() -> dict[str, Mapping[str, list[str] | Trouble]]:
-    """A zone in which all of them are as they should be."""
     return {record.name: {"TXT": [zone_text(record.value)]} for record in wanted()}
 
 
 async def checked(zone: Zone, kind: RecordKind) -> CheckedRecord:
-    """What becomes of the first record of a kind."""
     found = await check(ZoneResolver({**SERVER, **zone}), wanted())
     return next(each for each in found if each.record.kind is kind)
 
 
 def text(value: str) -> dict[str, list[str]]:
-    """One TXT record."""
     return {"TXT": [f'"{value}"']}
 
 
@@ -47,7 +43,6 @@ def text(value: str) -> dict[str, list[str]]:
 
 
 def test_a_domain_needs_two_keys_spf_and_dmarc() -> None:
-    """Both keys under their selectors, SPF at the domain, DMARC below it, each with what it is for."""
     assert [(record.name, record.type, record.value) for record in wanted()] == [
         ("ma-rsa-1._domainkey.acme.example", "TXT", RSA.record),
         ("ma-ed25519-1._domainkey.acme.example", "TXT", ED25519.record),
@@ -69,7 +64,6 @@ def test_a_retired_key_is_kept_for_seven_days() -> None:
 
 
 def test_spf_names_addresses_by_their_kind() -> None:
-    """A relay that is an address is let in as one."""
     assert [spf_term(host) for host in (HOST, "192.0.2.1", "2001:db8::1")] == [
         "a:mail.example.com",
         "ip4:192.0.2.1",
@@ -81,14 +75,12 @@ def test_spf_names_addresses_by_their_kind() -> None:
 
 
 def cluster(nodes: int) -> tuple[Zone, list[str]]:
-    """A zone with the addresses of that many nodes, and their names."""
     names = [f"node{number}.example.com" for number in range(nodes)]
     addresses = [{"A": [f"192.0.2.{number}"], "AAAA": [f"2001:db8::{number}"]} for number in range(nodes)]
     return dict(zip(names, addresses, strict=True)), names
 
 
 async def spf_of(zone: Zone, asked: str, nodes: list[str]) -> DnsRecord:
-    """The SPF record that one node prints."""
     config = parse(f'[server]\nhostname = "{asked}"\n', Path("/tmp/config.toml"))
     sending = await find_senders(ZoneResolver(zone), config, nodes)
     return next(one for one in records("acme.example", sending, [RSA], NOW) if one.kind is RecordKind.SPF)
@@ -128,7 +120,6 @@ async def test_a_node_that_dns_does_not_know_keeps_its_name_in_the_record() -> N
 
 
 async def test_all_is_right_when_all_is_published() -> None:
-    """Records as they were told are all in order, a key of two strings too."""
     found = await check(ZoneResolver({**SERVER, **published()}), wanted())
     assert [each.status for each in found] == [RecordStatus.OK] * 4
     assert [each.record for each in found] == wanted()
@@ -136,7 +127,6 @@ async def test_all_is_right_when_all_is_published() -> None:
 
 
 async def test_nothing_published_is_missing() -> None:
-    """Each record is named as missing, whether or not the domain exists."""
     empty: Zone = {record.name: {} for record in wanted()}
     for zone in (SERVER, empty):
         found = await check(ZoneResolver({**SERVER, **zone}), wanted())
@@ -163,7 +153,6 @@ async def test_a_resolver_in_trouble_is_not_a_missing_record() -> None:
     ],
 )
 async def test_a_key_is_compared_by_what_it_means(values: list[str], status: RecordStatus) -> None:
-    """Spaces, order and defaults do not matter; another key, or two of them, do."""
     zone = {"ma-rsa-1._domainkey.acme.example": {"TXT": [zone_text(value) for value in values]}}
     assert (await checked(zone, RecordKind.DKIM)).status is status
 
@@ -187,7 +176,6 @@ async def test_a_key_is_compared_by_what_it_means(values: list[str], status: Rec
     ],
 )
 async def test_spf_must_let_the_server_in(value: str, status: RecordStatus) -> None:
-    """By its name or by all its addresses, directly or by what is included; loops end."""
     zone: Zone = {
         "acme.example": text(value),
         "_spf.host.example": text("v=spf1 a:mail.example.com ?all"),
@@ -204,7 +192,6 @@ async def test_two_spf_records_are_as_good_as_none() -> None:
 
 
 async def test_a_server_without_an_address_is_let_in_by_nothing() -> None:
-    """`a:` of a name that leads nowhere permits no host."""
     found = await checked({HOST: {}, "acme.example": text("v=spf1 a:mail.example.com -all")}, RecordKind.SPF)
     assert found.status is RecordStatus.DIFFERS
     assert "no address" in found.note
@@ -229,7 +216,6 @@ async def test_any_dmarc_policy_will_do(name: str, value: str, status: RecordSta
 
 
 async def test_the_policy_of_the_domain_above_counts() -> None:
-    """A subdomain need not have a policy of its own."""
     resolver = ZoneResolver({"_dmarc.acme.example": text("v=DMARC1; p=reject")})
     record = DnsRecord(RecordKind.DMARC, "_dmarc.news.acme.example", "v=DMARC1; p=none", "")
     (found,) = await check(resolver, [record])
@@ -248,17 +234,14 @@ RIGHT_SPF = "v=spf1 a:mail.example.com -all"
 
 
 def with_return_path(*receiving: str) -> list[DnsRecord]:
-    """The records of a domain on an installation that takes feedback at these hosts."""
     return records("acme.example", SENDING, [RSA], NOW, return_path=RETURN_PATH, receiving=receiving)
 
 
 async def return_path(zone: Zone, receiving: tuple[str, ...] = (HOST,)) -> list[CheckedRecord]:
-    """What becomes of the MX and the SPF of the return path."""
     return await check(ZoneResolver({**SERVER, **zone}), return_path_records(RETURN_PATH, SENDING, receiving))
 
 
 def test_feedback_has_records_where_it_is_taken() -> None:
-    """MX and SPF of the return path, and reports to it; nothing of that is needed to send."""
     assert [(record.name, record.type, record.value, record.needed) for record in with_return_path(HOST)[1:]] == [
         ("acme.example", "TXT", RIGHT_SPF, True),
         ("_dmarc.acme.example", "TXT", f"v=DMARC1; p=none; rua=mailto:dmarc@{RETURN_PATH}", True),
@@ -294,14 +277,12 @@ def test_feedback_has_records_where_it_is_taken() -> None:
     ],
 )
 async def test_a_return_path_must_lead_here_first(zone: Zone, status: RecordStatus) -> None:
-    """By the name of a host of ours or by its address, with an MX or with a CNAME; backups may be anywhere."""
     found = (await return_path(zone, (HOST, "node2.example.com")))[0]
     assert found.status is status
     assert found.is_wrong is (status is RecordStatus.DIFFERS)
 
 
 async def test_spf_of_the_return_path_is_that_of_its_name() -> None:
-    """The record of the From domain says nothing about it."""
     right, wrong = text(RIGHT_SPF), text("v=spf1 -all")
     for zone, status in (
         ({RETURN_PATH: right}, RecordStatus.OK),
@@ -334,7 +315,6 @@ async def test_a_name_too_long_for_a_token_is_not_used() -> None:
     ],
 )
 async def test_tls_reports_may_go_anywhere(values: list[str], status: RecordStatus) -> None:
-    """Any address will do, and without a record nothing is wrong."""
     zone: Zone = {"_smtp._tls.acme.example": {"TXT": [zone_text(value) for value in values]}}
     (found,) = await check(ZoneResolver(zone), with_return_path(HOST)[-1:])
     assert (found.status, found.is_wrong) == (status, False)

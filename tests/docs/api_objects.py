@@ -33,12 +33,10 @@ def groups_on(text: str) -> list[list[str]]:
 
 
 def without_tables(text: str) -> str:
-    """The part of a page that people write."""
     return MARKED.sub("", text)
 
 
 def with_tables(page: Path, described: Json) -> str:
-    """The page with the tables for this OpenAPI document."""
     tables = _Tables(described["components"]["schemas"], page)
 
     def rewrite(marked: re.Match[str]) -> str:

@@ -54,7 +54,6 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Where it is."""
         return f"{self.document}:{self.line}"
 
 
@@ -86,7 +85,6 @@ BLOCKS = [block for path in DOCUMENTS for block in read_blocks(document_name(pat
 
 
 def blocks(document: str, language: str = "sh") -> list[str]:
-    """The code blocks of a document in one language."""
     return [block.text for block in BLOCKS if (block.document, block.language) == (document, language)]
 
 
@@ -119,12 +117,10 @@ class Installed:
 
     @property
     def home(self) -> Path:
-        """Root's home, which no other user may enter."""
         return self.directory / "root"
 
     @property
     def programs(self) -> Path:
-        """What the shell finds first."""
         return self.directory / "bin"
 
     def shell(
@@ -149,7 +145,6 @@ class Installed:
         )
 
     def add_program(self, name: str, text: str) -> None:
-        """A program that the shell finds first."""
         self.programs.joinpath(name).write_text(text)
         self.programs.joinpath(name).chmod(0o755)
 

@@ -52,19 +52,16 @@ LIMITS = {
 
 
 def section(page: str, title: str) -> str:
-    """The text under one heading of a page, up to the next heading of its rank or above."""
     match = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##?#? |\Z)", BY_HAND[page], re.DOTALL | re.MULTILINE)
     assert match is not None, f"{page} has no section {title!r}"
     return match[2]
 
 
 def anchor(heading: str) -> str:
-    """The anchor that a heading gets in rendered Markdown."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """The rows of the tables in a text."""
     for line in text.splitlines():
         if line.startswith("| "):
             yield [cell.strip() for cell in line.strip("|").split("|")]
@@ -72,7 +69,6 @@ def rows(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_there(operation: str) -> None:
-    """Each method of each path has a section on one page, and is in the guide's table of routes with a link to it."""
     if operation in ("GET /healthz", "GET /readyz"):
         assert f"`{operation}`" in section("api.md", "Health")
         return
@@ -82,27 +78,23 @@ def test_every_operation_is_there(operation: str) -> None:
 
 
 def test_there_is_no_operation_too_many() -> None:
-    """The routes of the guide's table, and those that have a section, exist."""
     listed = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", section("api.md", "All routes"), re.MULTILINE)
     assert sorted(listed) == sorted(OPERATIONS)
     assert set(re.findall(r"^#+ `([A-Z]+ /[^`]*)`$", TEXT, re.MULTILINE)) <= set(OPERATIONS)
 
 
 def test_every_page_is_linked_from_the_guide() -> None:
-    """The guide's table of pages names each of them."""
     linked = re.findall(r"^\| \[[^]]+\]\(api/([\w-]+\.md)\) \|", section("api.md", "Pages"), re.MULTILINE)
     assert sorted(["api.md", *linked]) == sorted(PAGES)
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_every_field_is_there(name: str) -> None:
-    """Each property of each schema has a row, or is explained in words."""
     assert f"`{name}`" in WHOLE
 
 
 @pytest.mark.parametrize("name", sorted(api_objects.BY_HAND))
 def test_a_table_by_hand_has_every_field_of_its_schema(name: str) -> None:
-    """The request that sends a message, and its attachments, have tables with more than the schema says."""
     required = SCHEMAS[name].get("required", ())
     table = {field: row[2] for row in rows(BY_HAND["emails.md"]) for field in re.findall(r"^`(\w+)`$", row[0])}
     for field in SCHEMAS[name]["properties"]:
@@ -111,13 +103,11 @@ def test_a_table_by_hand_has_every_field_of_its_schema(name: str) -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 def test_every_value_is_there(value: str) -> None:
-    """Each status, source, scope and role that an answer may have is named."""
     assert f"`{value}`" in WHOLE or f'"{value}"' in TEXT
 
 
 @pytest.mark.parametrize("scope", [scope for scope in Scope if scope is not Scope.SEND], ids=str)
 def test_every_scope_that_reads_a_message_is_named_with_the_route(scope: Scope) -> None:
-    """In the guide's table of routes, and in the description of the operation."""
     (row,) = [row for row in rows(section("api.md", "All routes")) if row[0] == "`GET /emails/{id}`"]
     assert f"`{scope.value}`" in row[2]
     assert f"`{scope.value}`" in DOCUMENT["paths"]["/emails/{id}"]["get"]["description"]
@@ -125,7 +115,6 @@ def test_every_scope_that_reads_a_message_is_named_with_the_route(scope: Scope) 
 
 @pytest.mark.parametrize("code", list(Code), ids=str)
 def test_every_error_has_its_entry(code: Code) -> None:
-    """Each code has a section with its status, cause, fix and example, and a row in the table that links to it."""
     entry = section("errors.md", f"`{code.value}`")
     assert entry.startswith(f"\n**Status:** {code.status}")
     for part in ("Cause", "Fix"):
@@ -150,25 +139,21 @@ def test_every_error_has_its_entry(code: Code) -> None:
     ],
 )
 def test_every_header_is_there(header: str) -> None:
-    """Each header that means something is named."""
     assert f"`{header}" in TEXT
 
 
 @pytest.mark.parametrize("parameter", ["limit", "after"])
 def test_every_query_parameter_is_there(parameter: str) -> None:
-    """Paging is explained where lists are."""
     assert f"`{parameter}`" in section("api.md", "Lists")
 
 
 @pytest.mark.parametrize("what", LIMITS)
 def test_every_limit_is_the_one_that_holds(what: str) -> None:
-    """The numbers in the table of limits are those of the code."""
     (row,) = [row for row in rows(BY_HAND["limits.md"]) if row[0] == what]
     assert f"{LIMITS[what]:,}" in re.findall(r"[\d,]*\d", row[1])
 
 
 def test_every_reserved_header_is_there() -> None:
-    """The list of reserved headers is complete."""
     listed = {
         name.lower()
         for name in re.findall(r"`([A-Za-z*-]+)`", section("emails.md", "`POST /emails`").partition("Reserved")[2])
@@ -183,13 +168,11 @@ def test_the_tables_of_objects_are_those_made_from_openapi(page: Path) -> None:
 
 
 def test_every_object_has_one_table() -> None:
-    """Each schema with fields is on one page: generated, or by hand."""
     shown = [name for text in PAGES.values() for group in api_objects.groups_on(text) for name in group]
     assert sorted([*shown, *api_objects.BY_HAND]) == sorted(name for name in SCHEMAS if "properties" in SCHEMAS[name])
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMAS if "properties" in SCHEMAS[name]])
 def test_every_field_has_a_description(name: str) -> None:
-    """Each property of each schema is described in a sentence."""
     for field, schema in SCHEMAS[name]["properties"].items():
         assert re.fullmatch(r"[A-Z`].+\.", schema["description"], re.DOTALL), field

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to bec
 
 
 def test_the_documented_backup_is_made_and_is_good() -> None:
-    """From root's shell, for the service's own user: the directory is made, and the file in it verified."""
     once, daily = blocks("backup.md")[:2]
     with installed() as service:
         made = "sudo appliance account create acme --email a@example.org --password-stdin"

@@ -21,7 +21,7 @@ import trio
 
 from appliance.config.load import parse
 from appliance.model.accounts import Role
-from appliance.system.service_plan import CONFIG_FILE, file
+from appliance.system.service import CONFIG_FILE, file
 from tests import engines
 from tests.docs.documents import BLOCKS, DOCUMENTS, ROOT, Block, document_name, read_blocks
 from tests.e2e.submission.client import smtp
@@ -41,12 +41,10 @@ KNOWN_PROGRAMS = {"appliance", "curl", "sh", "journalctl", "systemctl", "sudo", 
 
 
 def is_shell(block: Block) -> bool:
-    """Whether its commands are run by test_shell_blocks.py."""
     return block.language in SHELLS and not is_request(block) and not block.mark.startswith(("not run", "run by"))
 
 
 def is_request(block: Block) -> bool:
-    """Whether it is for the running server's API, and for no command."""
     return (
         block.language == "sh"
         and block.document.startswith((*API_DOCUMENTS, "api/"))
@@ -55,22 +53,18 @@ def is_request(block: Block) -> bool:
 
 
 def is_run_here(block: Block) -> bool:
-    """Whether a test below takes it."""
     return block.language in CHECKED or is_request(block) or is_snippet(block)
 
 
 def is_snippet(block: Block) -> bool:
-    """Whether it goes on from a client that has logged in by SMTP."""
     return block.language == "python" and block.text.startswith("client.sendmail(")
 
 
 def of(languages: set[str]) -> list[Block]:
-    """The blocks in these languages that have no mark."""
     return [block for block in BLOCKS if block.language in languages and not block.mark]
 
 
 def cases(found: list[Block]) -> pytest.MarkDecorator:
-    """A test for each block."""
     return pytest.mark.parametrize("block", found, ids=lambda block: block.name)
 
 
@@ -79,7 +73,6 @@ def cases(found: list[Block]) -> pytest.MarkDecorator:
 
 @cases(BLOCKS)
 def test_every_block_is_run_or_says_why_not(block: Block) -> None:
-    """Its language has a test; a mark names a test that is there, or a reason; output does not look like commands."""
     if block.mark.startswith("run by "):
         assert (ROOT / block.mark.removeprefix("run by ")).is_file()
     elif block.mark.startswith("not run: "):
@@ -92,7 +85,6 @@ def test_every_block_is_run_or_says_why_not(block: Block) -> None:
 
 
 def test_no_mark_is_in_vain() -> None:
-    """A comment that is meant for a test stands before a block, in one of the forms that are read."""
     for path in DOCUMENTS:
         meant = re.findall(r"<!-- (?:not )?run\b.*", path.read_text())
         name = document_name(path)
@@ -100,7 +92,6 @@ def test_no_mark_is_in_vain() -> None:
 
 
 def test_a_block_that_is_neither_is_found() -> None:
-    """A block in a language that no test knows has no way; indented ones and marks are read."""
     text = "1. a\n\n   <!-- not run: it cannot be -->\n   ```sh\n   ls\n   ```\n\n```cobol\nx\n```\n```\nunclosed"
     marked, unknown, open_ended = read_blocks("x.md", text)
     assert (marked.text, marked.mark, marked.line) == ("ls\n", "not run: it cannot be", 4)
@@ -113,7 +104,6 @@ def test_a_block_that_is_neither_is_found() -> None:
 
 @cases([block for block in BLOCKS if block.mark and "tests.bench." in block.text])
 def test_benchmarks_that_are_named_exist(block: Block) -> None:
-    """They take minutes and are not run here."""
     for module in re.findall(r"-m tests\.bench\.(\w+)", block.text):
         assert (ROOT / "tests" / "bench" / f"{module}.py").is_file()
 
@@ -123,13 +113,11 @@ def test_benchmarks_that_are_named_exist(block: Block) -> None:
 
 @cases(of({"json"}))
 def test_json_is_json(block: Block) -> None:
-    """It parses."""
     assert json.loads(block.text)
 
 
 @cases(of({"toml"}))
 def test_settings_can_be_used(block: Block) -> None:
-    """They parse, and the program takes them; a section alone is one of a file that names the machine."""
     tomllib.loads(block.text)
     named = block.text if "[server]" in block.text else f'[server]\nhostname = "mail.example.com"\n{block.text}'
     assert parse(named, CONFIG_FILE).server.hostname.endswith(".example.com")
@@ -138,7 +126,6 @@ def test_settings_can_be_used(block: Block) -> None:
 @needs("promtool")
 @cases(of({"yaml"}))
 def test_prometheus_takes_it(block: Block, tmp_path: Path) -> None:
-    """Rules and a configuration can be copied into a file as they stand, and promtool finds no fault."""
     (tmp_path / "file.yml").write_text(block.text)
     kind = "rules" if block.text.startswith("groups:") else "config"
     checked = subprocess.run(
@@ -151,7 +138,6 @@ def test_prometheus_takes_it(block: Block, tmp_path: Path) -> None:
 @needs("systemd")
 @cases(of({"ini"}))
 def test_systemd_takes_it(block: Block, tmp_path: Path) -> None:
-    """A part of a unit is checked with the unit by systemd's own program."""
     unit = re.sub(r"^(ExecStart)=\S+", r"\1=/bin/true", file("appliance.service"), flags=re.MULTILINE)
     (tmp_path / "appliance.service").write_text(unit)
     (tmp_path / "appliance.service.d").mkdir()
@@ -165,7 +151,6 @@ def test_systemd_takes_it(block: Block, tmp_path: Path) -> None:
 @needs("postgresql")
 @cases(of({"sql"}))
 def test_postgresql_takes_it(block: Block) -> None:
-    """The statements are run by psql, by an administrator of a new cluster."""
     with postgresql() as server:
         ran = subprocess.run(
             ["psql", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", server.url()],
@@ -189,8 +174,6 @@ class Api:
     message: str
 
     def variables(self) -> dict[str, str]:
-        """Those of a new session: the account has its first password again."""
-
         async def reset() -> None:
             async with engines.beside(self.running.data_dir) as store:
                 user = await store.accounts.user_by_email(self.running.account.email)
@@ -203,7 +186,6 @@ class Api:
         return {"URL": self.running.url, "KEY": key, "TOKEN": token, "ID": self.message}
 
     def send(self) -> httpx.Response:
-        """A message."""
         body = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Your order", "text": "It is here."}
         with self.running.client(headers={**self.running.account.bearer, "Idempotency-Key": "first"}) as client:
             return client.post("/emails", json=body)
@@ -211,7 +193,6 @@ class Api:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """One server for all, with the account that the documents have."""
     directory = tmp_path_factory.mktemp("api")
     account = add_account(directory / "data", "owner", role=Role.ADMIN)
     with appliance(directory, account=account, http=HTTPS) as running:
@@ -221,7 +202,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 @needs("curl")
 @cases([block for block in of({"sh"}) if is_request(block)])
 def test_the_api_takes_it(block: Block, api: Api) -> None:
-    """Every request of the block is answered with a success, whatever was asked before."""
     variables = api.variables()
     with api.running.client(headers={"Authorization": f"Bearer {variables['TOKEN']}"}) as client:
         prepare(block, client)
@@ -238,7 +218,6 @@ def test_the_api_takes_it(block: Block, api: Api) -> None:
 
 
 def prepare(block: Block, client: httpx.Client) -> None:
-    """What must be there before: a template to go on after, a webhook to ping."""
     if "after=order-shipped" in block.text:
         client.put("/v1/templates/order-shipped", json={"subject": "s", "text": "t"}).raise_for_status()
     if "/v1/webhook/ping" in block.text:
@@ -247,7 +226,6 @@ def prepare(block: Block, client: httpx.Client) -> None:
 
 @cases([block for block in of({"python"}) if is_snippet(block)])
 def test_a_snippet_with_smtplib_sends(block: Block, api: Api) -> None:
-    """With a client that has logged in, and a message, as the text around it says."""
     message = b"From: hello@example.com\r\nTo: you@example.net\r\nSubject: Hello\r\n\r\nIt works.\r\n"
     with smtp(api.running) as client:
         assert isinstance(client, smtplib.SMTP)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from appliance.acme import schedule
-from appliance.acme.files import STATE
+from appliance.acme.records import STATE
 from appliance.config.load import parse
-from appliance.tls.certificate_files import ACME_DIRECTORY, CERTIFICATE
+from appliance.tls.certificate import ACME_DIRECTORY, CERTIFICATE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "certificates.md").read_text()
@@ -17,13 +17,11 @@ EXAMPLES = re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_the_examples_can_be_used(text: str) -> None:
-    """Each parses, and its certificate is for the name in it."""
     named = text if "[server]" in text else f'[server]\nhostname = "mail.example.com"\n{text}'
     assert parse(named, Path("/srv/config.toml")).acme.names == ("mail.example.com",)
 
 
 def test_files_and_waits_are_those_of_the_program() -> None:
-    """Names in the data directory, and how often a failure is tried again."""
     for name in (f"{ACME_DIRECTORY}/", STATE, CERTIFICATE):
         assert f"`{name}`" in DOCUMENT
     assert list(schedule.RETRY_DELAYS) == [60, 300, 1800, 3600, 6 * 3600]

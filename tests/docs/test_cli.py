@@ -15,14 +15,12 @@ COMMANDS = dict(leaves(main))
 
 
 def section(name: str) -> str:
-    """What the document says about one command."""
     found = re.search(rf"^### `appliance {name}`\n(.*?)(?=^##|\Z)", DOCUMENT, re.DOTALL | re.MULTILINE)
     assert found is not None, f"docs/cli.md has no section about {name}"
     return found[1]
 
 
 def documented(name: str) -> dict[str, object]:
-    """The JSON example of one command."""
     blocks: list[str] = re.findall(r"^```json\n(.*?)^```", section(name), re.DOTALL | re.MULTILINE)
     (block,) = blocks
     parsed: dict[str, object] = json.loads(block)
@@ -31,7 +29,6 @@ def documented(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_document_tells_of_every_command_and_option(name: str) -> None:
-    """Each command has a section with an example of its use and each of its own options."""
     text = section(name)
     assert f"appliance {name}" in text
     options = {
@@ -42,12 +39,10 @@ def test_the_document_tells_of_every_command_and_option(name: str) -> None:
 
 
 def test_the_document_tells_of_no_command_that_does_not_exist() -> None:
-    """Every section about a command is about one that is there."""
     assert set(re.findall(r"^### `appliance (.*)`$", DOCUMENT, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_the_document_tells_of_the_options_of_the_program() -> None:
-    """The options before any command are documented, too."""
     for option in main.params:
         assert f"`{option.opts[0]}" in DOCUMENT
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.fields import NamedTables, Setting, place_of
 from appliance.config.load import SYSTEM_FILE, VARIABLE, parse
 from appliance.config.settings import SECTIONS, named_tables, settings
+from appliance.config.values import NamedTables, Setting, place_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config.example.toml"
@@ -30,61 +30,50 @@ ALL_ROWS += [row for kind in TABLES for row in kind.settings(kind.example)]
 
 
 def example() -> str:
-    """The whole of config.example.toml."""
     return HEAD + "".join(map(example_section, SECTIONS))
 
 
 def example_section(section: str) -> str:
-    """One section with all its keys, and after it the tables it may have."""
     keys = "".join(map(example_lines, settings(section)))
     return f"\n[{section}]\n{keys}" + "".join(map(example_table, named_tables(section)))
 
 
 def example_table(kind: NamedTables) -> str:
-    """A table that need not be there, as a comment: to be uncommented under another name."""
     lines = [f"[{place_of(kind.place, kind.example)}]"]
     lines += [f"{row.key} = {json.dumps(row.default)}  # {row.meaning}." for row in kind.settings(kind.example)]
     return f"\n# {about(kind.record)}\n" + "".join(f"# {line}\n" for line in lines)
 
 
 def about(record: type) -> str:
-    """What a section or table is for, on one line."""
     return " ".join((record.__doc__ or "").split())
 
 
 def example_lines(row: Setting) -> str:
-    """One comment and one key."""
     return f"# {row.meaning}.\n{row.key} = {json.dumps(row.default)}\n"
 
 
 def table(section: str) -> str:
-    """One section as docs/configuration.md shows it, heading included."""
     return table_of(section, SECTIONS[section], settings(section))
 
 
 def named_table(kind: NamedTables) -> str:
-    """One kind of tables as docs/configuration.md shows it, heading included."""
     return table_of(named_heading(kind), kind.record, kind.settings(kind.example))
 
 
 def named_heading(kind: NamedTables) -> str:
-    """What stands for tables of this kind in a heading."""
     return f"{kind.place}.{kind.name.name.upper()}"
 
 
 def table_of(heading: str, record: type, rows: Iterable[Setting]) -> str:
-    """A heading, a sentence and a table."""
     head = f"### `[{heading}]`\n\n{about(record)}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
     return head + "".join(map(table_row, rows))
 
 
 def table_row(row: Setting) -> str:
-    """One key as docs/configuration.md shows it."""
     return f"| `{row.key}` | {row.kind.name} | `{json.dumps(row.default)}` | {row.meaning}. |\n"
 
 
 def with_tables(document: str) -> str:
-    """The document with every section's table put in, in the place of the old one."""
     made = {section: table(section) for section in SECTIONS}
     made |= {named_heading(kind): named_table(kind) for kind in TABLES}
     for heading, new in made.items():
@@ -94,12 +83,10 @@ def with_tables(document: str) -> str:
 
 
 def test_the_example_holds_every_key_with_its_default_and_one_comment() -> None:
-    """config.example.toml is exactly what the table of settings says."""
     assert EXAMPLE.read_text() == example()
 
 
 def test_the_example_parses_to_the_defaults() -> None:
-    """A copy of config.example.toml configures the same as an empty file, and leaves out no key."""
     text = EXAMPLE.read_text()
     file = Path("config.toml")
     assert parse(text, file) == parse("", file)
@@ -109,19 +96,16 @@ def test_the_example_parses_to_the_defaults() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_document_holds_every_key(section: str) -> None:
-    """docs/configuration.md has the name, type, default and meaning of each key, as the table of settings has them."""
     assert table(section) in DOCUMENT.read_text()
 
 
 @pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.key)
 def test_the_document_holds_every_kind_of_table(kind: NamedTables) -> None:
-    """docs/configuration.md has each kind of named tables with its keys, too."""
     assert named_table(kind) in DOCUMENT.read_text()
 
 
 @pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.key)
 def test_an_example_table_can_be_uncommented(kind: NamedTables) -> None:
-    """What stands as a comment in config.example.toml is TOML with every key of the table and its default."""
     lines = [line.removeprefix("# ") for line in example_table(kind).splitlines()[2:]]
     made = tomllib.loads("\n".join(lines))
     assert made == {
@@ -130,7 +114,6 @@ def test_an_example_table_can_be_uncommented(kind: NamedTables) -> None:
 
 
 def test_the_document_tells_the_lookup_order() -> None:
-    """docs/configuration.md names the places a file is looked for, in their order."""
     text = DOCUMENT.read_text()
     places = [text.index(place) for place in ("--config", f"${VARIABLE}", "./config.toml", str(SYSTEM_FILE))]
     assert places == sorted(places)
@@ -138,7 +121,6 @@ def test_the_document_tells_the_lookup_order() -> None:
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.key)
 def test_an_explanation_is_one_short_line(row: Setting) -> None:
-    """A meaning fits into one comment line and one table cell."""
     assert 10 <= len(row.meaning) <= 118
     assert not set(row.meaning) & set("\n|")
     assert not row.meaning.endswith(".")

@@ -13,7 +13,6 @@ TEXT = (DOCS / "dashboard.md").read_text()
 
 @pytest.mark.parametrize("section", DASHBOARD_SECTIONS, ids=lambda section: section.name)
 def test_every_page_is_told(section: Section) -> None:
-    """Each section of the rail has its row among the pages, and its key among the keys."""
     assert f"| {section.title} |" in TEXT
     keys = re.search(r"^\| `g` and then ([^|]*) \|", TEXT, re.MULTILINE)
     assert keys is not None
@@ -21,7 +20,6 @@ def test_every_page_is_told(section: Section) -> None:
 
 
 def test_pictures_are_there_and_small() -> None:
-    """Each picture that is shown exists and weighs little; none lies about unused."""
     shown = {name for page in DOCS.glob("*.md") for name in re.findall(r"\bimages/([\w-]+\.\w+)", page.read_text())}
     there = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
     assert shown == set(there)

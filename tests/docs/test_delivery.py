@@ -24,19 +24,16 @@ HEAD = "| pool | MX hosts ending in | sessions | messages per connection | per m
 
 
 def row(provider: Provider) -> str:
-    """One built-in pool."""
     limits, hosts = provider.limits, ", ".join(f"`{suffix}`" for suffix in provider.suffixes)
     rate = limits.per_minute or "-"
     return f"| `{provider.name}` | {hosts} | {limits.concurrency} | {limits.messages_per_connection} | {rate} |\n"
 
 
 def with_table(document: str) -> str:
-    """The document with the table of pools put in, in the place of the old one."""
     return re.sub(re.escape(HEAD) + r"(\|.*\n)*", HEAD + "".join(map(row, PROVIDERS)), document)
 
 
 def test_the_document_has_every_built_in_pool() -> None:
-    """The table of pools is that of the program, with the limits of all others below it."""
     text = DOCUMENT.read_text()
     assert with_table(text) == text
     others = PoolLimits()
@@ -46,7 +43,6 @@ def test_the_document_has_every_built_in_pool() -> None:
 
 
 def test_the_document_has_the_schedule() -> None:
-    """Each attempt with the wait before it, as in the default settings."""
     delays = parse("", Path("config.toml")).delivery.retry_delays
     waits = [span(round(delay) * SECOND).removesuffix(" 0 min") for delay in delays]
     lines = ["| 1 | none |", *(f"| {number} | {wait} |" for number, wait in enumerate(waits, 2))]
@@ -54,7 +50,6 @@ def test_the_document_has_the_schedule() -> None:
 
 
 def test_the_document_has_the_numbers_of_the_program() -> None:
-    """What it says of pauses, refusals and limits is so."""
     text = " ".join(DOCUMENT.read_text().split())
     assert f"for {FIRST_PAUSE // SECOND} seconds" in text
     assert f"up to {LONGEST_PAUSE // SECOND // 60} minutes" in text
@@ -67,15 +62,7 @@ def test_the_document_has_the_numbers_of_the_program() -> None:
     assert f"up to {FIRST_TRANSCRIPT_LINES + LAST_TRANSCRIPT_LINES} lines" in text
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    """What the documents about delivery point to is there."""
-    for name in ("delivery.md", "dns.md", "cli.md"):
-        for target in re.findall(r"\]\(([a-z-]+\.md)\)", (DOCS / name).read_text()):
-            assert (DOCS / target).exists(), f"{name} -> {target}"
-
-
 def test_the_document_has_the_numbers_of_a_warm_up() -> None:
-    """Days and recipients an hour are those of the settings' defaults, and so is all that the text says beside them."""
     text, settings = DOCUMENT.read_text(), WarmupSettings()
     days, hours = re.findall(r"^\| (?:day|recipients per hour) \|(.*)\|$", text, re.MULTILINE)
     told = {int(day): int(hour.replace(",", "")) for day, hour in zip(days.split("|"), hours.split("|"), strict=True)}

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.cli import leaves, main
 from appliance.config.load import parse
-from appliance.system import service_plan as plan
+from appliance.system import service as plan
 from tests.docs.documents import USER, installed
 from tests.docs.documents import blocks as shell_blocks
 
@@ -18,7 +18,6 @@ DOCUMENT = (ROOT / "docs" / "install.md").read_text()
 
 
 def blocks(language: str) -> str:
-    """Everything the document shows in one language."""
     return "\n".join(re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE))
 
 
@@ -32,23 +31,13 @@ def test_the_commands_are_there() -> None:
         assert (ROOT / script).is_file()
 
 
-def test_the_links_lead_somewhere() -> None:
-    """Documents that are pointed to exist, with the chapter that is named."""
-    for name, chapter in re.findall(r"\]\(([a-z-]+\.md)(?:#([a-z-]+))?\)", DOCUMENT):
-        text = (ROOT / "docs" / name).read_text()
-        headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-        assert not chapter or chapter in headings
-
-
 def test_the_settings_can_be_used() -> None:
-    """What is shown of the configuration file parses."""
     shown = blocks("toml")
     assert tomllib.loads(shown)
     assert parse(shown, plan.CONFIG_FILE).server.hostname == "mail.example.com"
 
 
 def test_the_places_are_those_of_the_program() -> None:
-    """Directories, and what the unit allows a stop, are as the document says."""
     for path in (plan.CONFIG_FILE, plan.DATA_DIR):
         assert f"`{path}`" in DOCUMENT
     assert "WatchdogSec=60s" in plan.file("appliance.service")
@@ -57,7 +46,6 @@ def test_the_places_are_those_of_the_program() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become the service's user")
 def test_the_commands_of_step_4_work_from_roots_home() -> None:
-    """A sender is created by the commands as they stand there, in a directory the service's user may not enter."""
     (step,) = [block for block in shell_blocks("install.md") if "account create" in block]
     create, add, records, _, key = step.splitlines()  # `verify` needs DNS records
     with installed() as service:

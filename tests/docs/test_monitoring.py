@@ -20,8 +20,6 @@ METRIC = re.compile(r"\b(?:appliance|process)_[a-z_]+\b")
 
 
 def rows(directory: Path) -> dict[str, str]:
-    """The row of each metric, as the document should have it."""
-
     async def readings() -> list[Reading]:
         async with open_store(directory, Environment(), inline=True) as store:
             return await Readings(directory, store).now()
@@ -35,12 +33,10 @@ def rows(directory: Path) -> dict[str, str]:
 
 
 def base(name: str) -> str:
-    """A metric without what a histogram puts behind its name."""
     return re.sub(r"_(bucket|sum|count)$", "", name)
 
 
 def test_the_document_has_every_metric_and_no_other(tmp_path: Path) -> None:
-    """Name, labels and meaning are those of the program."""
     wanted = rows(tmp_path)
     for row in wanted.values():
         assert row in DOCUMENT
@@ -48,7 +44,6 @@ def test_the_document_has_every_metric_and_no_other(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_shows_metrics_that_exist(tmp_path: Path) -> None:
-    """Every expression asks for what the program tells, and nearly all that it tells is shown."""
     board = json.loads(DASHBOARD.read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     used = {base(name) for expression in expressions for name in METRIC.findall(expression)}
@@ -60,7 +55,6 @@ def test_the_dashboard_shows_metrics_that_exist(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_can_be_imported_anywhere() -> None:
-    """Its panels have ids and places of their own, and name no data source but the one that is chosen."""
     board = json.loads(DASHBOARD.read_text())
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -76,7 +70,6 @@ def test_the_dashboard_can_be_imported_anywhere() -> None:
 
 @needs("promtool")
 def test_prometheus_takes_the_alert_rules(tmp_path: Path) -> None:
-    """The rules can be copied into a file as they stand, and promtool finds no fault with one of them."""
     (rules,) = re.findall(r"^```yaml\n(groups:.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
     file = tmp_path / "rules.yml"
     file.write_text(rules)

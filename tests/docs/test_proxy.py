@@ -16,7 +16,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import generate
 from tests.docs.documents import BLOCKS
 from tests.ports import free_port
 from tests.programs import require
@@ -43,7 +43,6 @@ Start = Callable[[Path, str, Ports], list[str]]  # writes the file of a proxy; t
 
 
 def replaced(text: str, *pairs: tuple[str, str]) -> str:
-    """A text with other words in it, each of which it has."""
     for old, new in pairs:
         assert old in text, old
         text = text.replace(old, new)
@@ -51,7 +50,6 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
 
 
 def nginx(directory: Path, text: str, ports: Ports) -> list[str]:
-    """The file is included by one for the whole of nginx, as Debian's is."""
     text = replaced(
         text,
         ("listen 80;", f"listen 127.0.0.1:{ports.http};"),
@@ -72,7 +70,6 @@ def nginx(directory: Path, text: str, ports: Ports) -> list[str]:
 
 
 def caddy(directory: Path, text: str, ports: Ports) -> list[str]:
-    """With a certificate that is there: no authority is asked."""
     certificate = directory / "certificate.pem"
     text = replaced(
         text,
@@ -86,7 +83,6 @@ def caddy(directory: Path, text: str, ports: Ports) -> list[str]:
 
 
 def haproxy(directory: Path, text: str, ports: Ports) -> list[str]:
-    """As it stands."""
     text = replaced(
         text,
         ("bind :80\n", f"bind 127.0.0.1:{ports.http}\n"),
@@ -103,19 +99,16 @@ PROXIES: dict[str, Start] = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy}
 
 
 def block(language: str, number: int = 0) -> str:
-    """A file of the document."""
     return "\n" + [each.text for each in BLOCKS if each.document == "proxy.md" and each.language == language][number]
 
 
 def listens(port: int) -> bool:
-    """Whether a server accepts connections there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
 def proxy(directory: Path, language: str, ports: Ports) -> Iterator[None]:
-    """The proxy of that name, once it listens."""
     directory.mkdir()
     generate(directory / "certificate.pem", directory / "certificate.pem", NAME)
     command = PROXIES[language](directory, block(language), ports)
@@ -137,8 +130,6 @@ def proxy(directory: Path, language: str, ports: Ports) -> Iterator[None]:
 
 @contextmanager
 def acme_answers() -> Iterator[int]:
-    """A server that stands in for the one of `acme.bind`; its port."""
-
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.path.encode()
@@ -161,7 +152,6 @@ def acme_answers() -> Iterator[int]:
 
 
 def client(directory: Path, port: int) -> httpx.Client:
-    """A client that connects from CLIENT."""
     trust = ssl.create_default_context(cafile=str(directory / "certificate.pem"))
     transport = httpx.HTTPTransport(verify=trust, local_address=CLIENT)
     return httpx.Client(transport=transport, base_url=f"https://127.0.0.1:{port}", headers={"Host": NAME}, timeout=60)
@@ -171,7 +161,6 @@ SNI = {"sni_hostname": NAME}
 
 
 def check_bodies(web: httpx.Client, running: Running) -> None:
-    """12 MB and the largest body pass; one byte more is refused by the appliance itself, and so is much more."""
     message = json.dumps(
         {"from": "shop@example.com", "to": ["ada@example.net"], "subject": "Hi", "text": "x" * 5_000_000}
     )
@@ -191,7 +180,6 @@ def check_bodies(web: httpx.Client, running: Running) -> None:
 
 
 def check_address(web: httpx.Client, running: Running) -> dict[str, str]:
-    """The client's own address is believed, whatever it claims; returns its Authorization header."""
     login = {"email": running.account.email, "password": PASSWORD}
     claim = {"X-Forwarded-For": "203.0.113.9"}
     answer = web.post("/v1/auth/login", json=login, headers=claim, extensions=SNI)
@@ -202,7 +190,6 @@ def check_address(web: httpx.Client, running: Running) -> dict[str, str]:
 
 
 def check_stream(web: httpx.Client, token: dict[str, str]) -> None:
-    """Lines come one by one while the answer stays open."""
     with web.stream("GET", "/dashboard/live", headers=token, extensions=SNI) as answer:
         assert answer.status_code == 200
         pieces = answer.iter_raw()
@@ -211,7 +198,6 @@ def check_stream(web: httpx.Client, token: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("language", PROXIES)
 def test_a_proxy_in_front(tmp_path: Path, language: str) -> None:
-    """Bodies, the client's address, the live stream, and the way of an ACME authority."""
     require(language)
     with acme_answers() as acme, appliance(tmp_path, http=HTTP) as running:
         ports = Ports(free_port(), free_port(), httpx.URL(running.url).port or 0, acme)
@@ -225,7 +211,6 @@ def test_a_proxy_in_front(tmp_path: Path, language: str) -> None:
 
 
 def test_haproxy_takes_the_backend_of_several_nodes(tmp_path: Path) -> None:
-    """In the place of the other one, HAProxy finds no fault."""
     whole, several = block("haproxy"), block("haproxy", 1)
     start, end = whole.index("\nbackend appliance\n"), whole.index("\nbackend acme\n")
     certificate = tmp_path / "certificate.pem"

@@ -39,14 +39,12 @@ SECTIONS = {
 
 @cache
 def tracked() -> frozenset[str]:
-    """Every file of the project."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return frozenset(listed.splitlines())
 
 
 @cache
 def routes() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """The methods and paths of the API; a parameter is any text without a slash."""
     described = document("https://mail.example.com")["paths"]
     return tuple(
         (method.upper(), re.compile(re.sub(r"\\\{\w+\\\}", r"[^/]+", re.escape(path))))
@@ -57,7 +55,6 @@ def routes() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @cache
 def prose(path: Path) -> str:
-    """The docstrings and comments of Python; the text of a document without its code blocks."""
     text = path.read_text()
     if path.suffix != ".py":
         return FENCE.sub("", text)
@@ -69,13 +66,11 @@ def prose(path: Path) -> str:
 
 
 def places(path: Path) -> Iterator[Path]:
-    """The directories that a name may be relative to: the file's own and those above it, and the main ones."""
     yield from (parent for parent in path.parents if parent.is_relative_to(ROOT))
     yield from (ROOT / name for name in ("", "appliance", "tests", "docs", "appliance/web", "appliance/store"))
 
 
 def missing_files(path: Path) -> list[str]:
-    """The files that a text names and that are not there."""
     names = [name for name in FILE.findall(prose(path)) if not ELSEWHERE.fullmatch(name)]
     known: set[Path] = set()
     absent = []
@@ -90,7 +85,6 @@ def missing_files(path: Path) -> list[str]:
 
 
 def missing_routes(path: Path) -> list[str]:
-    """The routes that a text names and that the API does not have."""
     absent = []
     for method, target in ROUTE.findall(prose(path)):
         plain = target.rstrip("/.:") or "/"
@@ -101,7 +95,6 @@ def missing_routes(path: Path) -> list[str]:
 
 
 def missing_settings(path: Path) -> list[str]:
-    """The settings that a text names and that do not exist; in Python, `section.key` is an attribute of the code."""
     absent = []
     for bracketed, key, section, name in KEY.findall(prose(path)):
         if bracketed in SECTIONS and key not in SECTIONS[bracketed]:
@@ -119,7 +112,6 @@ def test_names_in_prose_exist(path: Path) -> None:
 
 
 def test_a_stale_name_is_noticed(tmp_path: Path) -> None:
-    """The patterns match the forms that the documents use."""
     text = "see `proofs.py` and docs/api/emails.md; not https://example.com/x.py"
     assert FILE.findall(text) == ["proofs.py", "docs/api/emails.md"]
     assert ROUTE.findall("`GET /v1/emails/{id}/timeline`") == [("GET", "/v1/emails/{id}/timeline")]

@@ -53,7 +53,6 @@ class Script:
 
 
 def scripts() -> Iterator[Script]:
-    """Everything that is run: as root, and what reads or writes files as the service's user too."""
     for block in filter(is_shell, BLOCKS):
         parts = {block.name: block.text}
         if block.document == "cli.md" and block.heading.startswith("`appliance ") and block.language in ("", "sh"):
@@ -77,23 +76,19 @@ class Machine:
 
     @property
     def kept(self) -> Path:
-        """The data directory as it was made."""
         return self.service.directory / "kept"
 
     @property
     def backup(self) -> Path:
-        """The file that the documents call so."""
         return self.service.directory / "var-backups-appliance" / "2026-11-15.tar"
 
     def ask(self, command: str, stdin: str = PASSWORD_LINE) -> dict[str, str]:
-        """The JSON of a command that must succeed."""
         ran = self.service.shell(f"appliance {command} --json", stdin=stdin)
         assert ran.returncode == 0, (command, ran.stderr)
         answer: dict[str, str] = json.loads(ran.stdout)
         return answer
 
     def make(self) -> None:
-        """The account acme of the documents, with one of everything."""
         service = self.service
         for place in ("var-backups-appliance", "etc-bash_completion.d", "etc-appliance", "own"):
             (service.directory / place).mkdir()
@@ -122,7 +117,6 @@ class Machine:
         shutil.copytree(service.data_dir, self.kept)
 
     def put_back(self, script: Script) -> None:
-        """The data directory, and a backup of it, as a script wants them."""
         directory = self.service.data_dir
         shutil.rmtree(directory)
         if "account create acme" in script.text or "appliance restore" in script.text:
@@ -142,7 +136,6 @@ class Machine:
             self.ask(f"backup {self.backup} --config {kept}")
 
     async def _accept(self) -> None:
-        """Let ann have a password, and a second factor."""
         async with open_store(self.service.data_dir, Environment(), inline=True) as store:
             await store.people.use_link(self.invitation, "a hash")
             ann = await store.accounts.user_by_email("ann@acme.example")
@@ -151,7 +144,6 @@ class Machine:
             await store.second_factors.confirm(ann.id, b"sealed", 7, ["a", "b"])
 
     def text(self, text: str) -> str:
-        """Commands with what is on this machine in place of what the document shows."""
         directory = self.service.directory
         for shown, here in self.words.items():
             text = re.sub(shown, here, text)
@@ -164,7 +156,6 @@ class Machine:
 
 
 def write_files(directory: Path) -> None:
-    """What the documents' commands read."""
     template = directory / "templates" / "welcome"
     template.mkdir(parents=True)
     (template / "subject.txt").write_text("Welcome\n")
@@ -179,7 +170,6 @@ def write_files(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
-    """One for all."""
     zone = {"mail.example.com": {"A": ["192.0.2.1"]}, "hooks.acme.example": {"A": ["93.184.216.34"]}}
     dns = DnsServer(zone)
     with served(dns) as endpoint, installed(str(endpoint), SETTINGS) as service:
@@ -196,7 +186,6 @@ def machine() -> Iterator[Machine]:
 
 @pytest.mark.parametrize("script", list(scripts()), ids=lambda script: script.name)
 def test_the_commands_work(script: Script, machine: Machine) -> None:
-    """As they stand there, every command succeeds, unless the document says that it may not."""
     service = machine.service
     shell = script.block.language if script.block.language in ("bash", "zsh", "fish") else "sh"
     for program in {shell, *re.findall(r"\b(jq)\b", script.text)} - {"sh", "bash"}:

@@ -6,20 +6,18 @@ from pathlib import Path
 from appliance.errors import Code
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.submission import commands, connection, protocol, replies
-from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.certificate import CERTIFICATE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "smtp.md").read_text()
 
 
 def test_the_table_of_replies_is_that_of_the_program() -> None:
-    """Every error code is there with its reply."""
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| `(\d{3} \d\.\d\.\d)` \|$", DOCUMENT, re.MULTILINE)
     found = {code: reply for codes, reply in rows for code in re.findall(r"`(\w+)`", codes)}
     assert found == {code.value: code.smtp for code in Code}
 
 
 def test_every_kind_of_refusal_is_named() -> None:
-    """Each reply to a session that ends it, or to a message's envelope, is in the text."""
     for reply in (
         replies.LOGIN_NEEDED,
         replies.LOGIN_NEEDS_TLS,
@@ -34,7 +32,6 @@ def test_every_kind_of_refusal_is_named() -> None:
 
 
 def test_the_limits_are_those_of_the_program() -> None:
-    """The numbers in the table."""
     told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
     assert told["recipients per message"] == str(RECIPIENTS)
     assert told["message size"] == f"{MESSAGE_SIZE // 1024**2} MiB"

@@ -14,29 +14,24 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def chapter() -> str:
-    """The chapter, on whichever page it stands."""
     (page,) = [text for path in DOCS.glob("*.md") if HEADING in (text := path.read_text())]
     return page.partition(HEADING)[2].partition("\n## ")[0]
 
 
 def flowing(text: str) -> str:
-    """A text without its line breaks, wherever they happen to be."""
     return " ".join(text.split())
 
 
 def names(text: str) -> set[str]:
-    """The fields a text names, in lower case."""
     return {name.lower() for name in re.findall(r"`([A-Za-z-]+\*?)`", text)}
 
 
 def smtp_table() -> dict[str, OverSmtp]:
-    """What is done with each field, a prefix as `arc-*`."""
     prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_lines.RESERVED_HEADER_PREFIXES.items()}
     return {**{name.decode(): action for name, action in header_lines._EXACT.items()}, **prefixes}
 
 
 def test_the_fields_are_those_of_the_code() -> None:
-    """What is removed, what may stand once and what does not count at a retry are named, each where it belongs."""
     text = chapter()
     rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `")]
     removed = names("".join(fields for fields, done in rows if "emoved" in done.partition(".")[0]))
@@ -68,5 +63,4 @@ def test_the_fields_are_those_of_the_code() -> None:
     ],
 )
 def test_the_numbers_are_those_of_the_code(words: str) -> None:
-    """Every limit and reply the chapter names is the one that holds."""
     assert words in flowing(chapter())

@@ -40,13 +40,11 @@ CALLS = {
 
 
 def snippet(language: str) -> str:
-    """The code that the page shows for a language."""
     (found,) = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     return str(found)
 
 
 def verified(directory: Path, language: str, secret: str, header: str, body: bytes) -> bool:
-    """What the page's code says of a post."""
     program, name, call = CALLS[language]
     if language != "python":
         require(program[0])
@@ -62,7 +60,6 @@ def verified(directory: Path, language: str, secret: str, header: str, body: byt
 
 @pytest.mark.parametrize("language", CALLS)
 def test_the_snippet_accepts_what_we_sign(tmp_path: Path, language: str) -> None:
-    """A post of now, and one nearly 300 seconds away in either direction, is verified."""
     for away in (0, 20 - TOLERANCE, TOLERANCE - 20):
         seconds = round(time.time()) + away
         assert verified(tmp_path, language, SECRET, signature_header(SECRET.encode(), seconds, BODY), BODY)
@@ -70,7 +67,6 @@ def test_the_snippet_accepts_what_we_sign(tmp_path: Path, language: str) -> None
 
 @pytest.mark.parametrize("language", CALLS)
 def test_the_snippet_refuses_what_we_did_not_sign(tmp_path: Path, language: str) -> None:
-    """Another body, secret or time, one too old or too new, and a header that is none: all are refused."""
     now = round(time.time())
     good = signature_header(SECRET.encode(), now, BODY)
     refused = [
@@ -92,7 +88,6 @@ def test_the_snippet_refuses_what_we_did_not_sign(tmp_path: Path, language: str)
 
 @pytest.mark.parametrize("kind", [*(event.value for event in EventType), PING_TYPE])
 def test_every_event_has_its_row(kind: str) -> None:
-    """Each type stands in the table of events."""
     assert re.search(rf"^\| `{re.escape(kind)}` \|", TEXT, re.MULTILINE)
 
 
@@ -105,7 +100,6 @@ def test_every_field_has_its_row(field: str) -> None:
 
 
 def test_the_numbers_are_those_that_hold() -> None:
-    """Headers, limits and waits on the page are those of the code."""
     for name, value in (CONTENT_TYPE_HEADER, USER_AGENT_HEADER):
         assert f"{name}: {value}\n" in TEXT
     text = " ".join(TEXT.split())
@@ -121,7 +115,6 @@ def test_the_numbers_are_those_that_hold() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every link names a heading of this page, or of another that is there."""
     for target in re.findall(r"\]\(([^)]*)\)", TEXT):
         page, _, anchor = target.partition("#")
         text = (DOCS / page).read_text() if page else TEXT

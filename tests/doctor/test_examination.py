@@ -95,7 +95,7 @@ def test_a_relay_is_asked_as_delivery_does_it(world: World, tls: str) -> None:
 @pytest.mark.parametrize(
     ("password", "answers", "level", "words"),
     [
-        ("secret", {}, OK, "accepts our login, over TLSv1.3, verified by PKIX"),
+        ("secret", {}, OK, "accepts our login, over TLSv1.3, TLS_AES_256_GCM_SHA384, verified by PKIX"),
         ("a guess", {}, FAULT, "rejects our login: 535 5.7.8 no"),
         ("secret", {"AUTH": b"454 4.7.0 not now\r\n"}, WARNING, "login failed: 454 4.7.0 not now"),
         ("secret", {"STARTTLS": b"454 4.7.0 no\r\n"}, FAULT, "the server refused STARTTLS: 454 4.7.0 no"),

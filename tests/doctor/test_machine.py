@@ -1,17 +1,17 @@
 """The finding on the certificate that ACME renews, in each of its states."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 import trio
 from cryptography import x509
 
-from appliance.acme.crypto import new_key
-from appliance.acme.files import AcmeFiles, AcmeState
+from appliance.acme.messages import new_key
+from appliance.acme.records import STATE, AcmeState, state_content
 from appliance.doctor import Finding, FindingLevel
-from appliance.tls import self_signed
-from appliance.tls.self_signed import private_pem
+from appliance.tls.certificate import ACME_FILE, generate, private_pem
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World
 
@@ -20,20 +20,20 @@ FAILED = AcmeState(failures=3, error="port 80 of a is closed", advice="Open it."
 
 
 @pytest.fixture
-def files(world: World) -> AcmeFiles:
+def files(world: World) -> Path:
     """Where ACME keeps its things, on a machine whose listeners both show its certificate."""
     world.settings |= {"cert": "", "key": "", "acme": '[acme]\nenabled = true\nbind = ["127.0.0.1:0"]'}
-    made = AcmeFiles(world.data_dir / "acme")
-    made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = world.data_dir / "acme"
+    made.mkdir(mode=0o700, parents=True, exist_ok=True)
     return made
 
 
-def hold(files: AcmeFiles, begun: float, lasts: float, name: str = HOST) -> None:
+def hold(files: Path, begun: float, lasts: float, name: str = HOST) -> None:
     """A certificate that began so many days ago, and lasts so many in all."""
     key, begin = new_key(), datetime.now(UTC) - timedelta(days=begun)
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
     chain = issued(new_key(), key.public_key(), names, begin, begin + timedelta(days=lasts))
-    files.save_certificate(private_pem(key) + chain)
+    (files / ACME_FILE).write_bytes(private_pem(key) + chain)
 
 
 def examined(world: World) -> Finding:
@@ -42,7 +42,7 @@ def examined(world: World) -> Finding:
     return found
 
 
-def test_a_good_one(world: World, files: AcmeFiles) -> None:
+def test_a_good_one(world: World, files: Path) -> None:
     """One line, though two listeners show it, with the day until which it is good."""
     hold(files, 0, 90)
     found = examined(world)
@@ -50,26 +50,26 @@ def test_a_good_one(world: World, files: AcmeFiles) -> None:
     assert found.text == f"for {HOST} until {datetime.now(UTC) + timedelta(days=90):%Y-%m-%d}, renewed automatically"
 
 
-def test_a_short_lived_one_is_no_matter(world: World, files: AcmeFiles) -> None:
+def test_a_short_lived_one_is_no_matter(world: World, files: Path) -> None:
     hold(files, 3, 6)
     assert examined(world).level is OK
 
 
 @pytest.mark.parametrize("made_here", [True, False])
-def test_none_yet(world: World, files: AcmeFiles, made_here: bool) -> None:
+def test_none_yet(world: World, files: Path, made_here: bool) -> None:
     """One that was made here is none; without a try there is nothing to blame, after one its error is told."""
     if made_here:
-        self_signed.generate(files.certificate, files.certificate, HOST)
+        generate(files / ACME_FILE, files / ACME_FILE, HOST)
     found = examined(world)
     assert (found.level, found.text) == (WARNING, "none yet: it was not requested")
-    files.save_state(FAILED)
+    (files / STATE).write_bytes(state_content(FAILED))
     found = examined(world)
     assert (found.level, found.advice) == (FAULT, "Open it.")
     assert found.text == "none yet: port 80 of a is closed (failed 3 times, next attempt at 2026-11-14 23:46 UTC)"
 
 
-def test_a_renewal_that_fails(world: World, files: AcmeFiles) -> None:
-    files.save_state(FAILED)
+def test_a_renewal_that_fails(world: World, files: Path) -> None:
+    (files / STATE).write_bytes(state_content(FAILED))
     hold(files, 65, 90)
     found = examined(world)
     assert (found.level, found.advice) == (WARNING, "Open it.")
@@ -77,16 +77,16 @@ def test_a_renewal_that_fails(world: World, files: AcmeFiles) -> None:
     assert "port 80 of a is closed (failed 3 times" in found.text
     hold(files, 91, 90)
     assert examined(world).level is FAULT
-    files.save_state(AcmeState())
+    (files / STATE).write_bytes(state_content(AcmeState()))
     assert "expired on" in examined(world).text
 
 
-def test_the_authority_wants_to_be_left_alone(world: World, files: AcmeFiles) -> None:
-    files.save_state(msgspec.structs.replace(FAILED, not_before=1_794_800_000))
+def test_the_authority_wants_to_be_left_alone(world: World, files: Path) -> None:
+    (files / STATE).write_bytes(state_content(msgspec.structs.replace(FAILED, not_before=1_794_800_000)))
     assert "next attempt at 2026-11-16 03:33 UTC" in examined(world).text
 
 
-def test_a_renewal_that_is_not_tried(world: World, files: AcmeFiles) -> None:
+def test_a_renewal_that_is_not_tried(world: World, files: Path) -> None:
     """A server that has not run for a month, or whose clock stands, is told of."""
     hold(files, 80, 90)
     found = examined(world)
@@ -94,13 +94,13 @@ def test_a_renewal_that_is_not_tried(world: World, files: AcmeFiles) -> None:
     assert "should have been renewed" in found.text
 
 
-def test_one_for_other_names(world: World, files: AcmeFiles) -> None:
+def test_one_for_other_names(world: World, files: Path) -> None:
     hold(files, 1, 90, "other.example.com")
     found = examined(world)
     assert (found.level, found.text) == (WARNING, f"is not for {HOST} yet")
 
 
-def test_one_that_cannot_be_looked_at(world: World, files: AcmeFiles) -> None:
+def test_one_that_cannot_be_looked_at(world: World, files: Path) -> None:
     """Another user's files cannot be read, and nothing else is concluded from that."""
-    files.certificate.mkdir()
+    (files / ACME_FILE).mkdir()
     assert examined(world).level is FAULT

@@ -20,7 +20,7 @@ from appliance.environment import Environment
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.store import Store, open_store
-from appliance.system.instance_lock import only_server
+from appliance.system.data_directory import only_server
 from tests import stored_mail
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx

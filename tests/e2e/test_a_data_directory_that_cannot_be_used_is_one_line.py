@@ -15,7 +15,7 @@ import pytest
 from appliance.cli import leaves, main
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store import FILE_NAME as DATABASE
-from appliance.system.instance_lock import LOCK_FILE
+from appliance.system.data_directory import LOCK_FILE
 from tests import running_appliance
 from tests.running_appliance import add_account
 

@@ -22,7 +22,7 @@ import trio
 from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, fingerprint, load_or_create
 from appliance.store import open_store
-from appliance.system.instance_lock import LOCK_FILE
+from appliance.system.data_directory import LOCK_FILE
 from tests.pgbouncer import pgbouncer
 from tests.ports import free_port
 from tests.postgresql_server import USER, PostgresServer, postgresql

@@ -235,7 +235,7 @@ def announces(config, **urls):
     announce(config, **urls)
     is_ready.set()
 
-async def fails(store):
+async def fails(*_, **__):
     await is_ready.wait()
     raise RuntimeError("a bug")
 
@@ -243,7 +243,7 @@ async def hangs(store, shared):
     with trio.CancelScope(shield=True):
         await trio.sleep_forever()
 
-supervisor._announce, supervisor._index_mail, supervisor._share_failures = announces, fails, hangs
+supervisor._announce, supervisor._repeat, supervisor._share_failures = announces, fails, hangs
 main()
 """
 

@@ -14,7 +14,6 @@ SOURCES = ("appliance", "docs", "packaging")
 
 
 def newest_source() -> float:
-    """When the last change was made to what goes into a package."""
     files = [path for name in SOURCES for path in (ROOT / name).rglob("*") if path.is_file() and path.suffix != ".pyc"]
     return max(path.stat().st_mtime for path in files)
 
@@ -30,11 +29,9 @@ def made(path: Path, command: str) -> Path:
 
 
 def binary() -> Path:
-    """The single file."""
     return made(ROOT / "dist" / "appliance", "sh packaging/build-binary")
 
 
 def package() -> Path:
-    """The Debian package of this machine's architecture."""
     found = sorted((ROOT / "dist").glob("mail-appliance_*.deb"), key=lambda path: path.stat().st_mtime)
     return made(found[-1] if found else ROOT / "dist" / "mail-appliance.deb", "sh packaging/build-deb")

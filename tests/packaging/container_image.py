@@ -23,7 +23,6 @@ WITHOUT_SYSTEMD = () if Path("/run/systemd/private").exists() else ("--no-health
 
 
 def output(*command: str) -> str:
-    """What a command prints; it must not fail."""
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()

@@ -18,7 +18,6 @@ LOOK_EVERY = 0.1  # seconds
 
 
 async def main(directory: Path, dns_address: str, mx_address: str) -> None:
-    """Serve until the process is ended."""
     dns, mx = DnsServer({}, ttl=0, negative_ttl=0), FakeMx()
 
     async def follow_zone() -> None:

@@ -85,7 +85,6 @@ class OwnMachine:
     spaces: tuple[str, ...] = ALL_SPACES  # the namespaces that its commands run in
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        """A command of root, as typed into a shell in its home."""
         self.commands += 1
         return subprocess.Popen(
             self.inside("/bin/sh", "-c", f"cd /root && {command}"),
@@ -96,25 +95,21 @@ class OwnMachine:
         )
 
     def run(self, command: str) -> str:
-        """What a command prints, which must succeed."""
         process = self.start(command)
         output, _ = process.communicate(timeout=COMMAND_TIMEOUT)
         assert process.returncode == 0, f"{command}\n{output}"
         return output
 
     def look(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """A look that is no command of the person's."""
         ran = self.inside(*command)
         return subprocess.run(ran, capture_output=True, text=True, timeout=COMMAND_TIMEOUT, check=False)
 
     def inside(self, *command: str) -> list[str]:
-        """The words that run a command there."""
         entered = ["nsenter", "--target", str(self.first), *self.spaces, "--"]
         entered += ["env", "-i", f"PATH={PATH}", "HOME=/root"]
         return [*entered, "TERM=dumb", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", *command]
 
     def file(self, path: str) -> Path:
-        """A file of it, seen from here."""
         return Path(f"/proc/{self.first}/root{path}")
 
 
@@ -204,7 +199,6 @@ class OutsideWorld:
     zone: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def publish(self, *lines: str) -> None:
-        """Add records, each as a line of a zone file."""
         for name, kind, value in (line.split(" ", 2) for line in lines):
             at = self.zone.setdefault(name.rstrip("."), {})
             at[kind] = [*at.get(kind, []), value]
@@ -213,7 +207,6 @@ class OutsideWorld:
         unfinished.rename(self.directory / "zone.json")
 
     def messages(self) -> list[bytes]:
-        """What was accepted, once there is something."""
         deadline = time.monotonic() + 60
         while not (found := sorted(self.directory.glob("*.eml"))) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -226,7 +219,6 @@ class OutsideWorld:
 
 @contextmanager
 def outside_world(machine: OwnMachine) -> Iterator[OutsideWorld]:
-    """DNS and a mail server, in the machine's network."""
     directory = machine.directory / "world"
     directory.mkdir()
     world = OutsideWorld(directory)

@@ -13,7 +13,6 @@ START = Path(__file__).parents[2] / "packaging" / "binary" / "start.py"
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Its functions, with a bundle at the second of the places it knows, and no certificates where OpenSSL looks."""
     names = runpy.run_path(str(START))
     bundle = tmp_path / "bundle.pem"
     bundle.touch()
@@ -24,7 +23,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def paths(cafile: str | None, capath: str | None) -> ssl.DefaultVerifyPaths:
-    """What OpenSSL found."""
     found: tuple[Any, Any] = (cafile, capath)  # typeshed does not know that each may be None
     return ssl.DefaultVerifyPaths(*found, "SSL_CERT_FILE", "", "SSL_CERT_DIR", "")
 
@@ -32,7 +30,6 @@ def paths(cafile: str | None, capath: str | None) -> ssl.DefaultVerifyPaths:
 def test_another_systems_certificates_are_found(
     start: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where OpenSSL finds none, or an empty directory, the first bundle that is there is named to it."""
     for capath in (None, tmp_path / "empty"):
         if capath is not None:
             capath.mkdir()
@@ -44,7 +41,6 @@ def test_another_systems_certificates_are_found(
 def test_certificates_that_openssl_finds_stay(
     start: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The builder's places, or those the operator has named, are left alone."""
     for found in (paths("/etc/ssl/cert.pem", None), paths(None, str(tmp_path))):
         monkeypatch.setattr(ssl, "get_default_verify_paths", lambda found=found: found)
         start["trust_this_system"]()

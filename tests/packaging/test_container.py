@@ -23,19 +23,16 @@ SETTINGS = '[server]\nhostname = "mail.example.com"\n[delivery]\nmode = "sandbox
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Every instruction with its words; lines that go on are joined."""
     text = re.sub(r"^#.*\n", "", FILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     found = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     return [(name, rest) for name, rest in found]
 
 
 def given(name: str) -> list[str]:
-    """The words of all instructions of one kind."""
     return [rest for each, rest in instructions() if each == name]
 
 
 def test_it_is_made_of_known_instructions() -> None:
-    """Each is one that container engines know, in upper case; the base comes first."""
     known = {"ARG", "FROM", "RUN", "LABEL", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
     assert {name for name, _ in instructions()} <= known | {"ENTRYPOINT", "CMD"}
     assert [name for name, _ in instructions()][:4] == ["ARG", "FROM", "ARG", "RUN"]
@@ -47,7 +44,6 @@ def test_it_is_made_of_known_instructions() -> None:
     [("debian:bookworm-slim", False), ("debian", False), ("", False), (f"debian@sha256:{'0' * 64}", True)],
 )
 def test_the_base_is_named_by_its_digest(base: str, accepted: bool) -> None:
-    """No tag is the default, and the first command of the build refuses one; the image says what it was built from."""
     assert given("ARG") == ["BASE", "BASE"]
     check = given("RUN")[0]
     ran = subprocess.run(["sh", "-c", check], env={"BASE": base}, capture_output=True, text=True, check=False)
@@ -57,7 +53,6 @@ def test_the_base_is_named_by_its_digest(base: str, accepted: bool) -> None:
 
 
 def test_nothing_is_fetched_but_debian_packages() -> None:
-    """No address is in it, no file comes by ADD, and the lists of packages do not stay in a layer."""
     assert "://" not in FILE.read_text()
     assert given("ADD") == []
     for command in given("RUN"):
@@ -68,7 +63,6 @@ def test_nothing_is_fetched_but_debian_packages() -> None:
 
 
 def test_it_runs_without_rights() -> None:
-    """The user is a number that is not root's (an engine can check that), set before the program's own instructions."""
     (user,) = given("USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     names = [name for name, _ in instructions()]
@@ -78,7 +72,6 @@ def test_it_runs_without_rights() -> None:
 
 
 def test_it_keeps_all_state_in_one_volume() -> None:
-    """The data directory is the only one that is written to; the program is asked how it does, and told to stop."""
     assert given("VOLUME") == ["/var/lib/appliance"]
     assert given("STOPSIGNAL") == ["SIGTERM"]
     (check,) = given("HEALTHCHECK")
@@ -88,13 +81,11 @@ def test_it_keeps_all_state_in_one_volume() -> None:
 
 
 def test_what_is_copied_is_built() -> None:
-    """The context is dist/, and only what packaging/build-binary puts there is copied."""
     assert given("COPY") == ["appliance.d /usr/lib/mail-appliance"]
     assert "$root/dist/appliance.d" in (ROOT / "packaging/build-binary").read_text()
 
 
 def test_its_settings_are_the_packages_on_other_addresses() -> None:
-    """Each replacement that is made in the settings finds what it replaces; no advice is for systemd."""
     (command,) = [each for each in given("RUN") if "sed " in each]
     words = shlex.split(command)
     settings = Path(ROOT / "packaging/systemd/config.toml").read_text()
@@ -109,7 +100,6 @@ def test_its_settings_are_the_packages_on_other_addresses() -> None:
 
 
 def test_it_says_how_it_is_used() -> None:
-    """Its first comment has the commands of docs/install.md."""
     shown = re.findall(r"^#   (.+\n)", FILE.read_text(), flags=re.MULTILINE)
     (block,) = [each for each in BLOCKS if each.document == "install.md" and "podman run" in each.text]
     assert "".join(shown) == block.text
@@ -126,20 +116,17 @@ class Container:
     name: str
 
     def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        """A command inside."""
         command = [*self.engine, "exec", "-i", self.name, *words]
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
 def image() -> tuple[str, ...]:
-    """The engine, once it has built the image."""
     return built_image()
 
 
 @contextmanager
 def started(image: tuple[str, ...], volume: str) -> Iterator[Container]:
-    """The image, started with a read-only root, without capabilities and without a network; healthy."""
     limits = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none")
     options = ("--detach", *limits, *needed_here(image))
     name = output(*image, "run", *options, "--volume", f"{volume}:/var/lib/appliance", TAG)
@@ -155,7 +142,6 @@ def started(image: tuple[str, ...], volume: str) -> Iterator[Container]:
 
 @pytest.fixture
 def container(image: tuple[str, ...], tmp_path: Path) -> Iterator[Container]:
-    """One with settings of its own in the volume: no mail leaves it."""
     volume = tmp_path / "volume"
     volume.mkdir(mode=0o700)
     (volume / "config.toml").write_text(SETTINGS + '[smtp]\nbind = ["127.0.0.1:2587"]\nbind_tls = []\n')
@@ -166,7 +152,6 @@ def container(image: tuple[str, ...], tmp_path: Path) -> Iterator[Container]:
 
 
 def test_the_image_is_as_its_definition(image: tuple[str, ...]) -> None:
-    """User, volume, signal and health check are in the image, not only in the file."""
     (found,) = json.loads(output(*image, "image", "inspect", TAG))
     about = found["Config"]
     assert about["User"] == f"{OWNER}:{OWNER}"
@@ -177,7 +162,6 @@ def test_the_image_is_as_its_definition(image: tuple[str, ...]) -> None:
 
 
 def test_it_takes_mail_and_stops(container: Container) -> None:
-    """Healthy, as its own user, with nothing but the volume to write to, it sends a message and ends with 0."""
     assert container.run("id", "-u").stdout == f"{OWNER}\n"
     assert container.run("touch", "/usr/here").returncode != 0
     create = ("account", "create", "demo", "--email", "demo@example.org", "--password-stdin")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from appliance import __version__
-from appliance.system.service_plan import file
+from appliance.system.service import file
 from tests.e2e.submission.client import final_status, submit
 from tests.packaging.built_binary import ROOT, package
 from tests.programs import needs
@@ -23,13 +23,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can install
 
 
 def output(*command: str) -> str:
-    """What a command prints; it must not fail."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 @pytest.fixture(scope="module")
 def deb() -> Path:
-    """The package."""
     return package()
 
 
@@ -40,7 +38,6 @@ class Machine:
     root: Path
 
     def dpkg(self, *arguments: str) -> None:
-        """Run dpkg on it. Its dependencies are the real machine's, so they are not looked for here."""
         output(
             "dpkg",
             f"--root={self.root}",
@@ -52,7 +49,6 @@ class Machine:
         )
 
     def state(self) -> str:
-        """What dpkg says of the package."""
         asked = [
             "dpkg-query",
             f"--admindir={self.root}/var/lib/dpkg",
@@ -65,7 +61,6 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """One with nothing on it."""
     for name in ("info", "updates", "triggers"):
         (tmp_path / "var/lib/dpkg" / name).mkdir(parents=True)
     (tmp_path / "var/lib/dpkg/status").touch()
@@ -76,13 +71,11 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def contents(deb: Path) -> dict[str, str]:
-    """Every path in it, with mode and owner."""
     lines = [line.split(maxsplit=5) for line in output("dpkg-deb", "--contents", str(deb)).splitlines()]
     return {line[5].removeprefix("."): f"{line[0]} {line[1]}" for line in lines}
 
 
 def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
-    """All belongs to root, and no other user may write any of it."""
     held = contents(deb)
     for path in (
         "/usr/bin/appliance -> ../lib/mail-appliance/appliance",
@@ -112,7 +105,6 @@ def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
 
 
 def test_every_file_that_the_program_reads_is_in_it(deb: Path) -> None:
-    """Pages, scripts, migrations, units: all that is no Python, which is packed apart."""
     held, program = contents(deb), ROOT / "appliance"
     read = [path for path in program.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     assert len(read) > 20
@@ -123,7 +115,6 @@ def test_every_file_that_the_program_reads_is_in_it(deb: Path) -> None:
 
 
 def test_it_says_what_it_is(deb: Path) -> None:
-    """The version is the program's, the architecture is this machine's, and glibc is the newest one asked for."""
     fields = dict(re.findall(r"^ ?([A-Z][A-Za-z-]+): (.*)$", output("dpkg-deb", "--field", str(deb)), re.MULTILINE))
     assert fields["Version"] == __version__
     assert fields["Architecture"] == output("dpkg", "--print-architecture").strip()
@@ -135,7 +126,6 @@ def test_it_says_what_it_is(deb: Path) -> None:
 
 
 def test_the_same_program_makes_the_same_package(deb: Path) -> None:
-    """Packed again from the same binary, every byte is the same; all files have one time, that of the sources."""
     before, packed = (
         deb.read_bytes(),
         subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], capture_output=True, check=True),
@@ -149,7 +139,6 @@ def test_the_same_program_makes_the_same_package(deb: Path) -> None:
 
 
 def test_completion_completes(deb: Path, tmp_path: Path) -> None:
-    """The script that bash loads by itself completes the commands of the program beside it."""
     output("dpkg-deb", "--extract", str(deb), str(tmp_path))
     tab = "COMP_WORDS=(appliance suppr) COMP_CWORD=1 COMP_TYPE=9; _appliance_completion appliance"
     script = f'source {tmp_path}/usr/share/bash-completion/completions/appliance; {tab}; echo "${{COMPREPLY[@]}}"'
@@ -172,7 +161,6 @@ def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
 
 
 def test_the_program_in_it_takes_mail_by_smtp(deb: Path, tmp_path: Path) -> None:
-    """Unpacked and started with an empty environment, it accepts a message over STARTTLS and AUTH and delivers it."""
     output("dpkg-deb", "--extract", str(deb), str(tmp_path / "x"))
     with appliance(tmp_path, program=("/usr/bin/env", "-i", str(tmp_path / "x/usr/bin/appliance"))) as running:
         assert final_status(running, submit(running)) == "delivered"
@@ -184,7 +172,6 @@ def test_the_program_in_it_takes_mail_by_smtp(deb: Path, tmp_path: Path) -> None
 @needs("deb-systemd")
 @needs_root
 def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path: Path) -> None:
-    """Settings and mail live through an upgrade and a removal; a purge, and only a purge, deletes them."""
     root = machine.root
     machine.dpkg("--install", str(deb))
     assert machine.state() == f"install ok installed {__version__}"
@@ -225,7 +212,6 @@ def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path:
 @needs("deb-systemd")
 @needs_root
 def test_a_disabled_service_stays_disabled(deb: Path, machine: Machine, tmp_path: Path) -> None:
-    """An upgrade does not enable again what the operator has disabled."""
     machine.dpkg("--install", str(deb))
     enabled = machine.root / "etc/systemd/system/multi-user.target.wants/appliance.service"
     output("systemctl", f"--root={machine.root}", "disable", "appliance.service")
@@ -235,7 +221,6 @@ def test_a_disabled_service_stays_disabled(deb: Path, machine: Machine, tmp_path
 
 
 def newer(deb: Path, directory: Path) -> Path:
-    """The same package as a later version.."""
     tree = directory / "newer"
     output("dpkg-deb", "--raw-extract", str(deb), str(tree))
     control = tree / "DEBIAN/control"
@@ -248,7 +233,6 @@ def newer(deb: Path, directory: Path) -> Path:
 @pytest.mark.slow
 @needs("lintian")
 def test_lintian_finds_no_fault(deb: Path) -> None:
-    """Debian's own checker has no error and no warning, but for those that the package explains."""
     ran = subprocess.run(
         ["lintian", "--allow-root", "--fail-on", "error,warning", str(deb)],
         capture_output=True,

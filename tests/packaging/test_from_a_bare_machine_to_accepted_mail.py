@@ -41,7 +41,6 @@ SETUP = f"appliance setup --hostname {HOST} {SENDER}"
 
 @pytest.fixture(params=[True, False], ids=["systemd", "plain"])
 def machine(request: pytest.FixtureRequest) -> Iterator[OwnMachine]:
-    """One of each kind; what is not built skips a test sooner than a boot."""
     assert binary()
     assert package()
     with own_machine(systemd=request.param) as booted:
@@ -50,14 +49,12 @@ def machine(request: pytest.FixtureRequest) -> Iterator[OwnMachine]:
 
 @pytest.fixture
 def world(machine: OwnMachine) -> Iterator[OutsideWorld]:
-    """What is around the machine."""
     with mail_servers(machine) as made:
         yield made
 
 
 @contextmanager
 def mail_servers(machine: OwnMachine) -> Iterator[OutsideWorld]:
-    """A mail server for the recipient, and for the large providers that the check of port 25 asks."""
     with outside_world(machine) as made:
         domains = ("good.test", "gmail.com", "outlook.com", "yahoo.com")
         made.publish(*(f"{domain}. MX 10 mx.good.test." for domain in domains), f"mx.good.test. A {MX_ADDRESS}")
@@ -65,7 +62,6 @@ def mail_servers(machine: OwnMachine) -> Iterator[OutsideWorld]:
 
 
 def set_up(machine: OwnMachine, world: OutsideWorld, command: str, pause: Callable[[], None] = lambda: None) -> str:
-    """What `setup` prints until its end; what is to be published is, once all of that is there and after a pause."""
     shown: list[str] = []
     with machine.start(f"{command} --to {RECIPIENT} --wait --timeout 300") as process:
         assert process.stdout is not None
@@ -80,7 +76,6 @@ def set_up(machine: OwnMachine, world: OutsideWorld, command: str, pause: Callab
 
 
 def publish(shown: list[str], world: OutsideWorld) -> None:
-    """Paste the zone file, with the machine's address, and order the PTR."""
     begin = next(number for number, line in enumerate(shown) if line.startswith("To publish in DNS"))
     for line in map(str.strip, shown[begin + 1 :]):
         found = re.search(r"(?:^|machine: )(\S+\. (?:A|AAAA|PTR|TXT|MX|CNAME) .+)$", line)
@@ -89,7 +84,6 @@ def publish(shown: list[str], world: OutsideWorld) -> None:
 
 
 def check_arrived(machine: OwnMachine, world: OutsideWorld, shown: str) -> None:
-    """The message is at its server, which was greeted with the name, signed by the domain; and `setup` says so."""
     assert RECIPIENT in shown
     assert "delivered" in shown
     (message,) = world.messages()
@@ -100,7 +94,6 @@ def check_arrived(machine: OwnMachine, world: OutsideWorld, shown: str) -> None:
 
 
 def check_journal(machine: OwnMachine) -> None:
-    """Under systemd the service runs, and each of its lines in the journal is JSON with its priority."""
     assert machine.look("systemctl", "is-active", "appliance").stdout == "active\n"
     shown = machine.look("journalctl", "-u", "appliance", "-o", "json", "--no-pager").stdout
     entries = [json.loads(line) for line in shown.splitlines()]
@@ -146,7 +139,6 @@ def test_by_the_binary(machine: OwnMachine, world: OutsideWorld) -> None:
 
 
 def told(begin: str) -> list[str]:
-    """The words behind `begin` of a command of docs/install.md, with names of the test's own."""
     (block,) = [each for each in BLOCKS if each.document == "install.md" and begin in each.text]
     (line,) = [each for each in block.text.replace("\\\n", "").splitlines() if each.startswith(begin)]
     own = {"mail.example.com": HOST, "mail-appliance": container_image.TAG}
@@ -162,18 +154,15 @@ class ContainerHost:
     engine: tuple[str, ...]
 
     def run(self, *left_out: str) -> None:
-        """Start the container by the documents' command; its resolver is an option, as the files are not its own."""
         here = ("--dns", DNS_ADDRESS, *container_image.needed_here(self.engine))
         words = [word for word in told("podman run ") if word not in left_out]
         self.machine.run(shlex.join([*self.engine, "run", *here, *words]))
 
     def setup(self) -> str:
-        """The documents' command, without the terminal that is not here, and with what a person would answer there."""
         words = [word for word in told("podman exec ") if word != "-it"]
         return f"{shlex.join([*self.engine, 'exec', *words])} {SENDER}"
 
     def wait_until_healthy(self) -> None:
-        """What a person does not have to do, but does by being slower than the server."""
         deadline = time.monotonic() + START_TIMEOUT
         while self.machine.look(*self.engine, "exec", CONTAINER, "appliance", "health").returncode != 0:
             assert time.monotonic() < deadline
@@ -182,7 +171,6 @@ class ContainerHost:
 
 @pytest.fixture
 def container_host() -> Iterator[ContainerHost]:
-    """One whose network is a machine's of its own, where the engine puts its bridge; no container is left."""
     engine = container_image.built_image()
     with own_machine(systemd=False) as booted:
         machine = replace(booted, spaces=("--net",))

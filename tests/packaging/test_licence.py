@@ -26,12 +26,10 @@ GO_MODULE = "github.com/mail-appliance/mail-appliance-go"
 
 
 def library(name: str, file: str) -> str:
-    """The text of a client library's file."""
     return (ROOT / "clients" / name / file).read_text()
 
 
 def test_the_licence_is_mit() -> None:
-    """Its text, and who holds the copyright."""
     assert LICENCE.startswith(
         f"MIT License\n\nCopyright (c) 2026 {HOLDER}\n\nPermission is hereby granted, free of charge"
     )
@@ -40,7 +38,6 @@ def test_the_licence_is_mit() -> None:
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_each_library_has_the_licence_and_a_changelog(name: str) -> None:
-    """A library is published from its own folder. Its changelog begins with the version of all libraries."""
     assert library(name, "LICENSE") == LICENCE
     version = (ROOT / "clients" / "VERSION").read_text().strip()
     first = re.search(r"^## (\S+)", library(name, "CHANGELOG.md"), re.MULTILINE)
@@ -50,7 +47,6 @@ def test_each_library_has_the_licence_and_a_changelog(name: str) -> None:
 
 @pytest.mark.parametrize("path", ["pyproject.toml", "clients/python/pyproject.toml"])
 def test_python_manifests(path: str) -> None:
-    """The fields that PyPI shows."""
     project = tomllib.loads((ROOT / path).read_text())["project"]
     assert (project["license"], project["license-files"], project["authors"]) == (
         "MIT",
@@ -61,7 +57,6 @@ def test_python_manifests(path: str) -> None:
 
 
 def test_the_manifests_of_other_languages() -> None:
-    """npm's, Composer's and RubyGems'. Go has the file alone; Composer takes the version from the tag."""
     npm, composer = json.loads(library("node", "package.json")), json.loads(library("php", "composer.json"))
     assert (npm["license"], npm["author"]) == ("MIT", HOLDER)
     assert {"homepage", "repository", "bugs"} <= set(npm)
@@ -74,7 +69,6 @@ def test_the_manifests_of_other_languages() -> None:
 
 
 def test_other_descriptions() -> None:
-    """The Debian package's file has the whole licence; the image has a label, and the API's description a field."""
     debian = (ROOT / "packaging" / "debian" / "copyright").read_text()
     assert f"\nFiles: *\nCopyright: 2026 {HOLDER}\nLicense: MIT\n" in debian
     text = debian.rpartition("License: MIT\n")[2].replace("\n .\n", "\n\n")
@@ -85,7 +79,6 @@ def test_other_descriptions() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive of the program."""
     target = tmp_path_factory.mktemp("built")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
@@ -100,7 +93,6 @@ def check_metadata(text: str) -> None:
 
 
 def test_the_wheel(built: Path) -> None:
-    """The licence is where installers look for it."""
     (path,) = built.glob("*.whl")
     with zipfile.ZipFile(path) as wheel:
         about = f"mail_appliance-{__version__}.dist-info"
@@ -109,7 +101,6 @@ def test_the_wheel(built: Path) -> None:
 
 
 def test_the_source_archive(built: Path) -> None:
-    """It has the licences of the program and of the libraries, and the way to report a vulnerability."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -123,7 +114,6 @@ def test_the_source_archive(built: Path) -> None:
 
 
 def tracked() -> Iterator[tuple[str, str]]:
-    """The text files of the project but for this one, by name."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.splitlines():
         if (path := ROOT / name).is_file() and path != Path(__file__) and path.suffix not in (".png", ".gz", ".db"):
@@ -132,7 +122,6 @@ def tracked() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_no_address_of_the_project_is_invented() -> None:
-    """Its website and repository are a placeholder that never resolves; the Go module has the one path to claim."""
     places: dict[str, set[str]] = {}
     for name, text in tracked():
         for address in re.findall(
@@ -146,7 +135,6 @@ def test_no_address_of_the_project_is_invented() -> None:
 
 
 def test_manifests_have_the_placeholders_of_the_document() -> None:
-    """Each one is in the table of docs/publication.md, so that none is forgotten at publication."""
     named = (ROOT / "docs" / "publication.md").read_text()
     python = [
         *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"].values(),
@@ -161,7 +149,6 @@ def test_manifests_have_the_placeholders_of_the_document() -> None:
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_install_lines_name_no_registry(name: str) -> None:
-    """What is not published cannot be installed by its name: every line names a path or git."""
     lines = re.findall(r"(?:pip|npm|gem) install\b.*|composer require.*|go get .*", library(name, "README.md"))
     for line in lines:
         assert re.search(r"(?:install|require) (?:&&|\.{1,2}/|\"git\+|mail-appliance/mail-appliance:@dev)", line), line
@@ -180,7 +167,6 @@ def test_gos_module_path() -> None:
 
 
 def test_the_readme_and_the_security_policy_name_this_version() -> None:
-    """Status, licence, supported versions and where to report."""
     readme, security = (ROOT / "README.md").read_text(), (ROOT / "SECURITY.md").read_text()
     minor = ".".join(__version__.split(".")[:2])
     section = readme.partition("## Status, licence and supported versions\n")[2].partition("\n## ")[0]
@@ -196,13 +182,11 @@ def test_the_readme_and_the_security_policy_name_this_version() -> None:
 
 
 def test_nothing_is_deprecated_as_the_policy_says() -> None:
-    """The day that an operation or a field is, the policy has to say so."""
     assert "Nothing in the API is deprecated today" in (ROOT / "docs" / "api-versions.md").read_text()
     assert list(deprecated(document("http://127.0.0.1"))) == []
 
 
 def deprecated(value: Any, path: str = "") -> Iterator[str]:
-    """The paths of all parts of the API's description that are marked."""
     if isinstance(value, dict):
         if value.get("deprecated") is True:
             yield path

@@ -18,21 +18,18 @@ PAGES = ("appliance.1", "appliance-config.5")
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both, as a build makes them."""
     directory = tmp_path_factory.mktemp("man")
     make(directory)
     return directory
 
 
 def make(directory: Path) -> None:
-    """Write the pages of a build at a fixed time."""
     command = [sys.executable, str(ROOT / "packaging/man_pages.py"), str(directory)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SOURCE_DATE_EPOCH": "1767225600"}
     subprocess.run(command, env=environment, check=True, timeout=120)
 
 
 def shown(page: Path) -> str:
-    """What a reader sees, in one line."""
     command = ["man", "--local-file", "--encoding=UTF-8", "--warnings", str(page)]
     environment = {**os.environ, "MANWIDTH": "10000", "LC_ALL": "C.UTF-8", "MAN_KEEP_FORMATTING": ""}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
@@ -42,7 +39,6 @@ def shown(page: Path) -> str:
 
 @needs("man")
 def test_every_command_is_told_with_its_options(pages: Path) -> None:
-    """Each command has its usage, the first words of its help and every option; groff has no complaint."""
     text = shown(pages / PAGES[0])
     for name, command in leaves(main):
         assert f"appliance {name} [OPTIONS]" in text
@@ -56,7 +52,6 @@ def test_every_command_is_told_with_its_options(pages: Path) -> None:
 
 @needs("man")
 def test_every_setting_is_told_with_its_default(pages: Path) -> None:
-    """Sections, keys and meanings are those of the program."""
     text = shown(pages / PAGES[1])
     for key in known_keys():
         assert f" {key.rpartition('.')[2]} = " in text
@@ -66,7 +61,6 @@ def test_every_setting_is_told_with_its_default(pages: Path) -> None:
 
 
 def test_the_same_sources_make_the_same_pages(pages: Path, tmp_path: Path) -> None:
-    """The date is that of the sources, not of the day."""
     make(tmp_path)
     for name in PAGES:
         assert (tmp_path / name).read_bytes() == (pages / name).read_bytes()

@@ -11,26 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import PROGRAMS
-
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
-SCRIPTS = [
-    "packaging/run",
-    "packaging/test",
-    "packaging/test-clients",
-    "packaging/test-newest-python",
-    "packaging/lock",
-    "packaging/build-binary",
-    "packaging/build-deb",
-    "packaging/build-all",
-    "packaging/build-twice",
-    "packaging/install-test-programs",
-    "packaging/debian/postinst",
-    "packaging/debian/prerm",
-    "packaging/debian/postrm",
-    ".ci/run",
-]
+SHELL_FILES = [path for path in PACKAGING.rglob("*") if path.is_file() and path.read_bytes().startswith(b"#!/bin/sh")]
+SCRIPTS = [".ci/run", *sorted(str(path.relative_to(ROOT)) for path in SHELL_FILES)]
 REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-binary.txt", "requirements-test.txt"]
 
 # Stands in for Python: knows what setup.sh asks of one, and writes down every installation.
@@ -77,7 +61,6 @@ class Tree:
     log: Path
 
     def sh(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run one of the scripts as a user does, from some other directory."""
         settings = {
             "PATH": str(self.tools),
             "FAKE_LOG": str(self.log),
@@ -95,14 +78,12 @@ class Tree:
         )
 
     def installed(self) -> list[str]:
-        """What was installed and run since the last time this was asked."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return lines
 
 
 def shell() -> str:
-    """The machine's own sh: dash on Debian, and the scripts must not need more."""
     found = shutil.which("sh")
     assert found
     return found
@@ -110,7 +91,6 @@ def shell() -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """The scripts and what they read, with a PATH of the few commands they may use."""
     made = Tree(tmp_path / "a project", tmp_path / "tools", tmp_path / "log")
     shutil.copytree(PACKAGING, made.root / "packaging")
     shutil.copy(ROOT / "pyproject.toml", made.root)
@@ -134,14 +114,12 @@ RUN_INSTALLS = ["pip requirements.txt", "pip requirements-build.txt", "pip a pro
 
 @pytest.mark.parametrize("script", ["packaging/run", "packaging/test"])
 def test_without_python_one_line_says_what_to_install(script: str, tree: Tree) -> None:
-    """On a bare machine, with nothing at all in PATH, there is one line of advice and exit code 1."""
     ran = tree.sh(script, PATH="/nonexistent")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == "Python 3.11 or newer is needed; on Debian: apt-get install python3 python3-venv\n"
 
 
 def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
-    """Debian's Python without python3-venv is told from no Python at all."""
     ran = tree.sh("packaging/run", FAKE_WITHOUT_VENV="yes")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == "Python 3.11.2 is here without its venv module; on Debian: apt-get install python3-venv\n"
@@ -149,7 +127,6 @@ def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
 
 
 def test_a_python_that_does_not_run_is_passed_over(tree: Tree) -> None:
-    """A pyenv shim that only complains does not hide the next Python, and its complaint is not shown."""
     for name in ("python3.15", "python3.12"):
         shim = tree.tools / name
         shim.write_text(f"#!{shell()}\necho 'pyenv: command not found' >&2\nexit 127\n")
@@ -161,7 +138,6 @@ def test_a_python_that_does_not_run_is_passed_over(tree: Tree) -> None:
 
 @pytest.mark.parametrize("version", ["3.14.0", "3.16.1"])
 def test_a_newer_python_is_taken(tree: Tree, version: str) -> None:
-    """Neither a supported version nor one that came after this release is refused."""
     assert f"with Python {version} ..." in tree.sh("packaging/run", FAKE_VERSION=version).stderr
 
 
@@ -173,42 +149,6 @@ def test_python_can_be_chosen(tree: Tree) -> None:
     shutil.copy(chosen, tree.tools / "python3")
     ran = tree.sh("packaging/run", PYTHON="gone")
     assert (ran.returncode, ran.stderr) == (1, "PYTHON=gone is not a Python 3.11 or newer that runs\n")
-
-
-# The newest Python, in Debian testing
-
-
-@pytest.mark.parametrize(
-    ("programs", "reason"),
-    [
-        ({"id": "echo 1000"}, "installing Debian testing needs root"),
-        ({"id": "echo 0"}, "this machine has no apt, whose mirror would be used"),
-        (
-            {"id": "echo 0", "apt-get": ":"},
-            "debootstrap is missing; on Debian: apt-get install debootstrap",
-        ),
-        (
-            {"id": "echo 0", "apt-get": ":", "debootstrap": ":", "unshare": "exit 1"},
-            "this process may not mount /proc, which the tests read",
-        ),
-        (
-            {"id": "echo 0", "apt-get": ":", "debootstrap": ":", "sort": "cat"},
-            "no mirror of apt's configuration has Debian testing (apt-get update first?)",
-        ),
-    ],
-    ids=["not root", "not Debian", "no debootstrap", "no mounts", "no mirror"],
-)
-def test_without_debian_testing_one_line_says_why(tree: Tree, programs: dict[str, str], reason: str) -> None:
-    """Where the newest Python cannot be had, its tests are skipped with the reason, and nothing is left behind."""
-    for name, command in programs.items():
-        program = tree.tools / name
-        program.write_text(f"#!{shell()}\n{command}\n")
-        program.chmod(0o755)
-    own_mounts = "" if "unshare" in programs else "yes"  # as after `unshare`
-    ran = tree.sh("packaging/test-newest-python", "tests/message", APPLIANCE_OWN_MOUNTS=own_mounts)
-    assert (ran.returncode, ran.stdout) == (0, "")
-    assert ran.stderr == f"skipped the newest Python: {reason}\n"
-    assert not list(tree.root.glob("build/*"))
 
 
 # Installing once
@@ -226,7 +166,6 @@ def test_run_sets_up_and_starts(tree: Tree) -> None:
 
 
 def test_a_second_start_installs_nothing(tree: Tree) -> None:
-    """With everything in place a start is silent and needs no network, nor a Python besides that in .venv."""
     tree.sh("packaging/run")
     tree.installed()
     (tree.tools / "python3").unlink()
@@ -237,7 +176,6 @@ def test_a_second_start_installs_nothing(tree: Tree) -> None:
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "packaging/requirements.txt", "packaging/requirements-build.txt"])
 def test_changed_requirements_are_installed(file: str, tree: Tree) -> None:
-    """After an update the next start installs again, into the same environment, once."""
     tree.sh("packaging/run")
     tree.installed()
     with (tree.root / file).open("a") as changed:
@@ -250,7 +188,6 @@ def test_changed_requirements_are_installed(file: str, tree: Tree) -> None:
 
 @pytest.mark.parametrize("failing", ["requirements.txt", "requirements-build.txt", "a project"])
 def test_an_interrupted_installation_is_done_again(failing: str, tree: Tree) -> None:
-    """Whichever step failed, the next start begins anew and never takes the half for the whole."""
     ran = tree.sh("packaging/run", FAKE_FAILING=failing)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.endswith("the installation failed (see above); the next start tries it again\n")
@@ -260,7 +197,6 @@ def test_an_interrupted_installation_is_done_again(failing: str, tree: Tree) -> 
 
 
 def test_a_moved_project_is_installed_again(tree: Tree) -> None:
-    """The environment points to the project, so a copy of both must not run the original's code."""
     tree.sh("packaging/run")
     tree.installed()
     moved = Tree(tree.root.with_name("moved"), tree.tools, tree.log)
@@ -270,7 +206,6 @@ def test_a_moved_project_is_installed_again(tree: Tree) -> None:
 
 
 def test_a_broken_environment_is_made_anew(tree: Tree) -> None:
-    """An environment whose Python is gone or too old, or that has no pip, is replaced."""
     tree.sh("packaging/run")
     (tree.root / ".venv" / "bin" / "python").unlink()
     tree.installed()
@@ -305,7 +240,6 @@ REST = "-m pytest --level rest -n 4 --dist loadfile --no-loadscope-reorder"
 
 
 def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) -> None:
-    """packaging/test shares .venv with packaging/run, adds the test packages once, and runs every check."""
     tree.sh("packaging/run")
     tree.installed()
     ran = tree.sh("packaging/test")
@@ -336,7 +270,6 @@ def test_test_has_modes(tree: Tree, mode: str, checks: list[str]) -> None:
 
 
 def test_test_hands_arguments_to_pytest(tree: Tree) -> None:
-    """With arguments only pytest runs, and gets them as they were given."""
     tree.sh("packaging/test")
     tree.installed()
     assert tree.sh("packaging/test", "-k", "one and two").returncode == 0
@@ -345,7 +278,6 @@ def test_test_hands_arguments_to_pytest(tree: Tree) -> None:
 
 @pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
 def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
-    """One failing check fails the whole, after all of them have run; failing tests have run by themselves, too."""
     ran = tree.sh("packaging/test", FAKE_FAILING=failing)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith(f"failed: {failing}")
@@ -354,7 +286,6 @@ def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
 
 
 def test_test_ends_with_what_was_skipped(tree: Tree) -> None:
-    """The last line names the missing programs, of a run that failed too, and that of an earlier run is forgotten."""
     ran = tree.sh("packaging/test", FAKE_ADVICE="2 tests skipped")
     assert ran.returncode == 0
     assert ran.stderr.splitlines()[-2:] == ["all passed", "2 tests skipped"]
@@ -364,73 +295,11 @@ def test_test_ends_with_what_was_skipped(tree: Tree) -> None:
     assert tree.sh("packaging/test").stderr.splitlines()[-1] == "all passed"
 
 
-def test_another_environment_leaves_the_usual_one_alone(tree: Tree) -> None:
-    """$APPLIANCE_VENV is where the environment of another Python goes."""
-    tree.sh("packaging/test")
-    before = sorted(tree.installed())
-    tree.sh("packaging/test", APPLIANCE_VENV=str(tree.root / "other"), FAKE_VERSION="3.13.0")
-    assert sorted(tree.installed()) == before
-    tree.sh("packaging/test")
-    assert sorted(tree.installed()) == sorted(ALL_CHECKS)
-
-
-FAKE_APT = """\
-echo "apt-get $*" >>"$FAKE_LOG"
-[ "$1" != install ] || "$POLICY_RC_D" || echo "services: $?" >>"$FAKE_LOG"
-[ "$1" != download ] || : >package.deb
-"""
-FAKE_DPKG = """\
-mkdir -p "$3/usr/sbin"
-: >"$3/usr/sbin/exim4"
-"""
-FAKE_DPKG_DEB = "echo 'cron | anacron, libc6 (>= 2.34)'\n"
-FAKE_DPKG_QUERY = """\
-for last; do :; done
-[ "$last" = "$FAKE_MISSING" ] || printf installed
-"""
-
-
-OF_NPM = [each for each in PROGRAMS.values() if each.package.startswith("npm:")]
-FROM_NPM = " ".join(sorted(each.package.removeprefix("npm:") for each in OF_NPM))
-FAKE_NPM = f"""\
-echo "npm $*" >>"$FAKE_LOG"
-for each in {" ".join(each.found_by[0] for each in OF_NPM)}; do
-    : >"${{0%/*}}/$each"
-    chmod 755 "${{0%/*}}/$each"
-done
-"""
-
-
-def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) -> None:
-    """Only what is missing is asked for; meanwhile Debian may start no service, and afterwards it may again."""
-    fakes = {"apt-get": FAKE_APT, "dpkg": FAKE_DPKG, "dpkg-deb": FAKE_DPKG_DEB, "dpkg-query": FAKE_DPKG_QUERY}
-    for name, text in {**fakes, "npm": FAKE_NPM}.items():
-        (tree.tools / name).write_text(f"#!{shell()}\n{text}")
-        (tree.tools / name).chmod(0o755)
-    for name in ("find", "mktemp", "sed", "sort", "tr"):
-        (tree.tools / name).symlink_to(shutil.which(name) or "")
-    policy, unpacked = tree.root / "policy-rc.d", tree.tools.parent / "unpacked"
-    table = tree.root / "packaging" / "test-programs.txt"
-    table.write_text(table.read_text().replace("/usr/local/lib/test-programs", str(unpacked)))
-    machine = {"POLICY_RC_D": str(policy), "UNPACKED_PROGRAMS": str(unpacked), "TMPDIR": str(tree.tools.parent)}
-    ran = tree.sh("packaging/install-test-programs", FAKE_MISSING="strace", **machine)
-    said = f"installing strace ...\nunpacking exim4-daemon-light ...\ninstalling {FROM_NPM} ...\n"
-    assert (ran.returncode, ran.stderr) == (0, said)
-    update, install = "apt-get update -qq", "apt-get install -y -qq --no-install-recommends"
-    unpacking = [update, "apt-get download -qq exim4-daemon-light", f"{install} libc6", "services: 101"]
-    npm = f"npm install --global --silent {FROM_NPM}"
-    assert tree.installed() == [update, f"{install} strace", "services: 101", *unpacking, npm]
-    assert not policy.exists()
-    assert tree.sh("packaging/install-test-programs", **machine).returncode == 0
-    assert tree.installed() == []
-
-
 # Building the single binary
 
 
 @pytest.fixture
 def workshop(tree: Tree) -> Tree:
-    """The project's tree with a program to pack, on a machine with the tools for that."""
     for name in ("appliance", "docs"):
         (tree.root / name).mkdir()
     (tree.root / "appliance" / "cli.py").write_text("one\n")
@@ -440,7 +309,6 @@ def workshop(tree: Tree) -> Tree:
 
 
 def test_the_binary_is_built_once(workshop: Tree) -> None:
-    """In an environment of its own, and again only when something that goes into it has changed."""
     ran = workshop.sh("packaging/build-binary")
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.splitlines()[-1] == "built dist/appliance (7 bytes)"
@@ -455,7 +323,6 @@ def test_the_binary_is_built_once(workshop: Tree) -> None:
 
 
 def test_a_build_that_failed_is_done_again(workshop: Tree) -> None:
-    """It ends with one line, and what was there before is not taken for the result."""
     ran = workshop.sh("packaging/build-binary", FAKE_FAILING="PyInstaller")
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "the build failed (see above)")
     workshop.installed()
@@ -464,7 +331,6 @@ def test_a_build_that_failed_is_done_again(workshop: Tree) -> None:
 
 
 def test_what_a_build_lacks_is_said_in_one_line(workshop: Tree) -> None:
-    """A Python without its shared library, and a machine without objdump, are each told with what to install."""
     ran = workshop.sh("packaging/build-binary", FAKE_STATIC="yes")
     assert ran.returncode == 1
     assert ran.stderr.endswith("Python 3.11.2 has no shared library; on Debian: apt-get install libpython3.11\n")
@@ -479,7 +345,6 @@ def test_what_a_build_lacks_is_said_in_one_line(workshop: Tree) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_can_be_run(script: str) -> None:
-    """Every script is executable and parses."""
     file = ROOT / script
     assert file.stat().st_mode & stat.S_IXUSR
     subprocess.run([shell(), "-n", str(file)], check=True, timeout=60)
@@ -487,7 +352,6 @@ def test_scripts_can_be_run(script: str) -> None:
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
 def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
-    """A requirement is one version with its hashes; no option and no address of a package index is in the file."""
     text = (PACKAGING / name).read_text()
     assert "://" not in text
     statements = [line for line in text.replace("\\\n", "").splitlines() if not line.startswith("#")]
@@ -497,7 +361,6 @@ def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
 
 
 def test_the_requirements_are_those_of_the_project() -> None:
-    """A dependency added to pyproject.toml needs a run of packaging/lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     needed = project["project"]["dependencies"] + extras["postgresql"]
@@ -507,28 +370,23 @@ def test_the_requirements_are_those_of_the_project() -> None:
 
 
 def test_run_needs_no_test_packages() -> None:
-    """What only the tests use is not installed to run the program."""
     assert not pins("requirements.txt") & {"pytest", "mypy", "ruff", "hypothesis"}
 
 
 def test_the_test_pins_are_those_that_run() -> None:
-    """The tests see the same versions as the program; a condition on the Python may be wider for them."""
     versions = {name: re.findall(r"^\S+==\S+", (PACKAGING / name).read_text(), re.M) for name in REQUIREMENTS}
     assert set(versions["requirements.txt"]) <= set(versions["requirements-test.txt"])
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The packages that a list in pyproject.toml names, in the spelling of the requirement files."""
     return {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower().replace("_", "-") for line in requirements}
 
 
 def pins(name: str) -> set[str]:
-    """The packages that a requirement file pins."""
     return set(re.findall(r"^([a-z0-9.-]+)==", (PACKAGING / name).read_text(), re.MULTILINE))
 
 
 def test_no_script_depends_on_where_it_was_written() -> None:
-    """Nothing here names a home directory or a package index."""
     for script in [*SCRIPTS, "packaging/setup.sh"]:
         text = (ROOT / script).read_text()
         assert os.path.expanduser("~") + "/" not in text

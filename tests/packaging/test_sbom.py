@@ -20,7 +20,6 @@ LIBRARIES = {"trio", "h11", "click", "cryptography", "psycopg", "apsw"}
 
 
 def bill(directory: Path) -> dict[str, Any]:
-    """The bill of a program of four files."""
     packed = directory / "packed"
     packed.mkdir(exist_ok=True)
     (packed / "apsw.so").write_bytes(b"stripped")
@@ -42,14 +41,12 @@ def bill(directory: Path) -> dict[str, Any]:
 
 
 def check_valid(text: str) -> None:
-    """Hold it to the published schema."""
     schema = pytest.importorskip("cyclonedx.schema").SchemaVersion.V1_5  # of requirements-test.txt
     fault = pytest.importorskip("cyclonedx.validation.json").JsonStrictValidator(schema).validate_str(text)
     assert fault is None, str(fault)
 
 
 def test_it_lists_what_was_packed(tmp_path: Path) -> None:
-    """Packages with version, licence and hash, Python, the files of extension modules; nothing that was not packed."""
     found = bill(tmp_path)
     check_valid((tmp_path / "bill.json").read_text())
     parts = {each["name"]: each for each in found["components"]}
@@ -70,20 +67,17 @@ def test_it_lists_what_was_packed(tmp_path: Path) -> None:
 
 
 def test_the_same_program_has_the_same_bill(tmp_path: Path) -> None:
-    """Serial number and time are derived, so that a second build differs in nothing."""
     first = bill(tmp_path)
     assert bill(tmp_path) == first
     assert first["metadata"]["timestamp"] == "2026-01-01T00:00:00Z"
 
 
 def test_the_schema_is_asked() -> None:
-    """The validator that the tests use finds a fault where there is one."""
     with pytest.raises(AssertionError):
         check_valid('{"bomFormat": "CycloneDX", "specVersion": "1.5", "components": [{"type": "sandwich"}]}')
 
 
 def test_the_bill_of_the_built_program() -> None:
-    """It is valid, has the libraries that the program runs on, and the hash of the very binary beside it."""
     file = made(ROOT / "dist/appliance.cdx.json", "sh packaging/build-all")
     check_valid(file.read_text())
     found = json.loads(file.read_text())

@@ -15,7 +15,7 @@ from appliance.model.mail import (
 )
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.model.warmup import WarmupStatus
-from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue, encryption, span, standing
+from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue, span, standing
 from appliance.times import SECOND
 
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
@@ -26,12 +26,10 @@ HOLD = PoolHold("google", "10 refusals in a row of mail from this server, the la
 
 
 def warming(source: str, wait: int | None) -> WarmupStatus:
-    """A warm-up; `wait` seconds until more may go."""
     return WarmupStatus("google", source, 2, 30, 28, 28, None if wait is None else NOW + wait * SECOND)
 
 
 def attempt(code: int | None, text: str, host: str | None = "mx.example.net", **fields: object) -> Attempt:
-    """One try that ended a minute ago."""
     made = {"mx_host": host, "mx_address": "192.0.2.1" if host else None, "tls": TLS if host else None}
     return Attempt(NOW - 61 * SECOND, NOW - 60 * SECOND, code, text, **{**made, "decision": "", **fields})  # type: ignore[arg-type]
 
@@ -44,7 +42,6 @@ def tried(
     simulated: bool = False,
     failure: FailureReason | None = None,
 ) -> TriedRecipient:
-    """A recipient; `due` in seconds from now."""
     final = {RecipientStatus.DELIVERED: (NOW - 60 * SECOND, None), RecipientStatus.BOUNCED: (None, NOW - 60 * SECOND)}
     delivered_at, bounced_at = final.get(status, (None, None))
     last = attempts[-1] if attempts else None
@@ -71,148 +68,107 @@ NO_ROUTE = attempt(None, "5.1.2 example.net does not exist", None, decision="bou
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED
 DELIVERED, BOUNCED, FAILED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED
 
-CASES = [
-    (
+# The sentence about a recipient that is due, by the state of its pool.
+WAITING = {
+    "waiting: pool google 5 of 5 in use": PoolView("google", None, GOOGLE),
+    "waiting: pool google slowed down until 14:00:30 because 421 4.7.0 too fast": PoolView(
+        "google", None, PoolState("google", 0, 5, NOW + 30 * SECOND, "421 4.7.0 too fast", NOW)
+    ),
+    "waiting: pool google takes it next, 0 of 5 in use": PoolView(
+        "google", None, PoolState("google", 0, 5, NOW - 30 * SECOND, "421 4.7.0 too fast", NOW)
+    ),
+    "waiting: pool google has room, 1 of 5 in use, but this account has all 4 sessions": PoolView(
+        "google", None, IDLE, slowed=SlowedAccount("acc_1", 0, "this account has all 4 sessions", 0)
+    ),
+    "waiting: this account's mail to pool google is slowed down until 14:00:30 because 421 4.7.0 too fast": PoolView(
+        "google", None, IDLE, slowed=SlowedAccount("acc_1", NOW + 30 * SECOND, "421 4.7.0 too fast", 2)
+    ),
+    "waiting: this account's mail to pool google is down to 2 at once because 421 4.7.0 too fast": PoolView(
+        "google", None, IDLE, slowed=SlowedAccount("acc_1", NOW, "421 4.7.0 too fast", 2)
+    ),
+    "waiting: pool google is limited to 30 messages a minute, and has had as many": PoolView(
+        "google", None, PoolState("google", 1, 5, None, None, NOW, rate=30)
+    ),
+    "waiting: its mail servers have not been looked up yet": PoolView(),
+    "waiting: pool google takes it as soon as a server runs": PoolView("google"),
+    "waiting: warm-up of pool google from 2001:db8::1: 28 an hour on day 2, 28 used; next at 14:02:00": PoolView(
+        "google", None, IDLE, warmups=(warming("192.0.2.1", 150), warming("2001:db8::1", 120))
+    ),
+    "waiting: pool google takes it next, 1 of 5 in use": PoolView(
+        "google", None, IDLE, warmups=(warming("192.0.2.1", None),)
+    ),
+    f"waiting: pool google is held: {HOLD.reason}; next probe now": PoolView(
+        "google", HOLD, IDLE, warmups=(warming("192.0.2.1", 150),)
+    ),
+}
+CASES = {words: (tried(QUEUED, due=0), pool) for words, pool in WAITING.items()} | {
+    f"delivered at 13:59:00 to mx.example.net (192.0.2.1) over {TLS}, on attempt 2": (
         tried(DELIVERED, GREY, OK),
         PoolView(),
-        "delivered at 13:59:00 to mx.example.net (192.0.2.1) over TLSv1.3, verified by DANE, on attempt 2",
     ),
-    (
+    "delivered at 13:59:00 to mx.example.net (192.0.2.1) without TLS, on attempt 1": (
         tried(DELIVERED, attempt(250, "250 ok", tls=None)),
         PoolView(),
-        "delivered at 13:59:00 to mx.example.net (192.0.2.1) without TLS, on attempt 1",
     ),
-    (
+    "delivered at 13:59:00 to the sandbox, on attempt 1": (
         tried(DELIVERED, attempt(250, "250 ok", None, decision=None), simulated=True),
         PoolView(),
-        "delivered at 13:59:00 to the sandbox, on attempt 1",
     ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, GOOGLE),
-        "waiting: pool google 5 of 5 in use",
-    ),
-    (
+    "waiting: pool google takes it next, 2 of 5 in use": (
         tried(QUEUED, due=-5),
         PoolView("google", None, PoolState("google", 2, 5, None, None, NOW)),
-        "waiting: pool google takes it next, 2 of 5 in use",
     ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", HOLD, GOOGLE),
-        f"waiting: pool google is held: {HOLD.reason}; next probe now",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, PoolState("google", 0, 5, NOW + 30 * SECOND, "421 4.7.0 too fast", NOW)),
-        "waiting: pool google slowed down until 14:00:30 because 421 4.7.0 too fast",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, PoolState("google", 0, 5, NOW - 30 * SECOND, "421 4.7.0 too fast", NOW)),
-        "waiting: pool google takes it next, 0 of 5 in use",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", 0, "this account has all 4 sessions", 0)),
-        "waiting: pool google has room, 1 of 5 in use, but this account has all 4 sessions",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", NOW + 30 * SECOND, "421 4.7.0 too fast", 2)),
-        "waiting: this account's mail to pool google is slowed down until 14:00:30 because 421 4.7.0 too fast",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", NOW, "421 4.7.0 too fast", 2)),
-        "waiting: this account's mail to pool google is down to 2 at once because 421 4.7.0 too fast",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, PoolState("google", 1, 5, None, None, NOW, rate=30)),
-        "waiting: pool google is limited to 30 messages a minute, and has had as many",
-    ),
-    (tried(QUEUED, due=0), PoolView(), "waiting: its mail servers have not been looked up yet"),
-    (tried(QUEUED, due=0), PoolView("google"), "waiting: pool google takes it as soon as a server runs"),
-    (tried(QUEUED, due=0, simulated=True), PoolView(), "waiting: the sandbox takes it next"),
-    (
+    "waiting: the sandbox takes it next": (tried(QUEUED, due=0, simulated=True), PoolView()),
+    "waiting: pool google 5 of 5 in use; it is try 2 of 12 because mx.example.net said 451 4.7.1 greylisted": (
         tried(DEFERRED, GREY, due=0),
         PoolView("google", None, GOOGLE),
-        "waiting: pool google 5 of 5 in use; it is try 2 of 12 because mx.example.net said 451 4.7.1 greylisted",
     ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", 150), warming("2001:db8::1", 120))),
-        "waiting: warm-up of pool google from 2001:db8::1: 28 an hour on day 2, 28 used; next at 14:02:00",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", None),)),
-        "waiting: pool google takes it next, 1 of 5 in use",
-    ),
-    (
-        tried(QUEUED, due=0),
-        PoolView("google", HOLD, IDLE, warmups=(warming("192.0.2.1", 150),)),
-        f"waiting: pool google is held: {HOLD.reason}; next probe now",
-    ),
-    (
+    "deferred: try 3 of 12 at 14:04:00 (in 4 min) because mx.example.net said 451 4.7.1 greylisted": (
         tried(DEFERRED, GREY, GREY, due=240),
         PoolView("google", None, GOOGLE),
-        "deferred: try 3 of 12 at 14:04:00 (in 4 min) because mx.example.net said 451 4.7.1 greylisted",
     ),
-    (
+    "deferred: try 2 of 12 at 2026-11-15 02:00:00 (in 12 h 0 min) because no connection: refused": (
         tried(DEFERRED, attempt(None, "no connection: refused"), due=43200),
         PoolView("google"),
-        "deferred: try 2 of 12 at 2026-11-15 02:00:00 (in 12 h 0 min) because no connection: refused",
     ),
     (
-        tried(DEFERRED, GREY, due=30),
-        PoolView("google", PoolHold("google", "moving", NOW)),
         "deferred: try 2 of 12 at 14:00:30 (in 30 s) because mx.example.net said 451 4.7.1 greylisted;"
-        " it will wait then, for pool google is held: moving",
-    ),
+        " it will wait then, for pool google is held: moving"
+    ): (tried(DEFERRED, GREY, due=30), PoolView("google", PoolHold("google", "moving", NOW))),
     (
-        tried(BOUNCED, UNKNOWN),
-        PoolView(),
         "bounced at 13:59:00 on attempt 1: mx.example.net said 550 5.1.1 no such user"
-        " (the address does not exist, and is suppressed)",
-    ),
-    (
+        " (bounced: the address does not exist, and is suppressed)"
+    ): (tried(BOUNCED, UNKNOWN), PoolView()),
+    "bounced at 13:59:00 on attempt 1: 5.1.2 example.net does not exist (bounced: for good)": (
         tried(BOUNCED, NO_ROUTE),
         PoolView(),
-        "bounced at 13:59:00 on attempt 1: 5.1.2 example.net does not exist (for good)",
     ),
-    (
+    "bounced: never asked a server: suppressed: this address is on the account's suppression list": (
         tried(
             BOUNCED,
             response="suppressed: this address is on the account's suppression list",
             failure=FailureReason.SUPPRESSED,
         ),
         PoolView(),
-        "bounced: never asked a server: suppressed: this address is on the account's suppression list",
     ),
-    (
+    "failed at 13:59:00: 12 attempts used up, the last: mx.example.net said 451 4.7.1 greylisted": (
         tried(FAILED, *[GREY] * 12),
         PoolView(),
-        "failed at 13:59:00: 12 attempts used up, the last: mx.example.net said 451 4.7.1 greylisted",
     ),
-    (
+    "cancelled: given up by the operator (after 1 attempt)": (
         tried(FAILED, GREY, response="cancelled: given up by the operator", failure=FailureReason.CANCELLED),
         PoolView(),
-        "cancelled: given up by the operator (after 1 attempt)",
     ),
-    (
+    "cancelled: given up by the operator": (
         tried(FAILED, response="cancelled: given up by the operator", failure=FailureReason.CANCELLED),
         PoolView(),
-        "cancelled: given up by the operator",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("recipient", "pool", "words"), CASES, ids=[words[:40] for *_, words in CASES])
-def test_where_a_recipient_stands(recipient: TriedRecipient, pool: PoolView, words: str) -> None:
-    """One sentence says where it stands, why, and when it is tried next."""
-    assert standing(recipient, pool, NOW, 12) == words
+@pytest.mark.parametrize("words", CASES)
+def test_where_a_recipient_stands(words: str) -> None:
+    assert standing(*CASES[words], NOW, 12) == words
 
 
 @pytest.mark.parametrize(
@@ -226,7 +182,6 @@ def test_where_a_recipient_stands(recipient: TriedRecipient, pool: PoolView, wor
     ],
 )
 def test_a_session_under_way_is_told(awaits: str, words: str) -> None:
-    """A recipient whose server is being asked is not said to wait for its pool."""
     session = OutgoingSession("rcp_1", "mx.x.example", "192.0.2.1", NOW - 60 * SECOND, awaits, NOW - 50 * SECOND)
     assert standing(
         replace(tried(DEFERRED, GREY, due=0), session=session), PoolView("google", None, GOOGLE), NOW, 12
@@ -241,35 +196,18 @@ def test_a_session_under_way_is_told(awaits: str, words: str) -> None:
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (3660, "1 h 1 min"), (90000, "1 d 1 h"), (-5, "0 s")],
 )
 def test_a_span_of_time(seconds: int, words: str) -> None:
-    """A wait is told in its largest units, and never as a negative one."""
     assert span(seconds * SECOND) == words
 
 
 def test_a_time_has_its_date_unless_it_is_today() -> None:
-    """The date is told where it could be mistaken."""
     assert clock(NOW + 5 * SECOND, NOW) == "14:00:05"
     assert clock(NOW - 86400 * SECOND, NOW) == "2026-11-13 14:00:00"
 
 
-@pytest.mark.parametrize(
-    ("tls", "words"),
-    [
-        (None, "without TLS"),
-        (TLS, "over TLSv1.3, verified by DANE"),
-        ("TLSv1.2, AES, not verified: self-signed, and old", "over TLSv1.2, not verified: self-signed, and old"),
-        ("TLSv1.3", "over TLSv1.3"),
-    ],
-)
-def test_encryption_in_words(tls: str | None, words: str) -> None:
-    """Version and verification are told; the cipher stays in the record."""
-    assert encryption(tls) == words
-
-
 def test_an_attempt_on_one_line() -> None:
-    """When, how long, where, what was said, what was decided."""
     line = attempt_line(2, attempt(451, "451 4.7.1 greylisted", pool="google", decision="deferred: later"), NOW)
     assert line == (
-        "attempt 2 at 13:58:59, 1000 ms, pool google: mx.example.net (192.0.2.1) over TLSv1.3, verified by DANE:"
+        f"attempt 2 at 13:58:59, 1000 ms, pool google: mx.example.net (192.0.2.1) over {TLS}:"
         " 451 4.7.1 greylisted -> deferred: later"
     )
     assert attempt_line(1, NO_ROUTE, NOW) == (
@@ -278,7 +216,6 @@ def test_an_attempt_on_one_line() -> None:
 
 
 def test_a_dialogue_is_read_back() -> None:
-    """The lines as they were kept; none where nothing was said."""
     kept = attempt(250, "250 ok", dialogue='[[0,"S","220 hello"],[12,"C","EHLO mail.example.com"]]')
     assert dialogue(kept) == [DialogueLine(0, "S", "220 hello"), DialogueLine(12, "C", "EHLO mail.example.com")]
     assert dialogue(NO_ROUTE) == []
@@ -304,12 +241,10 @@ def test_a_dialogue_is_read_back() -> None:
     ],
 )
 def test_customers_are_told_nothing_of_others(pool: PoolView, words: str) -> None:
-    """Replies to other accounts' mail, sending addresses and commands of the shell are the operator's alone."""
     assert standing(tried(QUEUED, due=-1), replace(pool, for_operator=False), NOW, 12) == words
 
 
 def test_a_hold_by_one_node_is_told_of_its_own_mail() -> None:
-    """With its name for the operator; another node delivers on, unless all are held."""
     here = replace(tried(QUEUED, due=-1), node="mail1")
     pool = PoolView("google", None, IDLE, node_holds=(replace(HOLD, node="mail1"), replace(HOLD, node="mail3")))
     words = "10 refusals in a row"

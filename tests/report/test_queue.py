@@ -6,7 +6,6 @@ from appliance.times import rfc3339
 
 
 def test_a_pool_that_two_nodes_hold() -> None:
-    """What is said of the pool is said of the first; every node has its own reason and probe."""
     holds = [PoolHold("google", "listed", 1, 5, 0, "mail1"), PoolHold("google", "refused", 2, 6, 0, "mail2")]
     (pool,) = by_pool([WaitingMail("google", None, 1, 0, 0, None)], holds, [])
     assert (pool.held_at, pool.held_because, pool.next_probe_at) == (rfc3339(1), "listed", rfc3339(5))
@@ -17,6 +16,5 @@ def test_a_pool_that_two_nodes_hold() -> None:
 
 
 def test_a_pool_that_is_held_for_all() -> None:
-    """No node is named, also where no mail waits."""
     (pool,) = by_pool([], [PoolHold("google", "moving", 1)], [])
     assert (pool.waiting, pool.held_because, pool.next_probe_at, pool.held_by) == (0, "moving", None, [])

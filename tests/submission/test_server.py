@@ -33,9 +33,7 @@ from appliance.store import open_store
 from appliance.submission import protocol, server
 from appliance.submission.connection import SmtpSession
 from appliance.submission.server import load_certificate
-from appliance.tls.certificate import CERTIFICATE_CHECK_INTERVAL, Certificate
-from appliance.tls.certificate_files import CERTIFICATE
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import CERTIFICATE, CERTIFICATE_CHECK_INTERVAL, Certificate, generate
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 

@@ -7,7 +7,6 @@ PR_SET_MDWE, PR_GET_MDWE, REFUSE_EXEC_GAIN = 65, 66, 1  # prctl(2)
 
 
 def can_deny() -> bool:
-    """Whether the kernel has it, as it does since Linux 6.3."""
     return bool(ctypes.CDLL(None).prctl(PR_GET_MDWE, 0, 0, 0, 0) >= 0)
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from ctypes.util import find_library
 
-from appliance.system import service_plan as plan
+from appliance.system import service as plan
 
 LIBRARY = find_library("seccomp")
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*, as <linux/audit.h> numbers them
@@ -38,7 +38,6 @@ def calls_of(group: str) -> set[str]:
 
 
 def allowed_calls() -> set[str]:
-    """What the unit lets through, on all architectures together."""
     allowed: set[str] = set()
     for line in re.findall(r"^SystemCallFilter=(.*)$", plan.file("appliance.service"), re.MULTILINE):
         for group in line.removeprefix("~").split():

@@ -21,7 +21,6 @@ USED = 100 * MIB  # resident, of a process in these tests
 
 
 def system(directory: Path, group: str = "0::/\n", machine: int = 64_000 * MIB) -> System:
-    """A Linux that tells these things."""
     process, groups = directory / "self", directory / "cgroup"
     process.mkdir()
     groups.mkdir()
@@ -33,21 +32,18 @@ def system(directory: Path, group: str = "0::/\n", machine: int = 64_000 * MIB) 
 
 
 def limit(made: System, group: str, file: str, told: str) -> None:
-    """Give a control group a limit."""
     directory = made.groups / group
     directory.mkdir(parents=True, exist_ok=True)
     (directory / file).write_text(f"{told}\n")
 
 
 def test_a_large_machine_gives_what_the_settings_want(tmp_path: Path) -> None:
-    """Where nothing is scarce the settings decide, also when they want more than the default."""
     made = system(tmp_path)
     assert for_messages(WANTED, made) == WANTED
     assert for_messages(8 * WANTED, made) == 8 * WANTED
 
 
 def test_a_small_machine_gives_less(tmp_path: Path) -> None:
-    """HTTP and SMTP have a half each of three quarters of it, without what is used and reserved."""
     made = system(tmp_path, machine=512 * MIB)
     assert for_messages(WANTED, made) == (384 * MIB - USED - RESERVED_MEMORY) // 2
 
@@ -64,7 +60,6 @@ def test_a_small_machine_gives_less(tmp_path: Path) -> None:
     ],
 )
 def test_a_control_group_gives_less(tmp_path: Path, own: str, file: str, inside: str) -> None:
-    """Its own limit counts, and that of any group around it, by either version's files."""
     made = system(tmp_path, own)
     limit(made, inside, file, str(450 * MIB))
     assert for_messages(WANTED, made) == (450 * MIB - USED - RESERVED_MEMORY) // 2
@@ -86,7 +81,6 @@ def test_the_tightest_limit_counts_and_what_is_none_does_not(tmp_path: Path) -> 
 def test_a_limit_of_the_process_gives_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, used: int
 ) -> None:
-    """A limit on address space or data counts against what the process has of it."""
     made = system(tmp_path)
     monkeypatch.setattr(
         resource, "getrlimit", lambda asked: (700 * MIB if asked == kind else resource.RLIM_INFINITY, 0)
@@ -96,6 +90,5 @@ def test_a_limit_of_the_process_gives_less(
 
 
 def test_a_system_that_tells_nothing_gives_what_is_wanted(tmp_path: Path) -> None:
-    """Where there is no /proc, the machine's size is all that is known."""
     assert for_messages(WANTED, System(tmp_path / "none", tmp_path / "none", 4_000 * MIB)) == WANTED
     assert for_messages(WANTED) <= WANTED

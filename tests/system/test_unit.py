@@ -15,8 +15,8 @@ import trio
 
 from appliance.environment import Environment
 from appliance.store import open_store
-from appliance.system import service_plan as plan
-from appliance.system.service_plan import Installation, Program
+from appliance.system import service as plan
+from appliance.system.service import Installation, Program
 from tests.e2e.submission.client import final_status, submit
 from tests.ports import free_port
 from tests.postgresql_server import USER, postgresql
@@ -35,7 +35,6 @@ SERVICES = sorted(path.name for path in (Path(plan.__file__).parent / "files").g
 
 
 def unit_file(directory: Path, name: str = "appliance.service", *, single_file: bool = False) -> Path:
-    """A unit as it is installed, for a program that exists."""
     path, program = directory / name, Program(Path("/bin/true"), single_file=False)
     made = {"appliance.service": plan.unit, "appliance-backup.service": plan.backup_unit}[name]
     text = made(program, Installation())
@@ -44,7 +43,6 @@ def unit_file(directory: Path, name: str = "appliance.service", *, single_file: 
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Ask systemd itself."""
     assert ANALYZE is not None
     return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
@@ -52,7 +50,6 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 @needs("systemd")
 @pytest.mark.parametrize("name", SERVICES)
 def test_systemd_accepts_the_units(tmp_path: Path, name: str) -> None:
-    """Each is read without one complaint, and so is the timer of the backup."""
     files = [unit_file(tmp_path, name)]
     if name == "appliance-backup.service":
         files.append(tmp_path / plan.BACKUP_TIMER)
@@ -114,7 +111,6 @@ def test_words_of_a_comment_are_no_calls() -> None:
 @needs("systemd")
 @needs("seccomp")
 def test_both_architectures_have_the_calls_they_need() -> None:
-    """What x86-64 does by one call and arm64 by another is allowed by both, and each exists where the table says."""
     old = set(COUNTERPARTS)
     new = {name for name in COUNTERPARTS.values() if name}
     assert {name for name in old if exists_on("aarch64", name) or not exists_on("x86_64", name)} == set()
@@ -154,7 +150,6 @@ def test_the_program_keeps_to_its_system_calls(tmp_path: Path) -> None:
 @needs("systemd")
 @needs("seccomp")
 def test_the_program_works_under_the_filter(tmp_path: Path) -> None:
-    """With the unit's filter in force, loaded as systemd does it, the program takes mail, reloads and stops."""
     forbidden = subprocess.run(
         filtered(sys.executable, "-c", "import os; os.chroot('/')"), capture_output=True, text=True
     )
@@ -171,7 +166,6 @@ def test_the_program_works_under_the_filter(tmp_path: Path) -> None:
 @needs("postgresql")
 @pytest.mark.parametrize("way", ["socket", "TCP"])
 def test_a_postgresql_is_reached_under_the_filter(tmp_path: Path, way: str) -> None:
-    """On the same machine by its socket, or elsewhere; it is started first where it is here."""
     words = {line for line in plan.file("appliance.service").splitlines() if line.startswith(("After", "RestrictAddr"))}
     assert {"After=postgresql.service", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX"} <= words
     port = free_port()
@@ -192,7 +186,6 @@ def test_a_postgresql_is_reached_under_the_filter(tmp_path: Path, way: str) -> N
 @needs("systemd")
 @needs("seccomp")
 def test_reload_needs_nothing_but_a_shell(tmp_path: Path) -> None:
-    """The unit's own command, under its filter and with no program to be found by name, makes the server reload."""
     found = re.search(r"^ExecReload=(.*)$", plan.file("appliance.service"), re.MULTILINE)
     assert found is not None
     command = shlex.split(found[1])
@@ -208,7 +201,6 @@ def test_reload_needs_nothing_but_a_shell(tmp_path: Path) -> None:
 @needs("systemd")
 @needs("seccomp")
 def test_the_backup_unit_makes_a_backup_and_drops_old_ones(tmp_path: Path) -> None:
-    """Its own command, under its filter: a file is made and checked, one of the last month goes, others stay."""
     (line,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", plan.file("appliance-backup.service"), re.MULTILINE)
     command = shlex.split(line.replace("\\\n", " ").replace("$$", "$").replace("%%", "%"))
     program, saved = tmp_path / "appliance", tmp_path / "backups"
@@ -232,7 +224,6 @@ def test_the_backup_unit_makes_a_backup_and_drops_old_ones(tmp_path: Path) -> No
 
 
 def use(running: Running) -> None:
-    """One message over HTTP and one over SMTP with STARTTLS; both are delivered, by the sandbox."""
     with running.client(headers={**running.account.bearer, "Idempotency-Key": "one"}) as client:
         answer = client.post("/emails", json=MESSAGE)
     assert answer.status_code == 202
@@ -242,7 +233,6 @@ def use(running: Running) -> None:
 
 @pytest.mark.skipif(not can_deny(), reason="this kernel has no PR_SET_MDWE")
 def test_the_program_needs_no_memory_that_is_written_and_run(tmp_path: Path) -> None:
-    """With MemoryDenyWriteExecute, as the kernel does it, it starts and takes mail."""
     with appliance(tmp_path, program=denying_writable_code(*THIS)) as running:
         assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 200
         assert running.login()

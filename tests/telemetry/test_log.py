@@ -11,7 +11,7 @@ import sys
 import termios
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,7 @@ SECRETS = [
 HOSTILE = "ok\n12:00:00 INFO    forged\r\x1b[2J\x85\u2028\u202e\x7f\x00\udc80 end"
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """What `setup` changes is the interpreter's; the next test gets it back."""
-    root, ours = logging.getLogger(), logging.getLogger(log_lines.ROOT_LOGGER)
-    before = (root.handlers[:], root.level, ours.level)
-    names = ("raiseExceptions", "logThreads", "logProcesses", "logMultiprocessing")
-    switches = {name: getattr(logging, name) for name in names}
-    yield
-    root.handlers[:], root.level, ours.level = before
-    for name, value in switches.items():
-        setattr(logging, name, value)
-    logging.captureWarnings(False)
+pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 
 def lines_of(*, as_json: bool, level: int = logging.INFO) -> Lines:
@@ -61,7 +50,6 @@ def lines_of(*, as_json: bool, level: int = logging.INFO) -> Lines:
 
 
 def one_object(lines: Lines) -> dict[str, Any]:
-    """The only line, which is JSON."""
     (line,) = lines()
     read = json.loads(line)
     assert isinstance(read, dict)
@@ -69,7 +57,6 @@ def one_object(lines: Lines) -> dict[str, Any]:
 
 
 def test_json_has_time_level_event_and_fields() -> None:
-    """A machine reads when, how bad, what, and the fields with their types."""
     lines = lines_of(as_json=True)
     log.get_logger("web").info("listening", url="http://127.0.0.1:8080", port=8080, rate=0.5, tls=False, proxy=None)
     read = one_object(lines)
@@ -87,14 +74,12 @@ def test_json_has_time_level_event_and_fields() -> None:
 
 
 def test_json_time_is_the_records_in_utc() -> None:
-    """The time stamp is UTC whatever the machine's zone is."""
     record = logging.LogRecord("appliance.web", logging.INFO, "", 0, "x", (), None)
     record.created, record.msecs = 1_700_000_000.25, 250.0
     assert json.loads(LineFormatter(as_json=True).format(record))["ts"] == "2023-11-14T22:13:20.250Z"
 
 
 def test_text_is_readable() -> None:
-    """A person reads time, level, event and key=value pairs, with quotes only where they are needed."""
     lines = lines_of(as_json=False)
     log.get_logger("web").warning(
         "slow client", url="http://[::1]:80", n=3, reply="250 2.0.0 ok", none="", name="Zoë", on=True
@@ -116,7 +101,6 @@ MANY: dict[str, Any] = {
 
 
 def rows(level: int, columns: int, event: str = "deferred", /, **fields: object) -> list[str]:
-    """What a terminal of this width shows of an event."""
     record = logging.LogRecord("appliance.mail", level, "", 0, event, (), None)
     record.fields = fields
     return LineFormatter(as_json=False, width=lambda: columns).format(record).split("\n")
@@ -134,7 +118,6 @@ def test_a_long_value_is_cut_at_once() -> None:
 @pytest.mark.parametrize("event", ["deferred", "zurückgestellt", "延期された", 30 * "long words "])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
 def test_rows_fit_the_terminal(columns: int, event: str, level: int) -> None:
-    """An event is one row, from a warning on as many as it takes with nothing left out; empty fields are not shown."""
     found = rows(level, columns, event, **MANY)
     widths = [sum(2 if "\u2e80" < character < "\uff00" else 1 for character in row) for row in found]
     assert max(widths) <= columns
@@ -149,7 +132,6 @@ def test_rows_fit_the_terminal(columns: int, event: str, level: int) -> None:
 
 
 def test_what_a_row_leaves_out_first() -> None:
-    """Whole fields are shown as far as they fit, the ids of all but the message last; a line that fits stays."""
     fields: dict[str, Any] = {
         "message_id": "msg_1",
         "recipient_id": "rcp_" + 32 * "0",
@@ -165,7 +147,6 @@ def test_what_a_row_leaves_out_first() -> None:
 
 
 def test_without_a_width_nothing_is_cut() -> None:
-    """On a terminal that does not say how wide it is, or is too narrow for any row, an event is one whole line."""
     for columns in (0, 10):
         (row,) = rows(logging.ERROR, columns, **MANY)
         assert row.endswith("ms=3")
@@ -173,7 +154,6 @@ def test_without_a_width_nothing_is_cut() -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_levels(as_json: bool) -> None:
-    """What lies under the level is not written, and every method has its own."""
     lines = lines_of(as_json=as_json, level=logging.DEBUG)
     logger = log.get_logger("web")
     for write in (logger.debug, logger.info, logger.warning, logger.error):
@@ -192,7 +172,6 @@ def test_levels(as_json: bool) -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("where", ["value", "nested", "event", "name", "library"])
 def test_no_value_can_forge_a_line(as_json: bool, where: str) -> None:
-    """Whatever a value holds, an event is one line of printable characters."""
     lines = lines_of(as_json=as_json)
     logger = log.get_logger("web")
     if where == "library":
@@ -214,7 +193,6 @@ def test_no_value_can_forge_a_line(as_json: bool, where: str) -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("secret", SECRETS)
 def test_what_looks_like_a_secret_is_never_written(as_json: bool, secret: str) -> None:
-    """Keys, webhook secrets and credentials are cut out of fields, events, libraries' messages and tracebacks."""
     lines = lines_of(as_json=as_json)
     logger = log.get_logger("web")
     logger.info(f"got {secret}", reply=f"no such user: {secret}!", tree={"a": [secret, {"b": secret}]})
@@ -232,7 +210,6 @@ def test_what_looks_like_a_secret_is_never_written(as_json: bool, secret: str) -
     "name", ["password", "smtp_password", "secret", "key", "api_key", "token", "Authorization", "cookie", "body"]
 )
 def test_fields_named_like_a_secret_are_never_written(name: str) -> None:
-    """A field whose name says that it is private is not shown, at any depth."""
     lines = lines_of(as_json=True)
     log.get_logger("web").info("event", **{name: "hunter2"}, tree={"x": {name: ["hunter2"]}})
     assert "hunter2" not in lines()[0]
@@ -240,7 +217,6 @@ def test_fields_named_like_a_secret_are_never_written(name: str) -> None:
 
 
 def test_ids_and_sizes_of_secrets_are_shown() -> None:
-    """What names a key without being it, or measures a body, is what one wants in a log."""
     lines = lines_of(as_json=True)
     log.get_logger("web").info("event", key_id="key_1", secret_hint="…Zm9v", body_bytes=7, token_ids=[1])
     read = one_object(lines)
@@ -248,7 +224,6 @@ def test_ids_and_sizes_of_secrets_are_shown() -> None:
 
 
 def test_fields_cannot_replace_the_lines_own() -> None:
-    """A field named like a part of the line is kept beside it."""
     lines = lines_of(as_json=True)
     log.get_logger("web").info("event", level="high", ts=1, event="other")
     read = one_object(lines)
@@ -262,7 +237,6 @@ def test_fields_cannot_replace_the_lines_own() -> None:
 
 
 def test_values_json_does_not_know_become_text() -> None:
-    """Not-a-number, bytes and objects are written as text, so every line stays valid JSON."""
     lines = lines_of(as_json=True)
     log.get_logger("web").info("event", ratio=float("nan"), raw=b"\xff", path=re.compile("x"), pair=(1, "a"))
     read = one_object(lines)
@@ -270,7 +244,6 @@ def test_values_json_does_not_know_become_text() -> None:
 
 
 def test_an_exception_is_a_field_in_json() -> None:
-    """The traceback is part of the one line."""
     lines = lines_of(as_json=True)
     try:
         raise RuntimeError("first\nsecond")
@@ -295,7 +268,6 @@ def test_without_memory_there_is_no_traceback() -> None:
 
 
 def test_an_exception_is_indented_in_text() -> None:
-    """On a terminal the traceback follows, and none of its lines can be taken for an event."""
     lines = lines_of(as_json=False)
     try:
         raise RuntimeError("x\n12:00:00 INFO    forged\x1b[2J")
@@ -308,7 +280,6 @@ def test_an_exception_is_indented_in_text() -> None:
 
 
 def test_a_huge_traceback_is_cut_from_the_front() -> None:
-    """The end, where the cause stands, is kept."""
     lines = lines_of(as_json=True)
     try:
         raise RuntimeError("x" * 100_000 + " the cause")
@@ -320,7 +291,6 @@ def test_a_huge_traceback_is_cut_from_the_front() -> None:
 
 
 def test_other_libraries_write_the_same_lines() -> None:
-    """Warnings of libraries and of Python come in our form, their chatter does not come at all."""
     lines = lines_of(as_json=True)
     logging.getLogger("hypercorn.error").info("Running on http://…")
     logging.getLogger("hypercorn.error").warning("odd %s", "client")
@@ -335,21 +305,18 @@ def test_other_libraries_write_the_same_lines() -> None:
 
 
 def test_a_library_is_named_in_text() -> None:
-    """On a terminal one sees which library spoke."""
     lines = lines_of(as_json=False)
     logging.getLogger("hypercorn.error").warning("odd client")
     assert lines()[0].endswith("WARNING odd client logger=hypercorn.error")
 
 
 def test_setup_again_replaces_the_first() -> None:
-    """Two set-ups write one line, to the second stream."""
     first, second = lines_of(as_json=True), lines_of(as_json=True)
     log.get_logger("web").info("event")
     assert (len(first()), len(second())) == (0, 1)
 
 
 def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without being told, the form follows from what stderr is."""
     for terminal, start in ((True, "1"), (False, "{")):
         stream = io.StringIO()
         monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal)
@@ -362,7 +329,6 @@ def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_width_is_that_of_the_terminal_now() -> None:
-    """It is asked for with each line, since a window may be made wider."""
     ours, theirs = pty.openpty()
     with open(ours, "rb", buffering=0) as shown, open(theirs, "w") as terminal:
         for columns in (60, 90):
@@ -377,7 +343,6 @@ def test_the_width_is_that_of_the_terminal_now() -> None:
 
 
 def test_a_stream_that_fails_does_not_stop_the_program() -> None:
-    """A closed pipe behind stderr loses lines and nothing else."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as stream:
@@ -391,7 +356,6 @@ def test_a_stream_that_fails_does_not_stop_the_program() -> None:
 
 
 def test_a_line_is_cheap() -> None:
-    """A usual line costs some 20 µs; the bound is loose."""
     lines_of(as_json=True)
     logger = log.get_logger("web")
 
@@ -416,7 +380,6 @@ raise SystemExit("one last word")
 
 
 def test_nothing_that_is_written_to_stderr_waits_for_its_reader() -> None:
-    """Neither a line of the log nor what Python or a library prints, nor the last word after a reader was given up."""
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK],
@@ -434,7 +397,6 @@ def test_nothing_that_is_written_to_stderr_waits_for_its_reader() -> None:
 
 
 def test_the_last_lines_of_a_crash_are_written() -> None:
-    """With a reader that reads nothing is lost, and a traceback comes after the lines before it."""
     code = """
 from appliance.telemetry import log, log_lines
 from appliance.telemetry.log_lines import LineFormatter
@@ -456,7 +418,6 @@ with log.unblocked_stderr():
 
 
 def test_a_line_is_what_the_standard_library_writes() -> None:
-    """Whichever encoder wrote it: ASCII without control characters, of every character and kind of value."""
     texts = [chr(code) for code in (*range(0x300), 0x2028, 0xD800, 0xDFFF, 0x1F600)]
     for value in (*texts, 1, 2**70, -1, 1.5, None, True, [], {}, [1, ["a"]], {"a": {"b": [""]}}):
         line = LineFormatter(as_json=True).line(1_700_000_000.25, "info", "appliance.test", "an event", {"x": value})
@@ -465,7 +426,6 @@ def test_a_line_is_what_the_standard_library_writes() -> None:
 
 
 def test_the_lines_of_a_node_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line in JSON has the node's name, once it has one."""
     monkeypatch.setattr(log_lines, "_process_fields", {})
     with log_lines.named_node("mail1"):
         line = json.loads(LineFormatter(as_json=True).line(0.0, "info", "appliance.x", "during", {"count": 1}))
@@ -475,7 +435,6 @@ def test_the_lines_of_a_node_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_journal_gets_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where the journal reads; it takes them off, and what is left is the JSON of before."""
     file = tmp_path / "log"
     with file.open("w") as stream:
         facts = os.fstat(stream.fileno())

@@ -3,32 +3,26 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from appliance.telemetry import log
 from appliance.telemetry.log import NOTES_KEPT, MessageLog
 
+LogTo = Callable[..., io.StringIO]
+
 
 @pytest.fixture
-def written() -> Iterator[io.StringIO]:
-    """The log as JSON, into a text."""
-    stream = io.StringIO()
-    before, level = list(logging.getLogger().handlers), logging.getLogger().level
-    log.setup(stream, json=True)
-    yield stream
-    logging.getLogger().handlers[:] = before
-    logging.getLogger().setLevel(level)
+def written(log_to: LogTo) -> io.StringIO:
+    return log_to()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, object]]:
-    """What was written, line by line."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def kept(size: int = NOTES_KEPT) -> MessageLog:
-    """One that keeps notes."""
     made = MessageLog(size)
     made.keep = True
     return made
@@ -36,7 +30,6 @@ def kept(size: int = NOTES_KEPT) -> MessageLog:
 
 @pytest.mark.parametrize("reply", ["250 2.0.0 Ok", '250 ök \u2028 "quoted" \\ \n', "535 no: Bearer abcdef"])
 def test_a_note_is_a_line_like_any_other(written: io.StringIO, reply: str) -> None:
-    """The same form as the log's own, to the byte, but for the time."""
     made = kept()
     made.note("accepted", message_id="msg_1", recipients=2, mx=None, reply=reply)
     made.write()
@@ -49,7 +42,6 @@ def test_a_note_is_a_line_like_any_other(written: io.StringIO, reply: str) -> No
 
 
 def test_lines_come_in_order_and_once(written: io.StringIO) -> None:
-    """All notes since the last time, together."""
     made = kept()
     for number in range(3):
         made.note("delivered", message_id=f"msg_{number}")
@@ -60,7 +52,6 @@ def test_lines_come_in_order_and_once(written: io.StringIO) -> None:
 
 
 def test_a_secret_in_a_reply_is_taken_out(written: io.StringIO) -> None:
-    """A server that repeats a credential does not get it into the log, alone or among words."""
     made = kept()
     key = "ma_live_" + "x" * 43
     made.note("bounced", message_id="msg_1", reply=f"550 not with {key}")
@@ -71,7 +62,6 @@ def test_a_secret_in_a_reply_is_taken_out(written: io.StringIO) -> None:
 
 
 def test_notes_beyond_the_bound_are_counted(written: io.StringIO) -> None:
-    """Too many at once: one line says how many are missing."""
     made = kept(2)
     for _ in range(5):
         made.note("delivered", message_id="msg_1")
@@ -92,47 +82,23 @@ def test_nothing_is_noted_unless_it_is_wanted(written: io.StringIO) -> None:
     assert written.getvalue() == ""
 
 
-def test_on_a_terminal_it_is_text() -> None:
-    """Where people read, the same steps are lines for people."""
-    stream = io.StringIO()
-    before, level = list(logging.getLogger().handlers), logging.getLogger().level
-    log.setup(stream, json=False)
-    try:
-        made = kept()
-        made.note("delivered", message_id="msg_1", smtp_code=250)
-        made.write()
-    finally:
-        logging.getLogger().handlers[:] = before
-        logging.getLogger().setLevel(level)
-    assert stream.getvalue().endswith("INFO    delivered message_id=msg_1 smtp_code=250\n")
+@pytest.mark.parametrize(
+    ("as_json", "level", "end"),
+    [
+        (False, logging.INFO, "INFO    delivered message_id=msg_1 smtp_code=250\n"),
+        (False, logging.WARNING, ""),
+        (True, logging.WARNING, ""),
+    ],
+)
+def test_notes_have_the_form_and_the_level_of_the_log(log_to: LogTo, as_json: bool, level: int, end: str) -> None:
+    stream, made = log_to(as_json=as_json, level=level), kept()
+    made.note("delivered", message_id="msg_1", smtp_code=250)
+    made.write()
+    assert stream.getvalue()[9:] == end
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_a_level_above_info_leaves_notes_out(as_json: bool) -> None:
-    """`server.log_level` applies to the lines about messages too."""
-    stream = io.StringIO()
-    before, level = list(logging.getLogger().handlers), logging.getLogger().level
-    log.setup(stream, logging.WARNING, json=as_json)
-    try:
-        made = kept()
-        made.note("delivered", message_id="msg_1")
-        made.write()
-    finally:
-        logging.getLogger().handlers[:] = before
-        logging.getLogger().setLevel(level)
-    assert stream.getvalue() == ""
-
-
-def test_a_log_that_cannot_be_written_stops_nothing() -> None:
-    """A closed pipe: the lines are lost, the server goes on."""
-    stream = io.StringIO()
-    before, level = list(logging.getLogger().handlers), logging.getLogger().level
-    log.setup(stream, json=True)
-    stream.close()
-    try:
-        made = kept()
-        made.note("delivered", message_id="msg_1")
-        made.write()
-    finally:
-        logging.getLogger().handlers[:] = before
-        logging.getLogger().setLevel(level)
+def test_a_log_that_cannot_be_written_stops_nothing(written: io.StringIO) -> None:
+    written.close()
+    made = kept()
+    made.note("delivered", message_id="msg_1")
+    made.write()

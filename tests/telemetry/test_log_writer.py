@@ -18,7 +18,6 @@ LINE = "x" * 99 + "\n"
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[IO[bytes], int]]:
-    """A pipe: where to read, and what to write to."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as file:
         yield file, writing
@@ -27,12 +26,10 @@ def pipe() -> Iterator[tuple[IO[bytes], int]]:
 
 
 def dropped_line(count: int) -> str:
-    """The notice of these tests."""
     return f"dropped {count}\n"
 
 
 def test_lines_of_several_threads_come_whole_and_in_order(pipe: tuple[IO[bytes], int]) -> None:
-    """Each thread's lines stand in the order it gave them, and none is torn."""
     file, writing = pipe
     writer = LogWriter(writing, dropped_line)
 
@@ -53,7 +50,6 @@ def test_lines_of_several_threads_come_whole_and_in_order(pipe: tuple[IO[bytes],
 
 
 def test_what_does_not_fit_is_dropped_counted_and_told(pipe: tuple[IO[bytes], int]) -> None:
-    """Nothing waits for a reader that does not read; once it reads, one line tells how many it has missed."""
     file, writing = pipe
     writer = LogWriter(writing, dropped_line)
     before = LOG_DROPPED.values[""]
@@ -73,7 +69,6 @@ def test_what_does_not_fit_is_dropped_counted_and_told(pipe: tuple[IO[bytes], in
 
 
 def test_the_buffer_is_bounded_in_characters_too(pipe: tuple[IO[bytes], int]) -> None:
-    """A few huge lines do not take more memory than many small ones."""
     file, writing = pipe
     writer = LogWriter(writing, dropped_line)
     before, huge = LOG_DROPPED.values[""], BUFFER_CHARACTERS // 4
@@ -86,7 +81,6 @@ def test_the_buffer_is_bounded_in_characters_too(pipe: tuple[IO[bytes], int]) ->
 
 
 def test_lines_that_cannot_be_written_are_counted_and_told(pipe: tuple[IO[bytes], int]) -> None:
-    """After an error of the descriptor the next lines are tried again."""
     file, writing = pipe
     nowhere = os.open("/dev/full", os.O_WRONLY)
     aside = os.dup(writing)
@@ -103,7 +97,6 @@ def test_lines_that_cannot_be_written_are_counted_and_told(pipe: tuple[IO[bytes]
 
 
 def test_what_is_no_text_ends_no_later_line(pipe: tuple[IO[bytes], int]) -> None:
-    """The thread that writes goes on whatever it was given; what it could not write is counted and told."""
     file, writing = pipe
     writer = LogWriter(writing, dropped_line)
     writer.put(b"no text\n")  # type: ignore[arg-type]  # the fault that is tested
@@ -116,7 +109,6 @@ def test_what_is_no_text_ends_no_later_line(pipe: tuple[IO[bytes], int]) -> None
 
 
 def test_a_descriptor_that_does_not_block_gets_every_byte(pipe: tuple[IO[bytes], int]) -> None:
-    """A pipe that another program made non-blocking is waited for, not given up."""
     file, writing = pipe
     os.set_blocking(writing, False)
     content = os.urandom(1_000_000)
@@ -127,7 +119,6 @@ def test_a_descriptor_that_does_not_block_gets_every_byte(pipe: tuple[IO[bytes],
 
 
 def test_a_line_costs_its_caller_little(pipe: tuple[IO[bytes], int]) -> None:
-    """Handing a line over costs about a microsecond; the bound is loose."""
     _, writing = pipe
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, writing)

@@ -1,6 +1,5 @@
 """The metrics listener: one page, and slow or rude clients do not keep others from it."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ OUTSIDE = Environment()
 
 
 async def told() -> str:
-    """In the place of the page."""
     return "a 1\n"
 
 
@@ -38,7 +36,6 @@ async def told() -> str:
     ],
 )
 async def test_each_request_has_its_answer(head: bytes, status: bytes, body: bytes) -> None:
-    """The page, and what is said to everything else."""
     answered = await prometheus.answer(head, told)
     first, _, rest = answered.partition(b"\r\n")
     assert first == b"HTTP/1.1 " + status
@@ -47,7 +44,6 @@ async def test_each_request_has_its_answer(head: bytes, status: bytes, body: byt
 
 
 async def ask(address: str) -> str:
-    """The page, over a socket."""
     host, _, port = address.rpartition(":")
     stream = await trio.open_tcp_stream(host, int(port))
     async with stream:
@@ -57,7 +53,6 @@ async def ask(address: str) -> str:
 
 
 async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """Over a real socket: what waits, what is held, memory, disk; and the event loop is watched meanwhile."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         account = await stored_mail.account(store)
         await stored_mail.accept(store, OUTSIDE, account, "a@example.net", "b@example.net")
@@ -82,44 +77,9 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
     nursery.cancel_scope.cancel()
 
 
-async def silent_clients(address: str, count: int) -> list[trio.SocketStream]:
-    """Connections without a request."""
-    port = int(address.rpartition(":")[2])
-    return [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(count)]
-
-
-async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """Beside half of the connections without a request another client is served before they time out."""
-    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        (address,) = await nursery.start(prometheus.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
-        silent = await silent_clients(address, prometheus.METRICS_CONNECTIONS // 2)
-        with trio.fail_after(prometheus.SCRAPE_TIMEOUT - 1):
-            assert "appliance_build_info" in await ask(address)
-        for stream in silent:
-            await stream.aclose()
-    nursery.cancel_scope.cancel()
-
-
-async def test_slow_and_rude_clients_are_cut(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """With more silent or closed connections than are allowed, others are served once those have timed out."""
-    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        serve = partial(prometheus.serve, scrape_timeout=0.3)
-        (address,) = await nursery.start(serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
-        silent = await silent_clients(address, prometheus.METRICS_CONNECTIONS * 3 // 2)
-        for rude in silent[:4]:
-            await rude.aclose()
-        await trio.sleep(0.5)
-        with trio.fail_after(5):
-            assert "appliance_build_info" in await ask(address)
-        for stream in silent:
-            await stream.aclose()
-    nursery.cancel_scope.cancel()
-
-
 async def test_the_queue_is_not_read_for_each_request(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a few seconds the same reading is reused; one that failed leaves its metrics out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         readings = Readings(tmp_path, store)
         assert await _due(readings) == 0
@@ -146,6 +106,5 @@ async def _due(readings: Readings) -> float | None:
 
 
 async def test_without_an_address_there_is_no_listener(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The default: nothing is opened."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         assert await nursery.start(prometheus.serve, (), Readings(tmp_path, store)) == []

@@ -1,4 +1,4 @@
-"""The certificates that are trusted: those under the operator's file, made with any tool, and no others."""
+"""Certificates: which ones clients trust, which one each listener shows."""
 
 import datetime
 import ssl
@@ -12,13 +12,23 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.tls.certificate import verifying_context
+from appliance.config.load import parse
+from appliance.config.settings import Config
+from appliance.tls.certificate import (
+    CERTIFICATE,
+    KEY,
+    Certificate,
+    by_acme,
+    generate,
+    http_files,
+    smtp_files,
+    verifying_context,
+)
 
 HOST = "hooks.example.com"
 
 
 def plain_authority() -> trustme.CA:
-    """An authority as `openssl req -x509` makes it: it says that it is one, and nothing of what its key is for."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Our own")])
     now = datetime.datetime.now(datetime.UTC)
@@ -41,7 +51,6 @@ def plain_authority() -> trustme.CA:
 
 
 def shake_hands(client: ssl.SSLContext, leaf: trustme.LeafCert) -> None:
-    """A handshake with a server that has this certificate; raises what the client raises."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     leaf.configure_cert(server)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -56,7 +65,6 @@ def shake_hands(client: ssl.SSLContext, leaf: trustme.LeafCert) -> None:
 
 @pytest.mark.parametrize("authority", [trustme.CA, plain_authority])
 def test_an_authority_of_the_file_is_believed(authority: Callable[[], trustme.CA], tmp_path: Path) -> None:
-    """However plainly it was made; and without the file it is not trusted."""
     made = authority()
     made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     leaf = made.issue_cert(HOST)
@@ -66,7 +74,6 @@ def test_an_authority_of_the_file_is_believed(authority: Callable[[], trustme.CA
 
 
 def test_a_certificate_of_the_file_is_believed_itself(tmp_path: Path) -> None:
-    """A server's own certificate is enough, without that of its authority; another of that authority is not."""
     authority = trustme.CA()
     leaf, other = authority.issue_cert(HOST), authority.issue_cert(HOST)
     leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "ca.pem"))
@@ -77,5 +84,58 @@ def test_a_certificate_of_the_file_is_believed_itself(tmp_path: Path) -> None:
 
 
 def test_the_rules_are_the_same_under_every_python() -> None:
-    """Python 3.13 has stricter ones, which turn away authorities that every other program takes."""
     assert not verifying_context(None).verify_flags & ssl.VERIFY_X509_STRICT
+
+
+def settings(directory: Path, *, acme: str | None = "", http: bool = False, smtp: bool = False) -> Config:
+    own = f'tls_cert = "{directory}/own.pem"\ntls_key = "{directory}/own.pem"'
+    generate(directory / "own.pem", directory / "own.pem", "own.example.com")
+    text = f'[server]\nhostname = "mail.example.com"\ndata_dir = "{directory}"\n[acme]\n'
+    text += "" if acme is None else f"enabled = true\n{acme}\n"
+    text += f"[http]\n{own if http else ''}\n[smtp]\n{own if smtp else ''}\n"
+    return parse(text, directory / "config.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "http", "smtp"),
+    [
+        ({"acme": None}, None, CERTIFICATE),
+        ({"acme": None, "http": True, "smtp": True}, "own.pem", "own.pem"),
+        ({}, "certificate.pem", "certificate.pem"),
+        ({"acme": "http = false"}, None, "certificate.pem"),
+        ({"http": True}, "own.pem", "certificate.pem"),
+        ({"smtp": True}, "certificate.pem", "own.pem"),
+    ],
+)
+def test_who_shows_what(tmp_path: Path, options: dict[str, bool], http: str | None, smtp: str) -> None:
+    config = settings(tmp_path, **options)  # type: ignore[arg-type]  # a table of both kinds
+    for section, files, wanted in (("http", http_files(config), http), ("smtp", smtp_files(config), smtp)):
+        assert (files[0].name if files else None) == wanted
+        assert by_acme(config, section) == (wanted == "certificate.pem")
+        if files:
+            Certificate(*files)  # can be used at once
+
+
+def test_until_acme_has_one_it_is_made_here_in_one_file(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    chain, key = smtp_files(config)
+    assert chain == key == tmp_path / "acme" / "certificate.pem"
+    made = x509.load_pem_x509_certificate(chain.read_bytes())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "mail.example.com" in names.get_values_for_type(x509.DNSName)
+    assert not any(file.stat().st_mode & 0o077 for file in (chain, chain.parent))
+    content = chain.read_bytes()
+    assert http_files(config) == (chain, key)
+    assert chain.read_bytes() == content
+    chain.write_bytes(content[:200])
+    http_files(config)
+    assert len(chain.read_bytes()) > 200
+    assert not (tmp_path / KEY).exists()
+
+
+def test_when_a_certificate_expires_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "both.pem"
+    generate(file, file, "mail.example.com")
+    shown = Certificate(file, file)
+    end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    assert shown.expires == end.timestamp()

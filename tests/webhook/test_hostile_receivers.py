@@ -11,8 +11,7 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from appliance.tls.certificate import verifying_context
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import generate, verifying_context
 from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import (
@@ -38,6 +37,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
 async def post_to(receiver: Receiver, seconds: float = 60) -> Posted:
+    """Post one event, within the time and what a busy machine adds."""
     async with posting(receiver, timeout=seconds) as there:
         with trio.fail_after(seconds + 60):
             return await there.poster.post(there.url, [("X", "y")], b"{}")
@@ -47,6 +47,8 @@ async def post_to(receiver: Receiver, seconds: float = 60) -> Posted:
 
 
 def endless(begin: bytes, piece: Callable[[int], bytes]) -> Serve:
+    """Answers with `begin`, and pieces for as long as the client reads."""
+
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await read_request(receiver, stream)
         await stream.send_all(begin)
@@ -88,6 +90,7 @@ async def test_an_endless_body_is_cut(serve: Serve) -> None:
 
 
 async def test_an_endless_refusal_is_a_refusal() -> None:
+    """The status decides, however long its explanation."""
     posted = await post_to(Receiver(endless(LENGTH.replace(b"200", b"500"), lambda _: b"x" * 65536)))
     assert (posted.status, posted.accepted, len(posted.body)) == (500, False, 2048)
 
@@ -117,6 +120,7 @@ async def test_an_endless_refusal_is_a_refusal() -> None:
     ],
 )
 async def test_floods_and_rubbish(serve: Serve, words: str) -> None:
+    """What is no answer, or never becomes one, is given up with the reason."""
     posted = await post_to(Receiver(serve))
     assert words in str(posted.error)
     assert not posted.accepted
@@ -124,6 +128,7 @@ async def test_floods_and_rubbish(serve: Serve, words: str) -> None:
 
 @pytest.mark.parametrize("rest", [b"zz\r\n", b"5\r\nhello!\r\n", b"5\r\nhello\r\n0\r\nno trailer\r\n\r\n"])
 async def test_a_body_that_cannot_be_read_does_not_change_the_status(rest: bytes) -> None:
+    """Any 2xx is success: the event would otherwise be posted again to a receiver that has taken it."""
     posted = await post_to(Receiver(answering(CHUNKED + rest)))
     assert (posted.status, posted.accepted) == (200, True)
     assert "not valid HTTP" in str(posted.error)
@@ -132,6 +137,7 @@ async def test_a_body_that_cannot_be_read_does_not_change_the_status(rest: bytes
 
 
 async def test_a_flood_beneath_tls_is_cut() -> None:
+    """A receiver that sends what TLS keeps to itself, session tickets without end, is given up, too."""
     receiver = Receiver()
     receiver.context.num_tickets = 2_000
     posted = await post_to(receiver)
@@ -139,6 +145,7 @@ async def test_a_flood_beneath_tls_is_cut() -> None:
 
 
 async def test_a_flood_instead_of_a_handshake() -> None:
+    """A handshake that never ends does not use up the attempt."""
     record = b"\x16\x03\x03\x40\x00" + b"\x0b\x01\x80\x00" + b"x" * (0x4000 - 4)  # part of a huge certificate
 
     async def flood(stream: trio.SocketStream) -> None:
@@ -153,6 +160,8 @@ async def test_a_flood_instead_of_a_handshake() -> None:
 
 
 def dripping(data: bytes, pause: float) -> Serve:
+    """Answers a byte at a time."""
+
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await read_request(receiver, stream)
         for at in range(len(data)):
@@ -212,6 +221,8 @@ async def test_slow_receivers() -> None:
     ],
 )
 async def test_a_connection_cut_at_each_point(end: Serve, begun: bytes | None, status: int | None, words: str) -> None:
+    """It is a failure unless a status came, which decides; with or without a goodbye in TLS."""
+
     async def at_once(receiver: Receiver, stream: Tls) -> None:
         await read_request(receiver, stream)
         await end(receiver, stream)
@@ -222,12 +233,15 @@ async def test_a_connection_cut_at_each_point(end: Serve, begun: bytes | None, s
 
 
 async def reset(stream: trio.SocketStream) -> None:
+    """End a connection with an RST."""
     stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     await stream.aclose()
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 2", BEGUN])
 async def test_a_reset_at_each_point(begun: bytes) -> None:
+    """A connection that is reset is a failure unless a status came."""
+
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await read_request(receiver, stream)
         if begun:
@@ -241,6 +255,8 @@ async def test_a_reset_at_each_point(begun: bytes) -> None:
 
 
 async def test_a_receiver_that_does_not_read() -> None:
+    """An event that the receiver does not read is given up in time."""
+
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await stream.do_handshake()
         await trio.sleep_forever()
@@ -254,14 +270,17 @@ async def test_a_receiver_that_does_not_read() -> None:
 
 
 async def hang_up_at_once(stream: trio.SocketStream) -> None:
+    """Close without a word."""
     await stream.aclose()
 
 
 async def say_nothing(stream: trio.SocketStream) -> None:
+    """Wait until cancelled."""
     await trio.sleep_forever()
 
 
 async def speak_plainly(stream: trio.SocketStream) -> None:
+    """Answer in the clear."""
     await stream.send_all(OK)
 
 
@@ -275,6 +294,7 @@ async def speak_plainly(stream: trio.SocketStream) -> None:
     ],
 )
 async def test_a_receiver_without_tls(plain: Callable[[trio.SocketStream], Awaitable[None]], words: str) -> None:
+    """A receiver that does not speak TLS gets nothing."""
     posted = await post_to(Receiver(plain=plain), seconds=SHORT)
     assert posted.status is None
     assert words in str(posted.error)
@@ -282,6 +302,8 @@ async def test_a_receiver_without_tls(plain: Callable[[trio.SocketStream], Await
 
 @pytest.mark.parametrize("bytes_let_through", [1, 5, 100, 600])
 async def test_a_handshake_cut_short(bytes_let_through: int) -> None:
+    """TLS that ends in the middle of the handshake is a failure, and says so."""
+
     async def serve(connection: trio.SocketStream) -> None:
         await connection.receive_some(65536)
         hello = await server_hello()
@@ -293,6 +315,7 @@ async def test_a_handshake_cut_short(bytes_let_through: int) -> None:
 
 
 async def server_hello() -> bytes:
+    """What a TLS server sends first; to another client, but it is cut off anyway."""
     return b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"r" * 600
 
 
@@ -313,6 +336,7 @@ LATER = LONG_AGO + datetime.timedelta(days=90)
     ids=["expired", "another name", "too wide", "common name only", "address only", "unknown authority"],
 )  # fmt: skip
 async def test_bad_certificates(certificate: Callable[[], trustme.LeafCert], words: str) -> None:
+    """A certificate that is not good for the name ends it before a word of the event was said."""
     receiver = Receiver(certificate=certificate())
     posted = await post_to(receiver)
     assert posted.status is None
@@ -322,6 +346,7 @@ async def test_bad_certificates(certificate: Callable[[], trustme.LeafCert], wor
 
 
 async def test_a_certificate_that_signs_itself(tmp_path: Path) -> None:
+    """A certificate that its owner signed is not accepted."""
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
     generate(chain, key, HOST)
     receiver = Receiver()
@@ -342,6 +367,7 @@ class SlowResolver(ZoneResolver):
 
 
 async def never(address: str, port: int) -> trio.abc.Stream:
+    """A host that does not answer."""
     await trio.sleep_forever()
     raise AssertionError
 
@@ -354,12 +380,15 @@ async def never(address: str, port: int) -> trio.abc.Stream:
     ],
 )
 async def test_five_seconds_include_all_of_it(autojump_clock: MockClock, resolver: ZoneResolver, words: str) -> None:
+    """The time of an attempt runs from its beginning, DNS and dialling included."""
     poster = Poster(resolver, never, verifying_context(None), ports={443}, allowed=LOOPBACK)
     posted = await poster.post(f"https://{HOST}/", [], b"")
     assert (posted.status, posted.error, posted.duration_ms) == (None, words, 5000)
 
 
 async def test_a_replaced_connection_gets_no_more_time() -> None:
+    """The second try after a lost connection shares the time of the first."""
+
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await read_request(receiver, stream)
         if receiver.connections > 1:

@@ -29,6 +29,7 @@ from appliance.store.sqlite.connection import (
     open_writer,
 )
 from appliance.store.sqlite.faults import found_no_room
+from appliance.system.data_directory import sync
 from appliance.telemetry.log import get_logger
 
 log = get_logger("store")
@@ -68,14 +69,6 @@ def checkpoint_file(path: Path) -> None:
 
 def checkpoint(connection: apsw.Connection) -> None:
     connection.execute(_CHECKPOINT).fetchall()
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---- checkpoints

@@ -20,7 +20,7 @@ from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.file_care import copy_beside, usage
 from appliance.store.sqlite.integrity import check, refuse_damaged, schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known, steps_after
-from appliance.system.instance_lock import AlreadyRunning, only_server
+from appliance.system.data_directory import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
 START_CHECK = 1.0  # seconds a start may search for damage; a large database is not checked to its end

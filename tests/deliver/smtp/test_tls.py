@@ -25,8 +25,7 @@ from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import TlsPlan, TlsRecord, TrustStore, opportunistic_context
 from appliance.deliver.tls_policy import verifier
 from appliance.dns.wire import Tlsa
-from appliance.tls.certificate import verifying_context
-from appliance.tls.self_signed import generate
+from appliance.tls.certificate import generate, verifying_context
 from tests.cpu_time import cpu_seconds
 from tests.fakes.mx import FakeMx, endless, hang_up
 

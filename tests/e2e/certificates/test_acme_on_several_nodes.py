@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from appliance.acme.crypto import names_of
+from appliance.acme.messages import names_of
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store.postgresql.connection import connect, run
 from tests.e2e.certificates.clients import anything, events, shown, trusted, wait_until

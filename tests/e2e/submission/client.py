@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.certificate import CERTIFICATE
 from tests import engines
 from tests.running_appliance import Running
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.certificate import CERTIFICATE
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, smtp
 from tests.programs import needs, require
 from tests.running_appliance import Running, add_account, appliance

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.certificate import CERTIFICATE
 from tests.e2e.delivery.world import world
 from tests.e2e.submission.client import endpoint
 from tests.fakes.mx import FakeMx

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trustme
 
-from appliance.tls.certificate_files import CERTIFICATE, KEY
+from appliance.tls.certificate import CERTIFICATE, KEY
 from tests.e2e.submission.client import Raw, endpoint, smtp
 from tests.running_appliance import Running, appliance
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.certificate import CERTIFICATE
 from tests.e2e.submission.client import endpoint, messages
 from tests.e2e.submission.test_real_clients_submit import NODE_PATH
 from tests.programs import find, needs

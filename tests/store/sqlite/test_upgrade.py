@@ -19,7 +19,7 @@ from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.integrity import QuickCheck, quick_check, refuse_damaged
 from appliance.store.sqlite.migrate import Migration, migrate, migrations, newest_known
 from appliance.store.sqlite.upgrade import bring_up_to_date, kept_file
-from appliance.system.instance_lock import only_server
+from appliance.system.data_directory import only_server
 
 KNOWN = migrations()
 NEXT = KNOWN[-1].number + 1

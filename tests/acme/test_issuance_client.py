@@ -9,10 +9,8 @@ import pytest
 import trio
 import trustme
 
-from appliance.acme.client import RESPONSE_BYTES, Client
-from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps
-from appliance.acme.messages import AcmeResponse
-from appliance.acme.problems import NotIssued
+from appliance.acme.issuance import RESPONSE_BYTES, AcmeRequest, Client, PublishToken, Step, Steps
+from appliance.acme.messages import AcmeResponse, NotIssued
 from appliance.environment import Environment
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
@@ -29,7 +27,6 @@ class Site:
     port: int = 0
 
     async def serve(self, stream: "trio.SSLStream[trio.SocketStream]") -> None:
-        """One connection."""
         try:
             data = bytes(await stream.receive_some())
             while b"\r\n\r\n" in data and int(_length(data)) > len(data.partition(b"\r\n\r\n")[2]):
@@ -50,7 +47,6 @@ def _length(data: bytes) -> bytes:
 
 @asynccontextmanager
 async def site(says: bytes, authority: trustme.CA = CA) -> AsyncIterator[Site]:
-    """A server on loopback, for the name `ca.test`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(NAME).configure_cert(context)
     made = Site(says)
@@ -63,24 +59,20 @@ async def site(says: bytes, authority: trustme.CA = CA) -> AsyncIterator[Site]:
 
 
 def client(zone: Zone | None = None) -> Client:
-    """One that trusts the test authority and knows where the server is."""
     context = ssl.create_default_context()
     CA.configure_trust(context)
     return Client(ZoneResolver({NAME: {"A": ["127.0.0.1"]}} if zone is None else zone), context, Environment())
 
 
 def ask(url: str, body: bytes = b"") -> Steps[AcmeResponse]:
-    """A issuance of one question."""
     return (yield AcmeRequest("POST" if body else "GET", url, body))
 
 
 def answered(body: bytes = b"{}", more: str = "") -> bytes:
-    """A whole answer."""
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
 async def fault(url: str, asking: Client | None = None) -> NotIssued:
-    """Why an authority could not be asked."""
     with pytest.raises(NotIssued) as caught:
         await (asking or client()).run(ask(url), {})
     return caught.value
@@ -101,7 +93,6 @@ async def test_an_answer_is_read() -> None:
 
 
 async def test_an_authority_of_an_unknown_root_is_not_believed() -> None:
-    """What to do about a private one is said."""
     async with site(answered(), trustme.CA()) as made:
         failed = await fault(f"https://{NAME}:{made.port}/")
     assert "the certificate of ca.test is not trusted" in str(failed)
@@ -120,34 +111,29 @@ async def test_an_authority_of_an_unknown_root_is_not_believed() -> None:
     ],
 )
 async def test_what_is_no_answer(says: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another protocol, a broken connection, floods and silence: each is told, and none harms."""
     if not says:
-        monkeypatch.setattr("appliance.acme.client.REQUEST_TIMEOUT", 0.5)
+        monkeypatch.setattr("appliance.acme.issuance.REQUEST_TIMEOUT", 0.5)
     async with site(says) as made:
         assert words in str(await fault(f"https://{NAME}:{made.port}/"))
 
 
 @pytest.mark.parametrize("url", ["http://ca.test/", "https://", "ftp://ca.test/", "https://ca.test/\r\nX: y", "x"])
 async def test_a_url_that_is_not_https_is_not_asked(url: str) -> None:
-    """Also when the authority names it."""
     assert "not https" in str(await fault(url))
 
 
 @pytest.mark.parametrize("zone", [{}, {NAME: {}}, {NAME: {"A": Trouble.SERVFAIL, "AAAA": Trouble.SERVFAIL}}])
 async def test_an_authority_without_an_address(zone: Zone) -> None:
-    """It cannot be reached, and its name is told."""
     assert "ca.test cannot be reached" in str(await fault("https://ca.test/", client(zone)))
 
 
 async def test_the_next_address_is_tried() -> None:
-    """An IPv6 address that leads nowhere is no end."""
     async with site(answered()) as made:
         zone: Zone = {NAME: {"AAAA": ["::1"], "A": ["127.0.0.1"]}}
         assert (await client(zone).run(ask(f"https://{NAME}:{made.port}/"), {})).status == 200
 
 
 async def test_nothing_listens_there() -> None:
-    """The system's reason, in words."""
     async with site(answered()) as made:
         url = f"https://127.0.0.1:{made.port}/"
     assert str(await fault(url)) == "127.0.0.1 cannot be reached: connection refused"
@@ -155,7 +141,6 @@ async def test_nothing_listens_there() -> None:
 
 @pytest.mark.parametrize("end", ["well", "badly", "cancelled"])
 async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: trio.testing.MockClock) -> None:
-    """However a issuance ends, its tokens are gone, and those of others stay."""
     shown = {"other": "x"}
     seen: list[dict[str, str]] = []
 
@@ -177,7 +162,6 @@ async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_others_know_a_token_before_the_authority_does(fails: bool) -> None:
-    """The next step comes when that is done, and not at all when it fails."""
     done: list[str] = []
 
     def steps() -> Iterator[Step]:

@@ -1,15 +1,184 @@
-"""Plans the steps that install or remove the systemd service. Only reads files; `service_steps.py` does the work.
+"""The systemd service: notifies the service manager, and plans and runs the steps that install or remove the service.
 
-Every path may be below another root, for an image; then nothing is started.
+A plan only reads files. Every path may be below another root, for an image; then no step starts a service.
 """
 
+import os
 import shlex
-from collections.abc import Iterator
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
-from appliance.system.service_steps import InstallStep, copy, keep, link, remove, run, write
+import trio
+
+from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
+
+log = get_logger("notify")
+
+# ---- notifications (sd_notify(3))
+
+SOCKET, WATCHDOG, WATCHDOG_PROCESS = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceManager:
+    """Its socket (None without a manager), and the interval of its watchdog's keep-alives."""
+
+    address: bytes | None = None
+    keepalive_interval: float | None = None  # seconds
+
+    def ready(self, status: str) -> None:
+        """All listeners are open, or a reload has ended."""
+        self._send("READY=1", f"STATUS={status}")
+
+    def status(self, text: str) -> None:
+        """Set the line that `systemctl status` shows."""
+        self._send(f"STATUS={text}")
+
+    def reloading(self) -> None:
+        """A reload starts; `ready` ends it."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+    def stopping(self, status: str) -> None:
+        self._send("STOPPING=1", f"STATUS={status}")
+
+    async def keep_alive(self) -> None:
+        """Send keep-alives until cancelled, from the event loop: a stuck loop sends none."""
+        while self.keepalive_interval is not None:
+            self._send("WATCHDOG=1")
+            await trio.sleep(self.keepalive_interval)
+
+    def _send(self, *assignments: str) -> None:
+        if self.address is None:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)  # a manager that does not read must not block mail
+                sender.sendto("\n".join(assignments).encode(), self.address)
+        except OSError as error:
+            log.warning("service manager not notified", what=assignments[0], reason=str(error))
+
+
+def service_manager(environ: Mapping[str, str]) -> ServiceManager:
+    name, timeout = os.fsencode(environ.get(SOCKET, "")), environ.get(WATCHDOG, "")
+    if name[:1] not in (b"/", b"@"):
+        if name:
+            log.warning("unknown kind of NOTIFY_SOCKET", name=environ[SOCKET])
+        return ServiceManager()
+    # The single-file binary unpacks itself in another process, our parent, which the manager knows.
+    ours = (str(os.getpid()), str(os.getppid()))
+    microseconds = int(timeout) if timeout.isascii() and timeout.isdigit() else 0
+    watched = microseconds and environ.get(WATCHDOG_PROCESS, ours[0]) in ours
+    address = b"\0" + name[1:] if name[:1] == b"@" else name  # an abstract name starts with NUL
+    # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
+    return ServiceManager(address, microseconds / SECOND / 2 if watched else None)
+
+
+# ---- steps
+
+# PyInstaller puts its own libraries first, and keeps the previous value.
+LIBRARIES, LIBRARIES_BEFORE = "LD_LIBRARY_PATH", "LD_LIBRARY_PATH_ORIG"
+
+
+class StepFailed(Exception):
+    """A step failed; the text is one line."""
+
+
+class InstallStep(NamedTuple):
+    """A step; `content` is the content of the file that it writes."""
+
+    line: str
+    do: Callable[[], None]
+    content: str = ""
+
+
+def write(path: Path, content: str, mode: int = 0o644) -> InstallStep:
+    do = _replacing(path, mode, lambda draft: draft.write_text(content, "utf-8"))
+    return InstallStep(f"write {path} ({mode:04o})", do, content)
+
+
+def keep(path: Path) -> InstallStep:
+    return InstallStep(f"keep {path} as it is", lambda: None)
+
+
+def copy(source: Path, path: Path) -> InstallStep:
+    do = _replacing(path, 0o755, lambda draft: shutil.copyfile(source, draft))
+    return InstallStep(f"copy {source} to {path} (0755)", do)
+
+
+def link(path: Path, target: Path) -> InstallStep:
+    def do() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    return InstallStep(f"link {path} to {target}", do)
+
+
+def remove(path: Path) -> InstallStep:
+    """Remove a file, or a directory with its contents."""
+
+    def do() -> None:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    return InstallStep(f"remove {path}", do)
+
+
+def run(*command: str) -> InstallStep:
+    """Run a system command; raises StepFailed with the first line of its error output."""
+
+    def do() -> None:
+        environment = own_environment(os.environ, frozen=bool(getattr(sys, "frozen", False)))
+        try:
+            ran = subprocess.run(  # noqa: S603 - our own constants, and paths from the operator
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise StepFailed(f"{command[0]}: {error.strerror}") from None
+        if ran.returncode != 0:
+            output = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
+            raise StepFailed(f"`{' '.join(command)}` failed: {output[0]}")
+
+    return InstallStep(f"run {' '.join(command)}", do)
+
+
+def own_environment(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
+    """Return the environment for system commands, without the library path of the single binary."""
+    environment = dict(environ)
+    if frozen:
+        environment.pop(LIBRARIES, None)
+        if before := environment.pop(LIBRARIES_BEFORE, None):
+            environment[LIBRARIES] = before
+    return environment
+
+
+def _replacing(path: Path, mode: int, fill: Callable[[Path], object]) -> Callable[[], None]:
+    """Write a draft and rename it: a running program keeps the old file."""
+
+    def do() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.new")
+        draft.unlink(missing_ok=True)
+        draft.touch(0o600)
+        fill(draft)
+        draft.chmod(mode)
+        draft.rename(path)
+
+    return do
+
+
+# ---- the plan
 
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")

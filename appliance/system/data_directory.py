@@ -1,4 +1,4 @@
-"""Allows only one server on a data directory: two would deliver the same mail twice.
+"""The data directory: only one server runs on it, its owner runs root's commands, and its secret files are private.
 
 The lock is on the directory itself, because a deleted lock file would lock nothing. The lock file is locked as well,
 for earlier versions and for file systems that cannot lock directories.
@@ -7,6 +7,8 @@ for earlier versions and for file systems that cannot lock directories.
 import errno
 import fcntl
 import os
+import pwd
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +18,7 @@ LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
 LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not look like a server
 LOCK_PAUSE = 0.05  # seconds between two tries
+ROOT_UID = 0
 
 
 class AlreadyRunning(Exception):
@@ -24,7 +27,7 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def only_server(data_dir: Path) -> Iterator[None]:
-    """Hold the directory's locks; the system releases them when the process ends."""
+    """Hold the directory's locks: two servers would deliver the same mail twice."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as locks:
         for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
@@ -63,3 +66,45 @@ def is_running(data_dir: Path) -> bool:
         finally:
             os.close(descriptor)
     return False
+
+
+def become_owner(directory: Path) -> None:
+    """Turn root into the directory's owner: so the server can open new files, and root follows no link of its user."""
+    if os.geteuid() != ROOT_UID or not directory.is_dir() or (facts := directory.stat()).st_uid == ROOT_UID:
+        return
+    unpacked = Path(getattr(sys, "_MEIPASS", "/"))
+    if not unpacked.stat().st_mode & 0o001:  # the single binary has unpacked its files for root alone
+        for path in (unpacked, *unpacked.rglob("*")):
+            path.chmod(0o755)
+    os.environ.pop("HOME", None)  # root's, where this user may not even look: libpq takes that for a fault
+    try:
+        entry = pwd.getpwuid(facts.st_uid)
+    except KeyError:  # a number without a name
+        os.setgroups([])
+        os.setgid(facts.st_gid)
+    else:
+        os.environ |= {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+        os.initgroups(entry.pw_name, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+    os.setuid(facts.st_uid)
+
+
+def sync(path: Path) -> None:
+    """Sync a file or a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_private_file(file: Path, content: bytes) -> None:
+    """Write a small file that only its owner may read: whole or not at all, and synced to disk."""
+    draft = file.with_name(f".{file.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(content)
+    sync(draft)
+    draft.rename(file)
+    sync(file.parent)  # else a crash could bring the old name back
