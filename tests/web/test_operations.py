@@ -228,8 +228,8 @@ async def test_only_a_bug_writes_a_line_to_the_log(
     caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str, lines: list[str]
 ) -> None:
     """A storage outage is a 503 that the client may retry. A line per request would fill the log during the outage."""
-    nobody: Any = Requests(None)
-    answer = await create_app(nobody, [Failing(error)]).test_client().get("/failing", scope_base=EDGE)
+    anonymous: Any = Requests(None)
+    answer = await create_app(anonymous, [Failing(error)]).test_client().get("/failing", scope_base=EDGE)
     assert (answer.status_code, (await answer.get_json())["code"]) == (status, code)
     assert ("Retry-After" in answer.headers) == (status == 503)
     assert [record.message for record in caplog.records] == lines
