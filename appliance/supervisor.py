@@ -47,10 +47,9 @@ from appliance.system.service import ServiceManager, service_manager
 from appliance.telemetry import prometheus
 from appliance.telemetry.log import MESSAGE_LOG, get_logger, set_level
 from appliance.telemetry.log_lines import named_node
-from appliance.web import build as site
 from appliance.web import server
 from appliance.web.edge import Edge
-from appliance.webhook import build as webhook
+from appliance.webhook import dispatcher as webhook
 
 LAST_ANSWERS = 0.05  # seconds to return 503 to senders after a storage failure; no delivery can be recorded then
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
@@ -185,7 +184,7 @@ async def _run_all(
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
     shared = build_services(config, env, store, key)
     webhooks = webhook.build(config, env, store, key)
-    edge = site.build(config, env, store, key, stopping, shared, webhooks.poster.check)
+    edge = server.build(config, env, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)

@@ -59,10 +59,9 @@ LONG = (
     "tests/test_patterns.py",
     "tests/test_scaling.py",
     "tests/test_shutdown.py",
-    "tests/web/test_fast_post.py",
+    "tests/web/test_http1_fast_post.py",
     "tests/web/test_hypercorn_parts.py",
     "tests/webhook/test_dispatcher.py",
-    "tests/webhook/test_dispatcher_pause.py",
 )
 # Files of the default run that take longest, the longest first: they are begun first, and no worker ends with one.
 LONGEST = (

@@ -15,10 +15,10 @@ import pytest
 
 from appliance.errors import Refused
 from appliance.message import addresses, decoding, request, seven_bit
-from appliance.web import fast_post
-from appliance.webhook import connect, fast_answer
+from appliance.web import http1
+from appliance.webhook import connect, post
 from appliance.webhook.connect import NotPosted
-from appliance.webhook.http import request_bytes
+from appliance.webhook.post import request_bytes
 
 ROOT = Path(__file__).parents[1]
 
@@ -112,13 +112,13 @@ def read_url(path: str) -> None:
 
 def read_answer(head: str) -> None:
     data = head.encode()
-    for pattern in (fast_answer._STATUS_LINE, fast_answer._FIELDS, fast_answer._LENGTH, fast_answer._CONNECTION):
+    for pattern in (post._STATUS_LINE, post._ANSWER_FIELDS, post._LENGTH, post._CONNECTION):
         pattern.search(data)
         pattern.fullmatch(data)
 
 
 def read_request_head(head: str) -> None:
-    assert fast_post._FIELDS.fullmatch(head.encode()) is None
+    assert http1._FIELDS.fullmatch(head.encode()) is None
 
 
 def write_request_head(value: str) -> None:

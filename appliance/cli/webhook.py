@@ -188,7 +188,7 @@ async def _existing(store: "Store", account: "Account") -> None:
 async def _check_url(url: str, store: "Store", settings: "Config") -> None:
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
-    from appliance.webhook.build import build_poster
+    from appliance.webhook.dispatcher import build_poster
 
     resolver, others = DnsResolver(settings.dns.resolvers), store.engine.others
     poster = build_poster(settings, resolver, Environment(), lambda: others().addresses)

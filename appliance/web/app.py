@@ -1,12 +1,9 @@
-"""The Quart application: every path except `/emails`, which the edge answers.
-
-A route's exceptions become the error object.
-"""
+"""The Quart application: every path except `/emails`, which the edge answers. Exceptions become the error object."""
 
 import gzip
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -33,13 +30,19 @@ from appliance.model.dashboard import Actor
 from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
 from appliance.web import api
-from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.api.message_body import MessageBodies
-from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
-from appliance.web.body import check_content_type, decode_body
-from appliance.web.login_check import LoginCheck
+from appliance.web.auth import ENROL_FIRST, Authenticator, Claims, LoginCheck, SessionCookies, check_reach
+from appliance.web.exchange import (
+    OUR_FAULT,
+    Answer,
+    MethodNotAllowed,
+    check_content_type,
+    decode_body,
+    error_answer,
+    refusal_answer,
+    request_id,
+)
 from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, Tag, operations_of
-from appliance.web.session_proofs import Claims, SessionCookies
 
 COMPRESSED_FROM = 1_000  # smallest JSON response to compress, in bytes
 ECONOMICAL_TO = 64_000  # largest JSON response with an ETag, and to compress, in bytes
@@ -79,7 +82,8 @@ class Routes:
         self.store = services.store
 
     async def current_user(self) -> tuple[User, Claims]:
-        return await current_user(self.services.auth)
+        _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
+        return await self.services.auth.user(authorization, address)
 
     async def caller_of(self, principal: Principal) -> Caller:
         """The sender behind a user or an API key, with the key's limits."""
@@ -117,7 +121,6 @@ class NotTest(BaseConverter):
 
 
 def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
-    """The application with these routes, and with blueprints outside the API."""
     app = QuartTrio("appliance", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.config["RESPONSE_TIMEOUT"] = None  # the connection enforces the write timeout
@@ -165,24 +168,20 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
     return view
 
 
-@asynccontextmanager
-async def _noted(
+def _noted(
     auth: Authenticator, operation: Operation, arguments: Sequence[Any], named: str
-) -> AsyncIterator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Record the operation in the audit log of the principal's account, and of the account it administers."""
     if not operation.action:
-        yield
-        return
+        return nullcontext()
     principal: Principal = arguments[0]
     accounts = [principal.account_id]
     if operation.permission is Permission.ADMINISTER and named.startswith("acc_"):
         accounts.append(named)
-    async with auth.store.audit.noting(actor_of(principal), operation.action, client_address(), accounts, named):
-        yield
+    return auth.store.audit.noting(actor_of(principal), operation.action, client_address(), accounts, named)
 
 
 def actor_of(principal: Principal) -> Actor:
-    """The principal's name in the audit log."""
     if isinstance(principal, User):
         return Actor("user", principal.email)
     return Actor("key", principal.id, principal.name if isinstance(principal, KeyPrincipal) else "")
@@ -203,7 +202,6 @@ def check_permission(operation: Operation, principal: Principal) -> None:
 
 
 def refused_to(operations: Iterable[Operation], principal: Principal) -> list[str]:
-    """Ids of the operations that the principal may not call."""
 
     def may(operation: Operation) -> bool:
         try:
@@ -245,26 +243,14 @@ def not_modified(response: Response) -> None:
 
 
 def may_compress() -> bool:
-    """Whether the client accepts gzip."""
     return request.accept_encodings["gzip"] > 0
-
-
-def request_id() -> str:
-    return str(request.scope["appliance"][0])  # type: ignore[typeddict-item]  # the edge's own entry
 
 
 def client_address() -> str:
     return str(request.scope["appliance"][1])  # type: ignore[typeddict-item]  # the edge's own entry
 
 
-async def current_user(auth: Authenticator) -> tuple[User, Claims]:
-    """The user of the request's token."""
-    _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
-    return await auth.user(authorization, address)
-
-
 def whole_number(name: str, default: int, maximum: int) -> int:
-    """An integer from the query string, or the default."""
     text = request.args.get(name, str(default))
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and 1 <= int(text) <= maximum):
         raise invalid(name, f"must be a whole number from 1 to {maximum}")
@@ -276,7 +262,6 @@ def page_limit(default: int = PAGE_LIMIT) -> int:
 
 
 def choice(name: str, choices: type[Choice]) -> Choice | None:
-    """An enum value from the query string, or None."""
     text = request.args.get(name)
     if text is None:
         return None
@@ -287,7 +272,6 @@ def choice(name: str, choices: type[Choice]) -> Choice | None:
 
 
 def check_line(name: str, text: str) -> None:
-    """Refuse text that does not fit on one line."""
     if fault := fault_in_line(text):
         raise invalid(name, f"must not contain {fault}")
 
@@ -319,9 +303,8 @@ async def _http_error(error: HTTPException) -> Response:
     if isinstance(error, WrongMethod):
         return _error(refusal_answer(MethodNotAllowed(error.valid_methods or ()), request_id()))
     if error.code == 404 or error.code is None or error.code >= 500:
-        return _error(
-            error_answer(Code.NOT_FOUND, "Nothing exists at this path. See /openapi.json for all paths.", request_id())
-        )
+        text = "Nothing exists at this path. See /openapi.json for all paths."
+        return _error(error_answer(Code.NOT_FOUND, text, request_id()))
     return _error(error_answer(Code.INVALID_REQUEST, "The request could not be parsed.", request_id()))
 
 

@@ -1,26 +1,158 @@
-"""Authenticates HTTP requests: Basic with an SMTP credential, or Bearer with an API key or a user's token."""
+"""Authenticates HTTP requests and logins.
+
+- A request: HTTP Basic with an SMTP credential, or Bearer with an API key or a user's token.
+- A login: password, and the two-factor or recovery code if two-factor authentication is on. Every check counts as a
+  failed login on arrival, before anything is compared; success removes the count (see `login_throttle`). A wrong code
+  costs as much as a wrong password, and also counts for its user.
+- A session: tokens are JWT, HS256 only, with every claim required, valid for twelve hours. The session cookie works
+  only for `POST /v1/auth/refresh`, and only once: each use sets the next cookie. The previous cookie stays valid for a
+  few seconds, for windows that renew at the same time (see `store.sessions`). Another site that makes a browser send it
+  gains nothing and is refused.
+"""
 
 import binascii
 import hashlib
+import hmac
 import os
+import re
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
+import jwt
 import msgspec
 import pybase64
+import trio
+from jwt.types import Options
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
 from appliance.environment import Environment
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.intake.limits import CACHED, CACHED_FOR, Credentials
+from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
+from appliance.keys.keyfile import UnsealError
+from appliance.keys.secrets import PasswordHasher, TotpSecrets, hash_password, is_totp_code, plain_code
 from appliance.message.addresses import parse
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, Role, User
+from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Message
+from appliance.net.address_policy import site_of
 from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 from appliance.store.access import sha256
-from appliance.times import rfc3339
-from appliance.web.session_proofs import Claims, Tokens
+from appliance.telemetry.log import get_logger
+from appliance.times import SECOND, rfc3339
+
+log = get_logger("web")
+
+# ---- sessions
+
+ALGORITHM = "HS256"
+ISSUER = "mail-appliance"
+TOKEN_LIFETIME = 12 * 3600  # seconds
+CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch", "sid")
+# Times are checked below with `Environment`'s clock. By default PyJWT accepts a token without `exp`.
+_OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
+
+COOKIE_NAME = "appliance_session"
+COOKIE_PATH = "/v1/auth"
+
+_VALUE = re.compile(r"(ses_[0-9a-f]{32})\.([0-9]{1,18})\.([0-9a-f]{64})")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims of a valid token. `epoch` ties it to a password, `session_id` to a login."""
+
+    user_id: str
+    account_id: str
+    epoch: int
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    key: bytes
+    env: Environment
+
+    def issue(self, user: User, session_id: str) -> tuple[str, int]:
+        now = self.env.now() // SECOND
+        claims = {
+            "iss": ISSUER,
+            "sub": user.id,
+            "acct": user.account_id,
+            "role": user.role.value,
+            "iat": now,
+            "exp": now + TOKEN_LIFETIME,
+            "jti": self.env.identifier("tok"),
+            "epoch": user.token_epoch,
+            "sid": session_id,
+        }
+        return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + TOKEN_LIFETIME) * SECOND
+
+    def read(self, token: str) -> Claims | None:
+        """The claims of a valid, unexpired token, or None. Its session may have ended."""
+        try:
+            claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
+            if int(claims["exp"]) * SECOND <= self.env.now():
+                return None
+            Role(claims["role"])  # raises ValueError for an unknown role
+            return Claims(str(claims["sub"]), str(claims["acct"]), int(claims["epoch"]), str(claims["sid"]))
+        except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCookies:
+    """Writes and reads cookies. Nothing is stored: the session's generation decides which cookie is valid."""
+
+    key: bytes
+    base_url: str
+
+    def give(self, session: LoginSession, scheme: str) -> str:
+        lifetime = (session.expires_at - session.renewed_at) // SECOND
+        value = f"{session.id}.{session.generation}"
+        return self._header(f"{value}.{self._signature(value)}", lifetime, scheme)
+
+    def clear(self, scheme: str) -> str:
+        return self._header("", 0, scheme)
+
+    def read(self, value: str) -> tuple[str, int] | None:
+        """Session id and generation of a cookie with a valid signature, however old; otherwise None."""
+        match = _VALUE.fullmatch(value)
+        if match is None or not hmac.compare_digest(self._signature(f"{match[1]}.{match[2]}"), match[3]):
+            return None
+        return match[1], int(match[2])
+
+    def is_own_page(self, site: str | None, origin: str | None, host: str) -> bool:
+        """Whether a page of this service made the request. Browsers set these headers; pages cannot."""
+        if site is not None:  # Sec-Fetch-Site
+            return site == "same-origin"
+        # Over plain HTTP, browsers send only Origin.
+        made_by = _host(origin or "")
+        return made_by is not None and made_by in (_host(f"//{host}", made_by[0]), _host(self.base_url))
+
+    def _signature(self, value: str) -> str:
+        return hmac.new(self.key, value.encode("ascii"), hashlib.sha256).hexdigest()
+
+    def _header(self, value: str, lifetime: int, scheme: str) -> str:
+        # Behind a TLS proxy, the request arrives over plain HTTP but the browser uses HTTPS.
+        secure = "; Secure" if scheme == "https" or self.base_url.startswith("https:") else ""
+        return f"{COOKIE_NAME}={value}; Path={COOKIE_PATH}; Max-Age={lifetime}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _host(url: str, scheme: str = "") -> tuple[str, str, int] | None:
+    try:
+        parts = urlsplit(url)
+        scheme = parts.scheme or scheme
+        port = parts.port or _DEFAULT_PORTS.get(scheme)
+    except ValueError:
+        return None
+    return None if not parts.hostname or port is None else (scheme, parts.hostname, port)
+
+
+# ---- requests
 
 MISSING = "Authorization: missing or malformed. Send Basic with an SMTP credential, or Bearer with an API key or token."
 ONLY_TOKENS = (
@@ -117,11 +249,9 @@ class Authenticator:
         return login
 
     def demands_totp(self, user: User) -> bool:
-        """Whether the installation requires two-factor authentication of this user."""
         return self.totp_demand is TotpDemand.ALL or (self.totp_demand is TotpDemand.ADMINS and user.role is Role.ADMIN)
 
     def must_enrol(self, user: User) -> bool:
-        """Whether the user must turn on two-factor authentication first."""
         return not user.has_totp and self.demands_totp(user)
 
     async def _look_up(self, authorization: bytes) -> Caller | None:
@@ -166,10 +296,8 @@ def sees(key: KeyPrincipal | None, message: Message) -> bool:
 def check_reach(principal: Principal, domain: str | None = None) -> None:
     """Refuse a key that is limited to another domain. `None` stands for the whole account."""
     if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):
-        raise Refused(
-            Code.FORBIDDEN,
-            f"This API key is limited to the domain {principal.domain} and may not call this endpoint.",
-        )
+        text = f"This API key is limited to the domain {principal.domain} and may not call this endpoint."
+        raise Refused(Code.FORBIDDEN, text)
 
 
 def _split(authorization: bytes) -> tuple[str, str]:
@@ -181,3 +309,90 @@ def _split(authorization: bytes) -> tuple[str, str]:
     if scheme.lower() not in ("basic", "bearer") or not secret.strip():
         raise Refused(Code.UNAUTHORIZED, MISSING)
     return scheme.lower(), secret.strip()
+
+
+# ---- logins
+
+CODE_NEEDED = "Two-factor code required. Send the current code from your app, or a recovery code."
+CODE_REFUSED = "This code is wrong or was already used. Wait for the next code, or use a recovery code."
+SECOND_FACTOR_HEADER = "Second-Factor"  # `required` if a code is missing or wrong
+
+
+class SecondFactorNeeded(Refused):
+    """The password was right, but the code is missing or wrong."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Code.UNAUTHORIZED, text)
+
+
+@dataclass(slots=True)
+class LoginCheck:
+    store: Store
+    guesses: LoginThrottle
+    hashing: PasswordHasher
+    totp: TotpSecrets
+    # Unknown users are checked against this hash, so that the response takes as long.
+    _unknown_user_hash: str = field(default_factory=lambda: hash_password("unknown user"), repr=False)
+
+    async def is_right(
+        self, email: str, password: str, user: User | None, address: str, code: str | None = None
+    ) -> bool:
+        """Whether the password is right. Takes as long for an unknown user.
+
+        With `code`, raises SecondFactorNeeded if only the code is missing or wrong.
+        """
+        # Count it as a failed login, or refuse it, before the password is hashed.
+        known = await self.store.sessions.addresses(user.id if user else "")
+        refused_at = trio.current_time() + FAILURE_DELAY
+        try:
+            attempt = self.guesses.attempt(email, address, known)
+        except Refused:
+            await trio.sleep_until(refused_at)
+            raise
+        await trio.sleep(attempt.wait)
+        try:
+            stored = user.password_hash if user else self._unknown_user_hash
+            right = await self.hashing.matches(password, stored, site_of(address))
+        except PublicError:
+            attempt.withdrawn()
+            raise
+        if user is None or not right:
+            if (refusal := attempt.failed()) is not None:
+                await trio.sleep_until(refused_at)  # same delay as an unchecked password, unless hashing takes longer
+                raise refusal
+            await trio.sleep(FAILURE_DELAY)
+            return False
+        if code is not None and user.has_totp:
+            if not code:
+                attempt.withdrawn()  # no guess was made
+                raise SecondFactorNeeded(CODE_NEEDED)
+            try:
+                guess = self.guesses.code(email, address, known)
+            except Refused:
+                attempt.withdrawn()  # the password was right and no code was compared
+                raise
+            if not await self._spend(user, plain_code(code)):
+                attempt.failed()
+                await trio.sleep(FAILURE_DELAY)
+                raise SecondFactorNeeded(CODE_REFUSED)
+            guess.was_right()
+        attempt.succeeded()
+        return True
+
+    async def _spend(self, user: User, code: str) -> bool:
+        """Use the code up. Return whether it was valid."""
+        if not is_totp_code(code):
+            return await self.store.second_factors.use_recovery_code(user.id, code)
+        step = await self.step_of(user.id, code)
+        return step is not None and await self.store.second_factors.use_step(user.id, step)
+
+    async def step_of(self, user_id: str, code: str) -> int | None:
+        """The time step that a code belongs to, for an active or pending second factor."""
+        factor = await self.store.second_factors.of(user_id)
+        if factor is None:
+            return None
+        try:
+            return self.totp.step_of(user_id, factor.secret, code)
+        except UnsealError as error:  # recovery codes still work
+            log.error("two-factor secret unreadable", user=user_id, cause=str(error))
+            return None

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 import trio
 
 from appliance.config.settings import HttpSettings
-from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import UNSUBSCRIBE_PATH
-from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
 from appliance.message.characters import cost_of_size
 from appliance.message.request import decode
@@ -24,27 +22,37 @@ from appliance.message.schema import Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
-from appliance.store import Store, translated
+from appliance.store import translated
 from appliance.telemetry.log import get_logger
-from appliance.web.answer import OUR_FAULT, Answer, Headers, MethodNotAllowed, error_answer, json_answer, refusal_answer
 from appliance.web.api.message_objects import MessageObject, message_json
-from appliance.web.auth import Authenticator, check_reach, sees
-from appliance.web.body import (
+from appliance.web.app import ApiServices
+from appliance.web.auth import COOKIE_NAME, check_reach, sees
+from appliance.web.exchange import (
+    OUR_FAULT,
+    Answer,
+    AsgiExchange,
+    AsgiScope,
+    AsgiSend,
     BodyBudgets,
     ClientGone,
+    Exchange,
+    Headers,
+    MethodNotAllowed,
+    Peer,
     Receive,
     RequestBody,
     check_content_type,
     check_encoding,
     declared_length,
+    error_answer,
     idempotency_key,
+    json_answer,
+    received,
+    refusal_answer,
 )
-from appliance.web.exchange import AsgiExchange, AsgiScope, AsgiSend, Exchange, received
-from appliance.web.fast_post import QuickRequest
-from appliance.web.http1 import Peer
+from appliance.web.http1 import QuickRequest
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams
 from appliance.web.operations import KEY_PARAMETER, MESSAGE_ID, SEND, Operation
-from appliance.web.session_proofs import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
 DROPPED_BODY = 64 * 1024  # largest body to discard after a 429, in bytes
@@ -65,30 +73,31 @@ _HOST = re.compile(
 _SLASHES = re.compile("/+")
 _OWN_COOKIE = re.compile(rb"(?:^|;)[ \t]*(%s=[^;]{0,200})(?:;|$)" % COOKIE_NAME.encode())
 
+_GET_EMAIL = {
+    "operationId": "getEmail",
+    "parameters": {"id": "$response.body#/id"},
+    "description": "Status of the message.",
+}
+
 log = get_logger("web")
 
 
 @dataclass(slots=True, kw_only=True)
 class Edge:
-    intake: MessageIntake
-    store: Store
-    env: Environment
-    auth: Authenticator
+    services: ApiServices
     rate: RequestRate
     read_rate: RequestRate
     settings: HttpSettings  # may be replaced between requests
-    stopping: trio.Event
     pages: Callable[..., Awaitable[None]]  # Quart, for all other paths
     open_bodies: frozenset[str]  # paths under /v1 that take a body from anyone
     budgets: BodyBudgets
     streams: LiveStreams
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
-        """Answer one request. Every failure returns the error object."""
         if scope["type"] != "http":
             await self.pages(scope, receive, send)
             return
-        request_id = self.env.identifier("req")
+        request_id = self.services.env.identifier("req")
         exchange = AsgiExchange(receive, send, scope, request_id)
         try:
             answer = await self._answer(scope, exchange)
@@ -102,8 +111,8 @@ class Edge:
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """Answer a complete `POST /emails`. Return the answer, and whether the connection must close."""
-        request_id = self.env.identifier("req")
-        exchange = Exchange(received(request.body), request.headers, peer, request_id, secure=secure)
+        request_id = self.services.env.identifier("req")
+        exchange = Exchange(received(request.body), request.headers, peer, request_id, secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
             answer = await self.send_email(exchange, self.client_address(peer, request.headers))
@@ -149,13 +158,7 @@ class Edge:
         SEND,
         (KEY_PARAMETER,),
         ("Idempotent-Replayed", "Original-Request-ID"),
-        links={
-            "getEmail": {
-                "operationId": "getEmail",
-                "parameters": {"id": "$response.body#/id"},
-                "description": "Status of the message.",
-            }
-        },
+        links={"getEmail": _GET_EMAIL},
     )
     async def send_email(self, exchange: Exchange, address: str) -> Answer:
         """Accept a message for delivery.
@@ -168,7 +171,7 @@ class Edge:
         """
         headers, request_id = exchange.headers, exchange.request_id
         caller = await self._sender(exchange, address)
-        if self.stopping.is_set():
+        if self.services.stopping.is_set():
             text = "The server is shutting down. Retry in a few seconds with the same Idempotency-Key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         self.rate.take(caller.idempotency_scope)
@@ -176,16 +179,16 @@ class Edge:
         check_content_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
         key = idempotency_key(headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled)
-        self.intake.check_open(caller)
+        self.services.intake.check_open(caller)
         memory, began = self.budgets.of_account(caller.account_id), trio.current_time()
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             size = len(body)
-            request = await self.intake.workers.run(caller.account_id, cost_of_size(size), decode, body)
+            request = await self.services.intake.workers.run(caller.account_id, cost_of_size(size), decode, body)
             body.clear()  # frees memory: a large message does not fit twice
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, address)
-                self.intake.check_open(caller)
-            accepted = await self.intake.send(caller, request, key, request_id, size)
+                self.services.intake.check_open(caller)
+            accepted = await self.services.intake.send(caller, request, key, request_id, size)
         answer = json_answer(accepted.receipt, request_id)
         if accepted.replay_of is not None:
             answer.append((b"idempotent-replayed", b"true"))
@@ -193,8 +196,7 @@ class Edge:
         return 202, answer, accepted.receipt
 
     async def _sender(self, exchange: Exchange, address: str) -> Caller:
-        """Authenticate a caller that may send."""
-        caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
+        caller = await self.services.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         if not caller.may_send:
             what = "login" if caller.key is None else "API key (scope `read`)"
@@ -217,7 +219,7 @@ class Edge:
         message of another account is not found. An API key needs the scope `full`, `read` or `manage`.
         """
         try:
-            caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
+            caller = await self.services.auth.caller(exchange.headers.get(b"authorization"), address)
         except Refused as refused:
             if refused.code is not Code.FORBIDDEN:
                 raise
@@ -225,36 +227,36 @@ class Edge:
         exchange.peer.authenticated = True
         if not caller.may_read:
             raise Refused(Code.UNAUTHORIZED, "this key may only send")
-        message = await self.store.messages.read(caller.account_id, message_id)
+        message = await self.services.store.messages.read(caller.account_id, message_id)
         if message is None or not await self._may_see(caller, message):
             raise Refused(Code.NOT_FOUND, "No message has this id.")
         body = message_json(message, exchange.request_id)
         return 200, json_answer(body, exchange.request_id), body
 
     async def _may_see(self, caller: Caller, message: Message) -> bool:
-        """Whether the caller's key covers this message: its domain, and only simulated mail for a test key."""
+        # A key covers its domain; a test key covers only simulated mail.
         if not sees(caller.key, message):
             return False
         if caller.key is None or not caller.key.test:
             return True
-        facts = await self.store.mail_log.facts(caller.account_id, message.id)
+        facts = await self.services.store.mail_log.facts(caller.account_id, message.id)
         return message.source is Source.TEST and facts is not None and facts.simulated
 
     # ---- GET /dashboard/live
 
     async def _stream(self, exchange: AsgiExchange, address: str) -> None:
         authorization = exchange.headers.get(b"authorization")
-        principal = await self.auth.principal(authorization, address)
+        principal = await self.services.auth.principal(authorization, address)
         check_reach(principal)
         exchange.peer.authenticated = True
-        most = self.settings.max_connections // STREAMS_PART
-        network = client_network(address)
-
-        async def is_valid() -> bool:
-            return await self.auth.is_still_valid(authorization)
-
         await self.streams.serve(
-            principal.account_id, network, exchange.peer, most, exchange.write, is_valid, lambda: self.auth.changes
+            principal.account_id,
+            client_network(address),
+            exchange.peer,
+            self.settings.max_connections // STREAMS_PART,
+            exchange.write,
+            lambda: self.services.auth.is_still_valid(authorization),
+            lambda: self.services.auth.changes,
         )
 
     # ---- everything else
@@ -270,39 +272,36 @@ class Edge:
             raise Refused(Code.INVALID_REQUEST, "Host: expected a host name or an IP address, with an optional port.")
         _check_query(scope["query_string"])
         scope["headers"] = _cheap_fields(scope["headers"])
-        authorization = headers.get(b"authorization")
+        authorization, network = headers.get(b"authorization"), client_network(address)
         scope["appliance"] = (exchange.request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
             # No other route outside /v1 takes a body; an announced one stays unread.
             if scope["method"] == "POST" and scope["path"].startswith(f"{UNSUBSCRIBE_PATH}/"):
-                await self._read_away(exchange, client_network(address))
+                # Discard the body, which carries no information (RFC 8058 3.2).
+                length, memory = declared_length(headers, UNSUBSCRIBE_BODY), self.budgets.of_network(network)
+                async with RequestBody(exchange.receive, length, UNSUBSCRIBE_BODY, memory):
+                    pass
             await self.pages(scope, received(b""), exchange.pass_on)
             return
         length = declared_length(headers, V1_BODY)
-        memory = self.budgets.of_network(client_network(address))
+        memory = self.budgets.of_network(network)
         check_encoding(headers.get(b"content-encoding"))
         method, path = scope["method"], scope["path"]
         changes = method not in ("GET", "HEAD") and path != BY_COOKIE
         if not changes and not exchange.expects_body and authorization is not None:
-            principal = await self.auth.principal(authorization, address)
+            principal = await self.services.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             self.read_rate.take(f"user:{principal.id}")
             scope["principal"] = principal
         elif (changes or exchange.expects_body) and path not in self.open_bodies:
-            principal = await self.auth.principal(authorization, address)
+            principal = await self.services.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)
             self.rate.take(f"user:{principal.id}")
             if method != "DELETE" and not path.startswith(ON_A_FULL_DISK):
-                self.intake.check_disk()
+                self.services.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
             await self.pages(scope, received(bytes(body)), exchange.pass_on)
-
-    async def _read_away(self, exchange: AsgiExchange, network: str) -> None:
-        """Read and discard the body of an unsubscribe POST, which carries no information (RFC 8058 3.2)."""
-        length = declared_length(exchange.headers, UNSUBSCRIBE_BODY)
-        async with RequestBody(exchange.receive, length, UNSUBSCRIBE_BODY, self.budgets.of_network(network)):
-            pass
 
     # ---- checks
 
@@ -376,13 +375,11 @@ def _check_method(scope: AsgiScope, allowed: tuple[str, ...]) -> None:
 
 def _check_query(query: bytes) -> None:
     if query.count(b"&") >= QUERY_PARAMETERS:
-        raise Refused(
-            Code.INVALID_REQUEST, f"The query has too many parameters (limit {QUERY_PARAMETERS}). Send fewer."
-        )
+        text = f"The query has too many parameters (limit {QUERY_PARAMETERS}). Send fewer."
+        raise Refused(Code.INVALID_REQUEST, text)
     if query.count(b"%") > QUERY_ESCAPES:
-        raise Refused(
-            Code.INVALID_REQUEST, f"The query has too many escaped bytes (limit {QUERY_ESCAPES:,}). Shorten it."
-        )
+        text = f"The query has too many escaped bytes (limit {QUERY_ESCAPES:,}). Shorten it."
+        raise Refused(Code.INVALID_REQUEST, text)
 
 
 def _cheap_fields(headers: Headers) -> Headers:

@@ -13,7 +13,6 @@ function of hypercorn runs for a request.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,19 +31,14 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from appliance.net.http import REQUEST_HEAD_BYTES
-from appliance.telemetry.log import get_logger
 
 __all__ = [
     "STREAM_ID", "ASGIWrapper", "Body", "Closed", "ConnectionState", "EndBody", "Event", "H11Protocol",
     "HypercornConfig", "Lifespan", "RawData", "Request", "Response", "StreamClosed", "StreamEvent", "TCPServer",
-    "Updated", "WorkerContext", "parse_socket_addr",
+    "TaskGroup", "Updated", "WorkerContext", "parse_socket_addr",
 ]  # fmt: skip
 
 REQUESTS_PER_CONNECTION = 1_000_000  # effectively no limit: reconnecting costs clients more than it saves us
-
-log = get_logger("web")
-
-Send = Callable[[Any], Awaitable[None]]
 
 
 def hypercorn_config() -> HypercornConfig:
@@ -55,26 +49,7 @@ def hypercorn_config() -> HypercornConfig:
     return config
 
 
-class InlineTaskGroup(TaskGroup):
-    """Runs the application in the connection's task; hypercorn would start one per request."""
-
-    def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]], peer: object) -> None:
-        super().__init__()
-        self._receive = receive
-        self._peer = peer
-
-    async def spawn_app(self, app: Any, config: object, scope: Any, send: Send) -> Send:
-        """Run the application for one request."""
-        scope["peer"] = self._peer
-        try:
-            await app(scope, self._receive, send)
-        except Exception:
-            log.exception("request failed outside its guard", method=scope["method"], path=scope["path"][:200])
-        await send(None)
-        return _discard
-
-
-async def _discard(event: Any) -> None:
+async def discard(event: Any) -> None:
     """Drop events to an application that has ended."""
 
 
@@ -94,7 +69,7 @@ class Flush(StreamEvent):
 class HttpExchange(HTTPStream):
     """One request and its response."""
 
-    app_put = staticmethod(_discard)
+    app_put = staticmethod(discard)
     _start: Any = None  # of a response, until its body shows whether it is complete
 
     async def app_send(self, message: Any) -> None:

@@ -14,8 +14,7 @@ import trio
 
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.store import translated
-from appliance.web.answer import SECURITY_HEADERS, Headers
-from appliance.web.http1 import Peer
+from appliance.web.exchange import Peer
 
 LIVE_PATH = "/dashboard/live"
 BEAT_SECONDS = 1.0
@@ -92,13 +91,3 @@ async def _is_known_valid(is_valid: Callable[[], Awaitable[bool]]) -> bool:
         if isinstance(translated(error), StorageUnavailable):
             return False
         raise
-
-
-def stream_headers(request_id: str) -> Headers:
-    """The headers of a stream. They ask proxies not to buffer it."""
-    return [
-        (b"content-type", b"text/event-stream"),
-        (b"x-accel-buffering", b"no"),
-        (b"x-request-id", request_id.encode("ascii")),
-        *SECURITY_HEADERS,
-    ]

@@ -4,6 +4,7 @@ Clients are generated from it. Therefore patterns compile in ECMA-262's Unicode 
 properties without `anyOf` or `allOf`, and errors share one schema and one response per status.
 """
 
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -14,17 +15,16 @@ from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.model.accounts import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
-from appliance.web import session_proofs
-from appliance.web.answer import Error
 from appliance.web.app import route_classes
+from appliance.web.auth import COOKIE_NAME
 from appliance.web.edge import Edge
-from appliance.web.examples import SCHEMA_EXAMPLES, error_example, event_example
+from appliance.web.exchange import Error
 from appliance.web.operations import HOLDERS, Json, Operation, Tag, camel_case, operations_of, parameter
-from appliance.webhook.post import USER_AGENT_HEADER
+from appliance.webhook.post import USER_AGENT_HEADER as _AGENT
 
+_EXAMPLES: Json = msgspec.json.decode((files("appliance.web") / "examples.json").read_bytes())
 _FILE: Json = {"type": "string", "format": "binary"}
 _TO_SCHEMAS, _TO_RESPONSES, _TO_HEADERS = (f"#/components/{kind}/" for kind in ("schemas", "responses", "headers"))
-
 
 _DESCRIPTION = """\
 Transactional email over HTTP, served by mail appliance {version}.
@@ -68,24 +68,28 @@ def document(base_url: str) -> Json:
 
 
 def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
-    """The schemas by name, and a reference for each type."""
-    types = [operation.success[1] for operation in operations if operation.success[1] is not bytes]
+    types = [operation.success[1] for operation in operations if not isinstance(operation.success[1], str)]
     types += [operation.body for operation in operations if operation.body is not None]
     types += [Error, WebhookEvent]
     references, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
     schemas |= request_schema.components(_TO_SCHEMAS + "{name}")
-    _lift_descriptions(schemas)
+    for schema in schemas.values():
+        _complete(schema)
     _type_enums(schemas)
     return schemas, dict(zip(types, references, strict=True))
 
 
-def _lift_descriptions(schemas: Json) -> None:
-    """Copy the description of a nullable property out of its `anyOf`, where generators ignore it."""
-    for schema in schemas.values():
-        for field in schema.get("properties", {}).values():
-            nested = [choice["description"] for choice in field.get("anyOf", ()) if "description" in choice]
-            if nested:
-                field.setdefault("description", nested[0])
+def _complete(schema: Json) -> None:
+    """Copy the description of a nullable property out of its `anyOf`, where generators ignore it.
+
+    Every response has a `request_id`, although its field has a default.
+    """
+    for field in schema.get("properties", {}).values():
+        nested = [choice["description"] for choice in field.get("anyOf", ()) if "description" in choice]
+        if nested:
+            field.setdefault("description", nested[0])
+    if "request_id" in schema.get("properties", {}) and "request_id" not in schema["required"]:
+        schema["required"].append("request_id")
 
 
 def _type_enums(node: Any) -> None:
@@ -102,7 +106,7 @@ def _type_enums(node: Any) -> None:
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     status, success, description = operation.success
     headers = {name: {"$ref": _TO_HEADERS + name} for name in ("X-Request-ID", *operation.headers)}
-    content = {operation.media: {"schema": _FILE}} if success is bytes else _content(references[success])
+    content = {success: {"schema": _FILE}} if isinstance(success, str) else _content(references[success])
     answer = {"description": description, "headers": headers, "content": content}
     if operation.links:
         answer["links"] = operation.links
@@ -131,8 +135,8 @@ def _who_may(operation: Operation) -> str:
     return f"Permission: `{operation.permission}`. {HOLDERS[operation.permission]} may do this."
 
 
-def _content(reference: Json, examples: dict[str, Any] | None = None) -> Json:
-    shown = SCHEMA_EXAMPLES.get(reference["$ref"].removeprefix(_TO_SCHEMAS)) if examples is None else examples
+def _content(reference: Json, examples: Json | None = None) -> Json:
+    shown = examples or _EXAMPLES["schemas"].get(reference["$ref"].removeprefix(_TO_SCHEMAS))
     named = {"examples": {name: {"value": value} for name, value in shown.items()}} if shown else {}
     return {"application/json": {"schema": reference, **named}}
 
@@ -190,7 +194,7 @@ def _error_response(status: int, reference: Json) -> Json:
         headers["Retry-After"] = {**_HEADERS["Retry-After"], "required": True}
     elif status in _MAY_RETRY_AFTER:
         headers["Retry-After"] = {"$ref": _TO_HEADERS + "Retry-After"}
-    content = _content(reference, {code.value: error_example(code) for code in codes})
+    content = _content(reference, {code.value: _EXAMPLES["errors"][code.value] for code in codes})
     return {"description": _either([code.value for code in codes]), "headers": headers, "content": content}
 
 
@@ -198,12 +202,7 @@ _SECURITY_SCHEMES: Json = {
     "basic": {"type": "http", "scheme": "basic", "description": "SMTP username and password."},
     "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, `ma_live_…` or `ma_test_…`."},
     "customer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "From /v1/auth/login."},
-    "session": {
-        "type": "apiKey",
-        "in": "cookie",
-        "name": session_proofs.COOKIE_NAME,
-        "description": ("Set by the login."),
-    },
+    "session": {"type": "apiKey", "in": "cookie", "name": COOKIE_NAME, "description": "Set by the login."},
 }
 
 
@@ -219,28 +218,19 @@ _EVENTS = {
     PING_TYPE: "Test event, requested by a ping.",
 }
 _EVENT_DESCRIPTION = (
-    "Posted once per recipient, and retried until you respond with a 2xx, up to 7 times in total. Retries "
-    "and replays keep `id`: use it to ignore duplicates. Verify `Service-Signature` before you trust the "
-    "body."
+    "Posted once per recipient, and retried until you respond with a 2xx, up to 7 times in total. Retries and replays "
+    "keep `id`: use it to ignore duplicates. Verify `Service-Signature` before you trust the body."
 )
 _EVENT_HEADERS = (
     parameter(
         "Service-Signature",
         "header",
-        (
-            "`t=<unix seconds>,v1=<hex>`: HMAC-SHA256 of `<t>.<raw body>`, keyed with the whole secret "
-            "(`whsec_…`). Reject a `t` more than 300 seconds from now."
-        ),
+        "`t=<unix seconds>,v1=<hex>`: HMAC-SHA256 of `<t>.<raw body>`, keyed with the whole secret "
+        "(`whsec_…`). Reject a `t` more than 300 seconds from now.",
         {"type": "string", "pattern": "^t=[0-9]+,v1=[0-9a-f]{64}$"},
         required=True,
     ),
-    parameter(
-        USER_AGENT_HEADER[0],
-        "header",
-        "The same in every request.",
-        {"type": "string", "const": USER_AGENT_HEADER[1]},
-        required=True,
-    ),
+    parameter(_AGENT[0], "header", "The same in every request.", {"type": "string", "const": _AGENT[1]}, required=True),
 )
 
 
@@ -254,7 +244,7 @@ def _event(name: str, reference: Json) -> Json:
         # No client calls it. openapi-generator skips internal operations; its Python for these has a syntax error.
         "x-internal": True,
         "parameters": list(_EVENT_HEADERS),
-        "requestBody": {"required": True, "content": _content(reference, {name: event_example(name)})},
+        "requestBody": {"required": True, "content": _content(reference, {name: _EXAMPLES["events"][name]})},
         "responses": {
             "2XX": {"description": "Received. The response body is ignored."},
             "default": {"description": "Not received, as is no complete response within 5 seconds. Retried."},

@@ -1,12 +1,13 @@
 """Declares API operations: each is the decorator of the method that answers it.
 
-The method's name becomes the operation id, and its docstring the summary and description. `create_app` registers
-operations with Quart and `openapi.document` describes them, both from this one declaration.
+The method's name becomes the operation id, its docstring the summary and description, and the type of its parameter
+`body` the request body. `create_app` registers operations with Quart and `openapi.document` describes them, both from
+this one declaration.
 """
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
@@ -18,9 +19,10 @@ from quart import Response
 from appliance.errors import Code
 from appliance.message.limits import KEY_LENGTH
 from appliance.model.accounts import Permission
-from appliance.web.answer import Answer
+from appliance.web.exchange import Answer
 
 Json = dict[str, Any]
+Success = tuple[int, type | str, str]  # status, type of the JSON or media type of a file, and a description
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response | Answer]])
 
 PAGE_LIMIT = 100  # entries per page: default and maximum
@@ -83,7 +85,7 @@ class Operation:
     """
 
     name: str
-    success: tuple[int, type, str]  # status, response type and its description
+    success: Success
     errors: tuple[Code, ...] = ()
     body: type | None = None
     security: tuple[Json, ...] = ()
@@ -98,14 +100,27 @@ class Operation:
     links: Json | None = None  # from the success response to other operations
     needs_body: bool = True  # if the operation takes a body
     action: str = ""  # name in the audit log; empty if it changes nothing
-    media: str = "application/json"  # of the success response; its type is `bytes` unless this is JSON
 
     def __call__(self, handler: Handler) -> Handler:
-        """Decorator: mark the method that answers this operation."""
         summary, _, description = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
-        described = replace(self, id=camel_case(handler.__name__), summary=summary, description=description)
-        handler.operation = described  # type: ignore[attr-defined]  # for `operations_of`
+        body = self.body or handler.__annotations__.get("body")
+        errors = self.errors if self.permission is None else tuple(dict.fromkeys(self._all_errors(body)))
+        described: Json = {"id": camel_case(handler.__name__), "summary": summary, "description": description}
+        operation = replace(self, body=body, errors=errors, **described)
+        handler.operation = operation  # type: ignore[attr-defined]  # for `operations_of`
         return handler
+
+    def _all_errors(self, body: type | None) -> Iterator[Code]:
+        if any(declared["in"] == "query" for declared in self.parameters):
+            yield Code.INVALID_REQUEST
+        if body is not None:
+            yield from WITH_BODY
+        yield Code.RATE_LIMITED
+        if self.permission is not Permission.VIEW or self.limited is not Limited.OPEN:
+            yield Code.FORBIDDEN
+        if "{" in self.name and self.method != "PUT":  # a PUT creates what its path names
+            yield Code.NOT_FOUND
+        yield from (*self.errors, Code.UNAUTHORIZED, *ALWAYS)
 
     @property
     def method(self) -> str:
@@ -129,7 +144,6 @@ def camel_case(name: str) -> str:
 
 
 def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:
-    """The operations of a class of routes, with the names of their methods."""
     for name, value in vars(routes).items():
         if (operation := getattr(value, "operation", None)) is not None:
             yield name, operation
@@ -137,18 +151,14 @@ def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:
 
 def for_customers(
     name: str,
-    success: type | tuple[int, type, str],
-    *errors: Code,
-    body: type | None = None,
-    parameters: tuple[Json, ...] = (),
+    success: type | Success,
+    *declared: Code | Json,
     permission: Permission | None = None,
     people_only: bool = False,
     limited: Limited = Limited.REFUSED,
-    needs_body: bool = True,
-    action: str = "",
-    media: str = "application/json",
+    **options: Any,
 ) -> Operation:
-    """An operation that requires a login or a key, with the errors common to all of them.
+    """An operation that requires a login or a key. `declared` are its own errors and its parameters.
 
     A bare type is a 200 that its docstring describes. The default permission is `view` for reads and `develop`
     otherwise. `limited` says whether a key that is limited to a domain may call it.
@@ -157,17 +167,21 @@ def for_customers(
         success = (200, success, inspect.cleandoc(success.__doc__ or "").partition("\n")[0])
     if permission is None:
         permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
-    of_query = (Code.INVALID_REQUEST,) if any(declared["in"] == "query" for declared in parameters) else ()
-    of_body = () if body is None else WITH_BODY
-    of_permission = () if permission is Permission.VIEW and limited is Limited.OPEN else (Code.FORBIDDEN,)
-    all_errors = (*of_query, *of_body, Code.RATE_LIMITED, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
-    security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
-    operation = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters, media=media)
-    granted: Json = {"permission": permission, "people_only": people_only, "limited": limited}
-    return replace(operation, **granted, needs_body=needs_body, action=action)
+    return Operation(
+        name,
+        success,
+        errors=tuple(error for error in declared if isinstance(error, Code)),
+        parameters=tuple(parameter for parameter in declared if not isinstance(parameter, Code)),
+        security=CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY,
+        permission=permission,
+        people_only=people_only,
+        limited=limited,
+        **options,
+    )
 
 
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)
+for_owners = partial(for_customers, permission=Permission.OWN)
 # Concerns the user's own login, whatever the role.
 for_people = partial(for_customers, permission=Permission.VIEW, people_only=True)
 
@@ -181,9 +195,17 @@ def identifier(description: str, pattern: str, name: str = "id") -> Json:
     return parameter(name, "path", description, {"type": "string", "pattern": pattern})
 
 
+def choice_parameter(name: str, description: str, choices: Iterable[str]) -> Json:
+    return parameter(name, "query", description, {"type": "string", "enum": list(choices)})
+
+
+def number_parameter(name: str, description: str, default: int, maximum: int = PAGE_LIMIT) -> Json:
+    schema = {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
+    return parameter(name, "query", description, schema)
+
+
 def limit_parameter(default: int = PAGE_LIMIT, description: str = "Entries per page.") -> Json:
-    schema = {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT, "default": default}
-    return parameter("limit", "query", description, schema)
+    return number_parameter("limit", description, default)
 
 
 MESSAGE_ID = parameter("id", "path", "Message id from the send response.", {"type": "string"})

@@ -1,24 +1,30 @@
-"""Serves browsers: the dashboard's frame, the empty preview page, static files, and the documentation as Markdown.
+"""Pages outside the API: the dashboard's frame and files, the documentation as Markdown, and unsubscribe links.
 
 The frame is the same for every account; its scripts get the account's data from /v1. Files are read once. Their URL
-changes with their content, so browsers may cache them for a year.
+changes with their content, so browsers may cache them for a year. The binary and the Debian package include the
+Markdown files of `docs/` next to the code; a checkout reads its own `docs/`.
 """
 
 import gzip
 import hashlib
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cache, lru_cache, wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
-from appliance.errors import Code, Refused
-from appliance.web.answer import CONTENT_SECURITY_POLICY
-from appliance.web.app import may_compress, not_modified
-from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
+from appliance import __version__
+from appliance.errors import Code, PublicError, Refused
+from appliance.feedback.return_path import UNSUBSCRIBE_PATH, Unsubscription
+from appliance.intake.limits import RequestRate
+from appliance.net.address_policy import client_network
+from appliance.telemetry.metrics import UNSUBSCRIBES
+from appliance.web.app import ApiServices, answer, client_address, may_compress, not_modified, refusal
+from appliance.web.exchange import CONTENT_SECURITY_POLICY, request_id
 
 DASHBOARD_ROOT = "/dashboard"
 CACHE_A_YEAR = "public, max-age=31536000, immutable"
@@ -43,7 +49,6 @@ def etag_of(body: bytes) -> str:
 
 
 def _site_files(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, SiteFile]]:
-    """All files with their names."""
     for entry in directory.iterdir():
         kind = CONTENT_TYPES.get(entry.name.rpartition(".")[2])
         if entry.is_dir():
@@ -95,9 +100,8 @@ class Site(NamedTuple):
 def read_site() -> Site:
     own = files("appliance.web")
     site_files = dict(_site_files(own / "static"))
-    version = hashlib.sha256(
-        "".join(f"{name} {site_files[name][2]}\n" for name in sorted(site_files)).encode()
-    ).hexdigest()[:12]
+    names = "".join(f"{name} {site_files[name][2]}\n" for name in sorted(site_files))
+    version = hashlib.sha256(names.encode()).hexdigest()[:12]
     loader = FunctionLoader(lambda name: (own / "templates" / name).read_text(encoding="utf-8"))
     return Site(site_files, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
 
@@ -199,3 +203,147 @@ def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int =
     if compressed:
         response.headers["Content-Encoding"] = "gzip"
     return response
+
+
+# ---- the documentation
+
+DOCUMENTS_PATH = "/docs"
+LIST_PATH = "/llms.txt"
+SUFFIX = ".md"
+
+_INTRODUCTION = f"""\
+# The mail appliance
+
+> A self-hosted transactional-email server in one program, version {__version__}. Applications send mail by HTTP \
+(`POST /emails`) or SMTP submission; it delivers directly to the recipients' mail servers and reports \
+the result of each recipient by polling and by signed webhooks.
+
+The API is described by [/openapi.json](/openapi.json). Everything under `/v1` needs a token or a key with the scope \
+`manage`.
+
+## Documents
+
+"""
+
+
+@cache
+def documents() -> dict[str, bytes]:
+    """Each document by its path below `docs/`; empty if the installation has no documentation."""
+    packed = files("appliance") / "docs"
+    return dict(sorted(_markdown(packed if packed.is_dir() else files("appliance") / ".." / "docs")))
+
+
+@cache
+def document_list() -> bytes:
+    lines = [f"- [{title}]({DOCUMENTS_PATH}/{name}): {headings}" for name, title, headings in map(_head, documents())]
+    return (_INTRODUCTION + "\n".join(lines) + "\n").encode()
+
+
+def _markdown(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        if entry.name.endswith(SUFFIX):
+            yield prefix + entry.name, entry.read_bytes()
+        else:
+            yield from _markdown(entry, f"{prefix}{entry.name}/")
+
+
+def _head(name: str) -> tuple[str, str, str]:
+    title, *lines = documents()[name].decode().splitlines()
+    headings = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    return name, title.removeprefix("# "), ", ".join(headings)
+
+
+# ---- unsubscribe links
+
+# Per client network. A mailbox provider sends the POSTs of all its users from few networks.
+UNSUBSCRIBES_PER_SECOND: Final = 50
+UNSUBSCRIBE_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+_FORGED = "This link is not valid."
+_TRY_AGAIN = "Your mail program may have cut the link. Open it again from the message, or reply and ask to be removed."
+
+View = Callable[[str], Awaitable[Response]]
+
+
+class UnsubscribedAnswer(msgspec.Struct):
+    """The response to a client other than a browser."""
+
+    unsubscribed: bool
+    request_id: str
+
+
+def unsubscribe_blueprint(site: Site, services: ApiServices) -> Blueprint:
+    """The pages of one-click unsubscribe links, `/unsubscribe/TOKEN`, for recipients without a login.
+
+    GET and HEAD change nothing, because scanners open every link: they show a page with one button. A POST
+    unsubscribes, whatever its body (RFC 8058 3.2). Browsers get an HTML page without scripts, other clients JSON.
+    """
+    routes = Blueprint("unsubscribe", __name__)
+    links, store = services.intake.links, services.store
+    rate = RequestRate(
+        UNSUBSCRIBES_PER_SECOND,
+        services.env,
+        refusal="Too many requests from your network. Retry in a few seconds.",
+        nodes=store.engine.live_nodes,
+    )
+    template = site.templates.get_template("unsubscribe.html")
+    policy = {"Content-Security-Policy": UNSUBSCRIBE_POLICY}
+
+    def page(title: str, text: str, unsubscription: Unsubscription | None = None, *, asks: bool = False) -> Response:
+        kind = "" if unsubscription is None else unsubscription.mail_list.partition(":")[2]
+        shown = {"static": f"/static/{site.version}", "title": title, "text": text}
+        body = template.render(shown, unsubscription=unsubscription, kind=kind, asks=asks)
+        return Response(body, content_type="text/html; charset=utf-8", headers=policy)
+
+    def with_pages(view: View) -> View:
+        @wraps(view)
+        async def shown(token: str) -> Response:
+            try:
+                return await view(token)
+            except PublicError as refused:
+                response = await refusal(refused)
+                if not _takes_html():
+                    return response
+                forged = refused.code is Code.NOT_FOUND
+                error_page = page(*((_FORGED, _TRY_AGAIN) if forged else ("Unsubscribe failed", refused.text)))
+                error_page.status_code = response.status_code
+                if "Retry-After" in response.headers:
+                    error_page.headers["Retry-After"] = response.headers["Retry-After"]
+                return error_page
+
+        return shown
+
+    def read(token: str) -> Unsubscription:
+        if (unsubscription := links.read(token)) is None:
+            raise Refused(Code.NOT_FOUND, _FORGED)
+        return unsubscription
+
+    @routes.get(f"{UNSUBSCRIBE_PATH}/<token>")
+    @with_pages
+    async def ask(token: str) -> Response:
+        return page("Unsubscribe", "You will still receive other kinds of messages.", read(token), asks=True)
+
+    @routes.post(f"{UNSUBSCRIBE_PATH}/<token>")
+    @with_pages
+    async def unsubscribe(token: str) -> Response:
+        rate.take(client_network(client_address()))
+        try:
+            unsubscription = read(token)
+        except Refused:
+            UNSUBSCRIBES.add("refused")
+            raise
+        services.intake.check_disk()
+        row = unsubscription.account_id, unsubscription.mail_list, unsubscription.address
+        is_new = await store.unsubscriptions.add(*row)
+        UNSUBSCRIBES.add("recorded" if is_new else "repeated")
+        if _takes_html():
+            return page("Unsubscribed", "Messages already on their way may still arrive.", unsubscription)
+        return answer(UnsubscribedAnswer(True, request_id()))
+
+    return routes
+
+
+def _takes_html() -> bool:
+    return "text/html" in request.headers.get("Accept", "").lower()

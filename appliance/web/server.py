@@ -2,11 +2,15 @@
 
 `net/connection_server.py` accepts and limits the connections; clients beyond the limits get a 503. A client that is too
 slow, sends nothing or does not read loses its connection. An error in one connection ends that connection only.
+`build` assembles the edge, the API's routes and the dashboard.
 """
 
+import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,17 +19,33 @@ import h11
 import trio
 
 from appliance.config.load import LiveSettings
-from appliance.config.settings import Config, HttpSettings
+from appliance.config.settings import Config
+from appliance.environment import Environment
+from appliance.errors import Code
+from appliance.intake.accept import IntakeServices
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.keyfile import derive
+from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
 from appliance.net.connection_server import ConnectionServer, ConnectionTable, KnownNetworks, listen
 from appliance.net.dial import ONE_WRITE_BYTES, FastSocketStream
+from appliance.store import Store
+from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate, http_files
 from appliance.web import hypercorn_parts as hypercorn
-from appliance.web.http1 import Application, Http1, Peer
-from appliance.web.hypercorn_parts import ASGIWrapper, Lifespan, WorkerContext, hypercorn_config
-from appliance.web.turned_away import TurnedAway
+from appliance.web import openapi, pages
+from appliance.web.api.message_body import MessageBodies
+from appliance.web.app import ApiServices, create_app, route_classes
+from appliance.web.auth import Authenticator, LoginCheck, SessionCookies, Tokens
+from appliance.web.edge import Edge
+from appliance.web.exchange import BodyBudgets, Peer, answer_bytes, dated, error_answer
+from appliance.web.http1 import Application, Http1, InlineTaskGroup
+from appliance.web.live import LiveStreams
+from appliance.web.operations import operations_of
+
+log = get_logger("web")
 
 # ---- one connection
 
@@ -46,21 +66,9 @@ class HttpConnection(hypercorn.TCPServer):
     stream: Any  # an SSLStream or a SocketStream
     protocol: Http1  # type: ignore[assignment]  # hypercorn's wrapper would add HTTP/2
 
-    def __init__(
-        self,
-        app: Application,
-        config: hypercorn.HypercornConfig,
-        context: hypercorn.WorkerContext,
-        stream: trio.abc.Stream,
-        *,
-        settings: HttpSettings,
-        new_request_id: Callable[[], str],
-        table: "ConnectionTable[HttpConnection]",
-    ) -> None:
-        super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
-        self._settings = settings
-        self._new_request_id = new_request_id
-        self._table = table
+    def __init__(self, server: "HttpServer", stream: trio.abc.Stream) -> None:
+        super().__init__(server.app, server.hypercorn, server.context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
+        self._settings, self._table, self._new_request_id = server.settings, server.table, server.new_request_id
         self._peer = Peer(None)
         self._closing = False
         self._busy = False  # reading or answering a request
@@ -73,7 +81,6 @@ class HttpConnection(hypercorn.TCPServer):
         self._fast = FastSocketStream(stream) if type(stream) is trio.SocketStream else None
 
     async def run(self) -> None:
-        """Serve requests until either side closes."""
         try:
             with self._serving:
                 await self._serve()
@@ -96,7 +103,7 @@ class HttpConnection(hypercorn.TCPServer):
         except OSError:
             return  # the client has disconnected
         self._peer.address = client
-        requests = hypercorn.InlineTaskGroup(lambda: self.protocol.receive(), self._peer)
+        requests = InlineTaskGroup(lambda: self.protocol.receive(), self._peer)
         self.protocol = Http1(
             self.app, self.config, self.context, requests, _STATE, secure, client, server, self.protocol_send
         )
@@ -155,7 +162,6 @@ class HttpConnection(hypercorn.TCPServer):
     # ---- writing
 
     async def protocol_send(self, event: hypercorn.Event) -> None:
-        """Write, or record the state of the protocol."""
         if isinstance(event, hypercorn.RawData):
             await self._write(event.data)
         elif isinstance(event, hypercorn.Closed):
@@ -205,26 +211,72 @@ class HttpConnection(hypercorn.TCPServer):
                 pass
 
 
-# ---- the server
+# ---- connections beyond the limits
 
-log = get_logger("web")
+LINGERING = 512  # connections read after their response; each takes a task and a descriptor
+LONG_LINGERING = 64  # of LINGERING
+LONG_LINGER = 2.0  # seconds
+SHORT_LINGER = 0.5  # seconds: a few round trips
+TURNED_AWAY_RETRY = 1  # seconds, in Retry-After
+LINGER_READ = 16 * 1024  # bytes per read
+
+_TOO_MANY = "Too many connections, in total or from this address. Use fewer, or retry in a second with the same key."
+
+
+@dataclass(slots=True)
+class TurnedAway:
+    """Rejects connections with a 503 and Retry-After, without reading a request.
+
+    The response is one write that does not wait. Then the connection is read until the client closes it, because
+    closing a socket with unread input resets it and destroys the response. The first LONG_LINGERING connections are
+    read for LONG_LINGER seconds, up to LINGERING for SHORT_LINGER. Any further one is read once and closed. TLS
+    connections get no response: the handshake would cost more than the rejected request.
+    """
+
+    new_request_id: Callable[[], str]
+    at_once: int = LINGERING
+    _lingering: int = 0
+
+    async def answer(self, stream: trio.abc.Stream) -> None:
+        try:
+            if isinstance(stream, trio.SocketStream):
+                error = Code.SERVICE_UNAVAILABLE, _TOO_MANY, self.new_request_id()
+                status, headers, body = error_answer(*error, retry_after=TURNED_AWAY_RETRY)
+                with suppress(OSError, trio.BrokenResourceError):
+                    # A new connection has room in its send buffer.
+                    await stream.socket.send(answer_bytes(status, dated(headers), body))
+                    await stream.send_eof()
+                    await self._linger(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _linger(self, stream: trio.SocketStream) -> None:
+        if self._lingering >= self.at_once:
+            os.read(stream.socket.fileno(), LINGER_READ)  # never waits: Trio's sockets are non-blocking
+            return
+        self._lingering += 1
+        try:
+            with trio.move_on_after(LONG_LINGER if self._lingering <= LONG_LINGERING else SHORT_LINGER):
+                while await stream.receive_some(LINGER_READ):
+                    pass
+        finally:
+            self._lingering -= 1
+
+
+# ---- the server
 
 
 class HttpServer:
-    """State that all connections share."""
-
     def __init__(
         self, app: Application, config: Config, new_request_id: Callable[[], str], known: KnownNetworks
     ) -> None:
         http = config.http
-        self._app = app
-        self._new_request_id = new_request_id
-        self._settings = http
+        self.app, self.new_request_id, self.settings = app, new_request_id, http
         self._turned_away = TurnedAway(new_request_id)
         files = http_files(config)
         self.certificate = Certificate(*files, tls_context) if files else None
-        self.hypercorn = hypercorn_config()
-        self.context = WorkerContext(None)
+        self.hypercorn = hypercorn.hypercorn_config()
+        self.context = hypercorn.WorkerContext(None)
         self.table: ConnectionTable[HttpConnection] = ConnectionTable(
             http.max_connections, http.max_connections_per_address, http.trusted_proxies, known
         )
@@ -237,22 +289,14 @@ class HttpServer:
         def apply() -> None:
             if use_certificate is not None:
                 use_certificate()
-            self._settings = http
+            self.settings = http
             self.table.limit, self.table.limit_per_address = http.max_connections, http.max_connections_per_address
             self.table.trusted = http.trusted_proxies
 
         return apply
 
     async def serve_client(self, client: socket.socket, address: str, secure: bool) -> None:
-        connection = HttpConnection(
-            self._app,
-            self.hypercorn,
-            self.context,
-            self._stream(client),
-            settings=self._settings,
-            new_request_id=self._new_request_id,
-            table=self.table,
-        )
+        connection = HttpConnection(self, self._stream(client))
         with self.table.tracking(connection, address):
             await connection.run()
 
@@ -282,7 +326,7 @@ async def serve(
     scheme, secure = ("http", False) if shown is None else ("https", True)
     listeners = [listener for bind in config.http.bind for listener in await listen(bind, scheme, secure=secure)]
     connections = ConnectionServer("http", server.table, server.serve_client, server.refuse, log)
-    lifespan = Lifespan(ASGIWrapper(app), server.hypercorn, {})
+    lifespan = hypercorn.Lifespan(hypercorn.ASGIWrapper(app), server.hypercorn, {})
     if live is not None:
         live.join(server.adopt)
     async with trio.open_nursery() as helpers:
@@ -307,3 +351,53 @@ def tls_context(chain: Path, key: Path) -> ssl.SSLContext:
     context = certificate.tls_context(chain, key)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def build(
+    config: Config,
+    env: Environment,
+    store: Store,
+    key: bytes,
+    stopping: trio.Event,
+    intake_services: IntakeServices,
+    check_webhook_url: Callable[[str], Awaitable[str | None]],
+) -> Edge:
+    intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), env)
+    auth = Authenticator(
+        store, env, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
+    )
+    hashing, routes = PasswordHasher(), route_classes()
+    operations = [operation for kind in routes for _, operation in operations_of(kind)]
+    services = ApiServices(
+        config=config,
+        store=store,
+        env=env,
+        auth=auth,
+        intake=intake,
+        logins=LoginCheck(store, intake_services.guesses, hashing, TotpSecrets(key, env)),
+        hashing=hashing,
+        cookies=SessionCookies(derive(key, "dashboard cookies"), config.http.base_url),
+        signing_keys=SigningKeys(store, env, key),
+        webhook_secrets=WebhookSecrets(key, env),
+        bodies=MessageBodies(store),
+        operations=operations,
+        check_webhook_url=check_webhook_url,
+        stopping=stopping,
+    )
+    site = pages.read_site()
+    blueprints = (
+        openapi.blueprint(config.http.base_url),
+        pages.blueprint(site, sandbox=intake.sandbox),
+        pages.unsubscribe_blueprint(site, services),
+    )
+    app = create_app(auth, [kind(services) for kind in routes], blueprints)
+    return Edge(
+        services=services,
+        rate=intake_services.rate,
+        read_rate=intake_services.read_rate,
+        settings=config.http,
+        pages=app,
+        open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),
+        budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
+        streams=LiveStreams(intake.accepted, stopping),
+    )

@@ -1,13 +1,10 @@
 """Checks the URLs of webhooks and connects to them: looks up and checks addresses, verifies certificates.
 
-- A URL must be https with a public host and an allowed port, in one plain spelling. A URL that two programs could parse
-  differently is refused, since such a difference bypasses checks. The service's own names are refused; a pattern such
-  as `*.example.com` means all names below. Under `serve --sandbox`, plain http to loopback is allowed as well.
+- A URL that two programs could parse differently is refused, since such a difference bypasses checks.
 - Every attempt checks all addresses of the name, and dials an address that it checked. One refused address refuses the
   whole name: a private address among public ones is an attempt to make this server dial it. Error texts go to the
   owner of the URL, so they name neither addresses, which may be internal to the operator's network, nor the resolver.
-- Idle connections are kept for the next event, bounded in number, idle time and age, and reused only for the same name,
-  port and checked address.
+- Idle connections are reused only for the same name, port and checked address.
 """
 
 import re
@@ -72,7 +69,8 @@ def read_url(
 ) -> Target:
     """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that are refused otherwise.
 
-    `plain_loopback` admits http, without TLS, to any port of a loopback address or of localhost.
+    `own_names` may contain patterns such as `*.example.com`. `plain_loopback`, for `serve --sandbox`, admits http,
+    without TLS, to any port of a loopback address or of localhost.
     """
     _check_characters(url)
     scheme, _, rest = url.partition("://")
@@ -102,20 +100,19 @@ def read_url(
 
 
 def _check_characters(url: str) -> None:
-    if len(url) > WEBHOOK_URL_LENGTH:
-        raise UrlRefused(f"the URL is over {WEBHOOK_URL_LENGTH} characters long")
-    if not url.isascii():
-        raise UrlRefused("the URL must be ASCII: write the host as xn--… and percent-encode the rest")
-    if not url.isprintable() or " " in url:
-        raise UrlRefused("the URL has a space or a control character in it")
-    if "\\" in url:
-        raise UrlRefused("the URL has a backslash in it")
-    if "#" in url:
-        raise UrlRefused("the URL has a fragment (#…), which is never sent")
+    faults = (
+        (len(url) > WEBHOOK_URL_LENGTH, f"the URL is over {WEBHOOK_URL_LENGTH} characters long"),
+        (not url.isascii(), "the URL must be ASCII: write the host as xn--… and percent-encode the rest"),
+        (not url.isprintable() or " " in url, "the URL has a space or a control character in it"),
+        ("\\" in url, "the URL has a backslash in it"),
+        ("#" in url, "the URL has a fragment (#…), which is never sent"),
+    )
+    for is_wrong, text in faults:
+        if is_wrong:
+            raise UrlRefused(text)
 
 
 def _split(authority: str, usual_port: int) -> tuple[str, int]:
-    """The host (an IPv6 address in its brackets) and the port."""
     if "@" in authority:
         raise UrlRefused("the URL must not carry a user name or password")
     if authority.startswith("["):
@@ -136,7 +133,6 @@ def _split(authority: str, usual_port: int) -> tuple[str, int]:
 
 
 def _address(host: str) -> Address | None:
-    """The host as an IP address; None for a name."""
     if host.startswith("["):
         if "%" in host:
             raise UrlRefused("the URL's IPv6 address must not name a network interface (%…)")
@@ -225,11 +221,10 @@ class AddressLookup:
         if (verdict := self._verdicts.get(address)) is not None:
             return verdict
         try:
-            refused = refusal(address, self.allowed, self.own)
+            reason = (refusal(address, self.allowed, self.own) or "").removeprefix(f"{address} is ")
         except OSError as fault:  # the system cannot list its own addresses
             raise_if_short(fault)
             raise NoAddress(f"the addresses of {host} cannot be checked at the moment", temporary=True) from fault
-        reason = (refused or "").removeprefix(f"{address} is ")
         self._verdicts.put(address, reason)
         return reason
 
@@ -241,8 +236,7 @@ class ByteLimitExceeded(trio.BrokenResourceError):
 class LimitedStream(trio.abc.Stream):
     """The TCP stream below TLS, with a limit on the bytes received for one answer.
 
-    The answer reader counts decrypted bytes only. An endless series of session tickets, for one, would keep the process
-    busy until the attempt times out.
+    The answer reader counts decrypted bytes only: an endless series of session tickets would keep the process busy.
     """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -286,38 +280,31 @@ class ReceiverConnection:
     transport: LimitedStream  # below it
     opened: float  # Trio's clock
 
-    @property
-    def secure(self) -> bool:
-        return self.stream is not self.transport
-
     async def aclose(self) -> None:
-        """Close without the TLS closing handshake: receivers do not wait for it."""
         await trio.aclose_forcefully(self.stream)
 
 
-def unencrypted(target: Target, address: Address, stream: trio.abc.Stream) -> ReceiverConnection:
-    """A connection without TLS, for plain http."""
-    transport = LimitedStream(stream)
-    endpoint = ReceiverEndpoint(target.host, target.port, address)
-    return ReceiverConnection(endpoint, transport, transport, trio.current_time())
-
-
-async def start_tls(
+async def open_connection(
     context: ssl.SSLContext, target: Target, address: Address, stream: trio.abc.Stream
 ) -> ReceiverConnection:
-    """Encrypt a stream and verify the certificate. On failure, close the stream and raise `NotPosted`."""
+    """Encrypt a stream, except for plain http, and verify the certificate.
+
+    On failure, close the stream and raise `NotPosted`.
+    """
     transport = LimitedStream(stream)
-    try:
-        # https_compatible: HTTP marks the end of an answer, and few servers close TLS properly.
-        secure = trio.SSLStream(transport, context, server_hostname=target.host, https_compatible=True)
-        await secure.do_handshake()
-    except BaseException as error:
-        await trio.aclose_forcefully(stream)
-        if isinstance(error, trio.BrokenResourceError | ssl.SSLError | ValueError):
-            raise NotPosted(_tls_error(error)) from error
-        raise
+    encrypted: trio.abc.Stream = transport
+    if target.secure:
+        try:
+            # https_compatible: HTTP marks the end of an answer, and few servers close TLS properly.
+            encrypted = trio.SSLStream(transport, context, server_hostname=target.host, https_compatible=True)
+            await encrypted.do_handshake()
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if isinstance(error, trio.BrokenResourceError | ssl.SSLError | ValueError):
+                raise NotPosted(_tls_error(error)) from error
+            raise
     endpoint = ReceiverEndpoint(target.host, target.port, address)
-    return ReceiverConnection(endpoint, secure, transport, trio.current_time())
+    return ReceiverConnection(endpoint, encrypted, transport, trio.current_time())
 
 
 def _tls_error(error: BaseException) -> str:
@@ -380,6 +367,5 @@ class IdleConnections:
             await connection.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections, and keep none from now on."""
         self._closed = True
         await self.drop_all()

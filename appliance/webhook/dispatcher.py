@@ -4,19 +4,29 @@ All state is in the store, so a restart continues the schedule. In memory there 
 events, pings or replays) with due posts, holding a few of them. `receivers.py` decides which queue is next.
 """
 
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
+from urllib.parse import urlsplit
 
 import trio
 
 from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter
+from appliance.config.settings import Config
+from appliance.config.values import is_address
+from appliance.dns.resolver import DnsResolver, Resolver
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
+from appliance.keys.secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, Lane, PostResult
+from appliance.net.address_policy import Address
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
+from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
-from appliance.webhook.post import Attempts, observe
+from appliance.tls.certificate import https_context
+from appliance.webhook.post import Attempts, Poster, observe
 from appliance.webhook.receivers import DEAD_INTERVAL, POST_SLOTS, PostSlot, ReceiverQueue, Slots
 
 POSTS_PER_QUEUE = 64  # in memory: waiting, in flight, or being recorded
@@ -37,8 +47,6 @@ log = get_logger("webhook")
 
 
 class Dispatcher:
-    """The loop that starts posts, and the queues of due posts."""
-
     def __init__(
         self,
         store: Store,
@@ -139,22 +147,18 @@ class Dispatcher:
             self._queue(lane)
 
     async def _queue_due(self) -> None:
-        """Queue lanes with new posts, and lanes whose next post became due."""
         if accounts := self._posts.take_new():
             for lane, proven in await self._posts.lanes_of(accounts):
-                self._know(lane, proven=proven)
-                self._queue(lane)
+                self._queue(lane, proven=proven)
         now = self._env.now()
         while self._later and self._later[0][0] <= now:
             self._queue(heappop(self._later)[1])
 
-    def _know(self, lane: Lane, *, proven: bool = False) -> None:
-        if lane not in self.queues:
-            self.queues[lane] = ReceiverQueue(lane, proven=proven)
+    def _know(self, lane: Lane, *, proven: bool = False) -> ReceiverQueue:
+        return self.queues.get(lane) or self.queues.setdefault(lane, ReceiverQueue(lane, proven=proven))
 
-    def _queue(self, lane: Lane) -> None:
-        self._know(lane)
-        queue = self.queues[lane]
+    def _queue(self, lane: Lane, *, proven: bool = False) -> None:
+        queue = self._know(lane, proven=proven)
         queue.more_due = True
         self._slots.add(queue)
 
@@ -293,3 +297,64 @@ class Dispatcher:
             if queue.more_due:
                 self._slots.add(queue)
         self._posts.wake()
+
+
+# ---- the service
+
+CLOSE_IDLE_EVERY = 5.0  # seconds between two checks for idle connections
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookService:
+    poster: Poster
+    dispatcher: Dispatcher
+
+    async def run(self) -> None:
+        """Post events until cancelled, then close the connections."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.dispatcher.run)
+                while True:
+                    await trio.sleep(CLOSE_IDLE_EVERY)
+                    await self.poster.idle.close_idle()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.poster.idle.aclose()
+
+
+def build(config: Config, env: Environment, store: Store, key: bytes) -> WebhookService:
+    others = store.engine.others
+    poster = build_poster(config, DnsResolver(config.dns.resolvers), env, lambda: others().addresses)
+    attempts = Attempts(poster.post, WebhookSecrets(key, env), env, config.webhooks.retry_delays)
+    return WebhookService(poster, Dispatcher(store, env, attempts))
+
+
+def build_poster(
+    config: Config, resolver: Resolver, env: Environment, others: Callable[[], Container[Address]] = frozenset
+) -> Poster:
+    """Build the poster; raises ConfigError if `webhooks.ca_file` cannot be used.
+
+    `others` returns the addresses of other nodes, which are refused like this machine's own.
+    """
+    return Poster(
+        resolver,
+        env.dial,
+        https_context(config, "webhooks.ca_file", config.webhooks.ca_file),
+        ports=frozenset(config.webhooks.ports),
+        own_names=own_names(config),
+        allowed=config.webhooks.allow_networks,
+        own=LocalAddresses(frozenset(config.delivery.own_addresses), others),
+        plain_loopback=config.local_webhooks,
+    )
+
+
+def own_names(config: Config) -> frozenset[str]:
+    """The names of this service, and `*.domain` for all names below `server.own_domains`.
+
+    Names below the host name or the base URL's host are allowed: `hooks.example.com` may belong to a customer while
+    this service is at `example.com`. An address in the base URL is not a name: `webhooks.allow_networks` decides.
+    """
+    names = {config.server.hostname, urlsplit(config.http.base_url).hostname or ""}
+    names = {name for name in names if not is_address(name)}
+    domains = config.server.own_domains
+    return frozenset({*names, *domains, *(f"*.{domain}" for domain in domains)} - {""})

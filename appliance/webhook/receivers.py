@@ -58,7 +58,6 @@ class ReceiverQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether none of its posts are in memory."""
         return not self.loaded and not self.in_flight and self.queued_as is None
 
     @property
@@ -67,7 +66,6 @@ class ReceiverQueue:
         return POSTS_PER_RECEIVER if self.proven and self.failures < FAILING_AFTER else 1
 
     def room(self, limit: int) -> int:
-        """How many more posts to load, with `limit` in memory at most; none while enough are waiting."""
         return 0 if len(self.waiting) > limit // 8 else max(0, limit - len(self.loaded))
 
     def load(self, posts: list[DuePost]) -> None:
@@ -75,13 +73,11 @@ class ReceiverQueue:
         self.loaded.update([post.id for post in posts])
 
     def unload(self, post_id: str) -> None:
-        """Forget a post whose result is on disk."""
         self.loaded.discard(post_id)
         if self.recorded is not None:
             self.recorded.add(post_id)
 
     def start(self, now: float, dead_interval: float = DEAD_INTERVAL) -> DuePost:
-        """Return the next post, which is in flight from now on."""
         self.in_flight += 1
         if self.dead:
             self.not_before = now + dead_interval
@@ -102,7 +98,6 @@ class ReceiverQueue:
         self.not_before, self.more_due = until, True
 
     def drop(self) -> None:
-        """Forget the waiting posts, and that the store may have more."""
         self.loaded.difference_update([post.id for post in self.waiting])
         self.waiting.clear()
         self.more_due = False
@@ -185,7 +180,6 @@ class Slots:
         return self.has_free(health, 2 if is_contested else 1)
 
     def has_free(self, health: ReceiverHealth, count: int = 1) -> bool:
-        """Whether so many slots are free for receivers of this health."""
         limit = max(1, self._shares.total // SHARE_OF_SLOTS[health])
         return self._shares.free >= count and self._shares.of(health) + count <= limit
 

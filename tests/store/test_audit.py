@@ -13,7 +13,7 @@ from appliance.store import Store
 from appliance.store.audit import AUDIT_KEPT, AUDIT_SURE, about, unnoted
 from appliance.store.engine import START
 from appliance.times import DAY, MINUTE, SECOND
-from appliance.web.api.audit import audit_csv
+from appliance.web.api.account import audit_csv
 from tests.store.samples import HASH, Clock, existing
 
 BOSS = Actor("user", "boss@example.org")

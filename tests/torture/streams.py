@@ -70,11 +70,10 @@ from appliance.submission.content import DataContent, FindCaller, FindRecipient,
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.web import hypercorn_parts as hypercorn
-from appliance.web.answer import Answer
-from appliance.web.fast_post import QuickRequest
-from appliance.web.http1 import Http1, Peer
+from appliance.web.exchange import Answer, Peer
+from appliance.web.http1 import Http1, InlineTaskGroup, QuickRequest
 from appliance.webhook.connect import NotPosted
-from appliance.webhook.http import BODY_KEPT, Posted, exchange
+from appliance.webhook.post import BODY_KEPT, Posted, exchange
 from tests.e2e.raw import check_error, parsed
 from tests.feedback.mutated_mail import GROWTH, LONGEST, MAILS, made, most_memory, read_all
 from tests.feedback.mutations import mutated
@@ -83,7 +82,7 @@ from tests.message.samples import body as sample_body
 from tests.message.test_submitted import WHOLE
 from tests.submission.offline_client import credential
 from tests.submission.offline_client import talk as submission_session
-from tests.web.test_fast_post import FIELDS, LINES, PLAIN
+from tests.web.test_http1_fast_post import FIELDS, LINES, PLAIN
 
 SEEDS_APART = 10**9
 IN_ONE_TASK = 2_500
@@ -185,7 +184,7 @@ async def served(data: bytes, chance: Random) -> tuple[Recorded, bytes, bool]:
             closed = True
 
     peer, context = Peer(("127.0.0.1", 1)), hypercorn.WorkerContext(None)
-    tasks = hypercorn.InlineTaskGroup(lambda: protocol.receive(), peer)
+    tasks = InlineTaskGroup(lambda: protocol.receive(), peer)
     state = hypercorn.ConnectionState({})
     protocol = Http1(app, _hypercorn(), context, tasks, state, False, peer.address, None, send)  # type: ignore[arg-type]
     protocol.listen(lambda: "req_1", read_more, peer)

@@ -21,17 +21,15 @@ OVERRIDDEN = {
     (server.HttpConnection, TCPServer): {"__init__", "run", "protocol_send", "_close"},
     (http1.Http1, H11Protocol): {"handle", "stream_send", "_create_stream", "_maybe_recycle"},
     (hypercorn_parts.HttpExchange, HTTPStream): {"app_send", "_send_closed"},
-    (hypercorn_parts.InlineTaskGroup, TaskGroup): {"__init__", "spawn_app"},
+    (http1.InlineTaskGroup, TaskGroup): {"__init__", "spawn_app"},
 }
 PARAMETERS = {
     TCPServer.__init__: ["app", "config", "context", "state", "stream"],
     H11Protocol.__init__: [
-        *("app", "config", "context", "task_group", "connection_state", "ssl", "client", "server", "send"),
+        *("app", "config", "context", "task_group", "connection_state", "ssl", "client", "server", "send")
     ],
     H11Protocol._send_h11_event: ["event"],
-    HTTPStream.__init__: [
-        *("app", "config", "context", "task_group", "ssl", "client", "server", "send", "stream_id"),
-    ],
+    HTTPStream.__init__: [*("app", "config", "context", "task_group", "ssl", "client", "server", "send", "stream_id")],
     HTTPStream.handle: ["event"],
     HTTPStream.app_send: ["message"],
     TaskGroup.spawn_app: ["app", "config", "scope", "send"],
@@ -46,7 +44,6 @@ RUN = {
 
 
 def test_one_file_imports_hypercorn() -> None:
-    """What else uses it goes through the fence."""
     package = Path(inspect.getfile(hypercorn_parts)).parent.parent
     found = set()
     for path in package.rglob("*.py"):
@@ -67,7 +64,6 @@ def test_what_is_overridden_is_still_there(ours: type, theirs: type) -> None:
 
 @pytest.mark.parametrize("function", PARAMETERS, ids=lambda each: each.__qualname__)
 def test_what_is_called_takes_the_same_arguments(function: Any) -> None:
-    """Constructors and methods that are called or overridden, by the names of their parameters."""
     assert list(inspect.signature(function).parameters)[1:] == PARAMETERS[function]
 
 
@@ -75,7 +71,6 @@ class Streaming(Echo):
     """Answers in two pieces."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Echo the body twice."""
         body = (await receive())["body"]
         headers = [(b"content-length", b"%d" % (2 * len(body)))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -84,7 +79,6 @@ class Streaming(Echo):
 
 
 async def test_the_functions_of_hypercorn_that_run_are_known() -> None:
-    """For requests by the fast path, with h11, with `Expect`, and for an answer in pieces."""
     ran: set[str] = set()
     package = str(Path(hypercorn.__file__).parent)
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from appliance.errors import Refused
 from appliance.store.engine import busy
-from appliance.web.http1 import Peer
+from appliance.web.exchange import Peer
 from appliance.web.live import RECHECK_SECONDS, STREAM_SECONDS, STREAMS_PER_ACCOUNT, STREAMS_PER_NETWORK, LiveStreams
 
 ROOM = 1_000
@@ -28,8 +28,6 @@ class Page:
         self.fault: Exception | None = None  # of the storage
 
     async def read(self, room: int = ROOM) -> None:
-        """Take the stream to its end."""
-
         async def write(data: bytes, more: bool) -> None:
             self.lines.append(data)
             self.ended = not more
@@ -48,7 +46,6 @@ def streams(accepted: Any = None) -> LiveStreams:
 
 
 async def test_a_line_each_second_and_another_after_mail(autojump_clock: trio.testing.MockClock) -> None:
-    """Mail of another account is not told."""
     accepted = Counter({"acc_1": 7})
     page = Page(streams(accepted))
     async with trio.open_nursery() as nursery:
@@ -65,7 +62,6 @@ async def test_a_line_each_second_and_another_after_mail(autojump_clock: trio.te
 
 
 async def test_it_ends_at_once_on_shutdown(autojump_clock: trio.testing.MockClock) -> None:
-    """Not at the next line, and with the end of the answer."""
     page = Page(streams())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(page.read)
@@ -76,7 +72,6 @@ async def test_it_ends_at_once_on_shutdown(autojump_clock: trio.testing.MockCloc
 
 
 async def test_it_ends_in_time_and_with_its_client(autojump_clock: trio.testing.MockClock) -> None:
-    """A page has to authenticate again after some minutes; one that is gone holds nothing."""
     page, gone = Page(streams()), Page(streams())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(page.read)
@@ -93,7 +88,6 @@ async def test_it_ends_in_time_and_with_its_client(autojump_clock: trio.testing.
 async def test_it_ends_with_its_login(
     changed_here: bool, within: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A logout in this process ends it at the next beat, one in another process some beats later."""
     page = Page(streams())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(page.read)
@@ -108,7 +102,6 @@ async def test_it_ends_with_its_login(
 async def test_it_ends_while_the_storage_cannot_be_read(
     fault: Exception, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Its answer has begun, so no error can follow; the page asks again."""
     page = Page(streams())
     page.fault = fault
     await page.read()
@@ -118,7 +111,6 @@ async def test_it_ends_while_the_storage_cannot_be_read(
 
 @pytest.mark.parametrize("shared", ["account", "network", "all"])
 async def test_there_are_only_so_many(shared: str, autojump_clock: trio.testing.MockClock) -> None:
-    """By account, by network and in all; when one ends, there is room for another."""
     made = streams()
     most = {"account": STREAMS_PER_ACCOUNT, "network": STREAMS_PER_NETWORK, "all": 20}[shared]
     room = most if shared == "all" else ROOM

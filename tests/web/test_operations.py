@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from quart import Response
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import AccountRole, Permission, Role, User
 from appliance.web import pages
 from appliance.web.app import check_permission, create_app, refused_to, route_classes
@@ -35,14 +35,12 @@ class Requests:
         self._principal = principal
 
     async def principal(self, _authorization: object, _address: object) -> Any:
-        """The principal, or a refusal."""
         if self._principal is None:
             raise Refused(Code.UNAUTHORIZED, "no token")
         return self._principal
 
 
 def person(role: Role) -> User:
-    """A user of this role."""
     return User("usr_1", "acc_1", "acme", "owner@example.com", role, "", 0)
 
 
@@ -55,22 +53,18 @@ class Things:
 
     @Operation("GET /open/{id}", (200, Nothing, ""))
     async def open(self, thing_id: str) -> Response:
-        """For every client."""
         return Response(thing_id)
 
     @for_customers("GET /own/{id:rest}", (200, Nothing, ""))
     async def own(self, user: Any, thing_id: str) -> Response:
-        """For users."""
         return Response(f"{user.role} {thing_id}")
 
     @for_admins("POST /all", (200, Nothing, ""))
     async def all(self, admin: Any) -> Response:
-        """For administrators."""
         return Response(admin.role)
 
     @for_people("GET /self", (200, Nothing, ""))
     async def self_(self, user: Any) -> Response:
-        """For the person itself."""
         return Response(user.role)
 
 
@@ -86,7 +80,6 @@ class Things:
     ],
 )
 async def test_the_declaration_says_who_may(principal: Any, expected: list[tuple[int, str]]) -> None:
-    """A method is called with a principal who has its permission, and not at all for anyone else."""
     requests: Any = Requests(principal)
     client = create_app(requests, [Things()]).test_client()
     answers = [
@@ -119,7 +112,6 @@ UNDER_LOGIN = [each for each in EVERY if each[2].permission is not None]
 
 
 def test_operations_that_need_no_permission_are_few() -> None:
-    """What is open to everyone is listed here; an operation is not left open by an oversight."""
     assert {operation.name for *_, operation in EVERY if operation.permission is None} == {
         "POST /v1/auth/login",
         "POST /v1/auth/refresh",
@@ -188,7 +180,6 @@ def test_a_user_is_told_what_is_refused() -> None:
 
 
 def test_pages_ask_for_operations_that_exist() -> None:
-    """What a page offers by an operation's id is offered by one of the API that not everyone may use."""
     scripts = Path(pages.__file__).with_name("static").rglob("*.js")
     named = {name for each in scripts for name in re.findall(r'(?:needs: |may\()"(\w+)"', each.read_text())}
     every = {operation.id: operation.permission for *_, operation in EVERY}
@@ -198,7 +189,6 @@ def test_pages_ask_for_operations_that_exist() -> None:
 
 @pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))
 async def test_a_user_who_must_enrol_can_do_little_else(routes: type, name: str, operation: Operation) -> None:
-    """Only what is about the person itself: sessions, the password, the second factor."""
     user = replace(person(Role.ADMIN), must_enrol=True)
     if operation.path.startswith(("/v1/auth/", "/v1/account/totp")):
         check_permission(operation, user)
@@ -215,3 +205,31 @@ async def called(requests: Any, routes: type, operation: Operation) -> dict[str,
     answer = await send(path, scope_base=EDGE)
     found: dict[str, Any] = await answer.get_json()
     return found
+
+
+class Failing:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    @Operation("GET /failing", (200, Nothing, ""))
+    async def fail(self) -> Response:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "lines"),
+    [
+        (StorageUnavailable("The storage is busy."), 503, "temporary_failure", []),
+        (Refused(Code.CONFLICT, "The name is taken."), 409, "conflict", []),
+        (RuntimeError("a bug"), 500, "internal_error", ["request failed"]),
+    ],
+)
+async def test_only_a_bug_writes_a_line_to_the_log(
+    caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str, lines: list[str]
+) -> None:
+    """A storage outage is a 503 that the client may retry. A line per request would fill the log during the outage."""
+    anonymous: Any = Requests(None)
+    answer = await create_app(anonymous, [Failing(error)]).test_client().get("/failing", scope_base=EDGE)
+    assert (answer.status_code, (await answer.get_json())["code"]) == (status, code)
+    assert ("Retry-After" in answer.headers) == (status == 503)
+    assert [record.message for record in caplog.records] == lines

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ import trio.testing
 
 from appliance.config.settings import HttpSettings
 from appliance.net.connection_server import ConnectionTable
-from appliance.web import answer
-from appliance.web.fast_post import QuickRequest
-from appliance.web.http1 import Peer
+from appliance.web import exchange
+from appliance.web.exchange import Peer
+from appliance.web.http1 import QuickRequest
 from appliance.web.hypercorn_parts import WorkerContext, hypercorn_config
 from appliance.web.server import HttpConnection
 from tests.e2e.raw import Answer, parsed
@@ -27,12 +28,10 @@ HEAD = b"POST /emails HTTP/1.1\r\nHost: h\r\n"
 
 
 def quick(body: bytes) -> bytes:
-    """A request for the short way."""
     return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def slow(body: bytes) -> bytes:
-    """The same for h11: chunks are not plain."""
     return HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
 
 
@@ -45,17 +44,15 @@ class Echo:
     times: int = 1  # the body is in the answer
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """The long way."""
         self.ways.append("slow")
         body, more = b"", True
         while more:
             event = await receive()
             body, more = body + event.get("body", b""), event.get("more_body", False)
-        await send({"type": "http.response.start", "status": 200, "headers": answer.json_answer(body, "req_1")})
+        await send({"type": "http.response.start", "status": 200, "headers": exchange.json_answer(body, "req_1")})
         await send({"type": "http.response.body", "body": body})
 
-    async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[answer.Answer, bool]:
-        """The short way; a body that says so ends the connection."""
+    async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[exchange.Answer, bool]:
         assert peer.address is not None
         assert peer.address[0] == "127.0.0.1"
         assert not secure
@@ -63,7 +60,7 @@ class Echo:
         if self.wait is not None:
             await self.wait()
         body = request.body * self.times
-        return (200, answer.json_answer(body, "req_1"), body), request.body == b"end"
+        return (200, exchange.json_answer(body, "req_1"), body), request.body == b"end"
 
 
 class Served:
@@ -77,7 +74,6 @@ class Served:
         self.ended = trio.Event()
 
     async def run(self) -> None:
-        """Serve it to its end."""
         with self.life:
             await self.connection.run()
         self.ended.set()
@@ -94,20 +90,13 @@ class Served:
 
 @asynccontextmanager
 async def serving(app: Echo) -> AsyncIterator[Served]:
-    """One connection to the application, over real sockets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
     theirs, ours = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in ends)
     context, table = WorkerContext(None), ConnectionTable[HttpConnection](1, 1)
-    connection = HttpConnection(
-        app,
-        hypercorn_config(),
-        context,
-        ours,
-        settings=SETTINGS,
-        new_request_id=lambda: "req_1",
-        table=table,
-    )
+    shared = {"app": app, "hypercorn": hypercorn_config(), "context": context, "settings": SETTINGS, "table": table}
+    server: Any = SimpleNamespace(**shared, new_request_id=lambda: "req_1")
+    connection = HttpConnection(server, ours)
     served = Served(connection, context, theirs)
     async with theirs, trio.open_nursery() as nursery:
         nursery.start_soon(served.run)
@@ -120,7 +109,6 @@ async def serving(app: Echo) -> AsyncIterator[Served]:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["at once", "in pieces"])
 async def test_both_ways_take_turns_on_one_connection(whole: bool) -> None:
-    """Requests of both kinds, however they are cut, are answered one by one, each once and in order."""
     chance = random.Random(SEED)
     bodies = [b"%d" % number * chance.randrange(1, 200) for number in range(200)]
     data = quick(bodies[0]) + b"".join(chance.choice((quick, slow))(body) for body in bodies[1:])
@@ -143,7 +131,6 @@ async def test_both_ways_take_turns_on_one_connection(whole: bool) -> None:
 
 @pytest.mark.parametrize("kind", [quick, slow])
 async def test_an_empty_line_after_each_body_is_ignored(kind: Callable[[bytes], bytes]) -> None:
-    """RFC 9112 2.2: some clients end a body with one; with it or apart from it."""
     async with serving(Echo()) as served:
         for piece in (
             kind(b"a") + b"\r\n",
@@ -158,7 +145,6 @@ async def test_an_empty_line_after_each_body_is_ignored(kind: Callable[[bytes], 
 
 
 async def test_after_a_request_in_pieces_the_next_is_quick_again() -> None:
-    """A head that comes in two goes to h11, which then gives the connection back."""
     app = Echo()
     async with serving(app) as served:
         for data in (quick(b"a")[:50], quick(b"a")[50:], quick(b"b")):
@@ -181,7 +167,6 @@ async def test_an_answer_that_ends_the_connection_is_the_last(following: Callabl
 
 
 async def test_a_request_under_way_when_the_process_stops_is_answered_and_is_the_last() -> None:
-    """It gets its answer with `Connection: close`, and nothing behind it is begun."""
     going = trio.Event()
     app = Echo(wait=going.wait)
     async with serving(app) as served:
@@ -201,7 +186,6 @@ async def test_a_request_under_way_when_the_process_stops_is_answered_and_is_the
 
 
 async def test_an_idle_connection_ends_when_the_process_stops() -> None:
-    """A client that has no request under way is not waited for."""
     async with serving(Echo()) as served:
         await served.client.send_all(quick(b"a"))
         assert await served.answers(1) == [b"a"]
@@ -215,7 +199,6 @@ async def test_an_idle_connection_ends_when_the_process_stops() -> None:
 
 @pytest.mark.parametrize("kind", [quick, slow])
 async def test_others_have_their_turn_between_requests_that_came_at_once(kind: Callable[[bytes], bytes]) -> None:
-    """Of a hundred requests in one piece, no third is begun before other tasks have had a turn."""
     turns: list[int] = []
 
     class Counting(Echo):
@@ -223,7 +206,7 @@ async def test_others_have_their_turn_between_requests_that_came_at_once(kind: C
             turns.append(turn)
             await super().__call__(scope, receive, send)
 
-        async def send_whole(self, *request: Any, **how: Any) -> tuple[answer.Answer, bool]:
+        async def send_whole(self, *request: Any, **how: Any) -> tuple[exchange.Answer, bool]:
             turns.append(turn)
             return await super().send_whole(*request, **how)
 
@@ -249,7 +232,6 @@ async def test_others_have_their_turn_between_requests_that_came_at_once(kind: C
 
 @pytest.mark.parametrize("begun", [b"", b"POST /ema", quick(b"12345")[:-2]], ids=["nothing", "a head", "a body"])
 async def test_a_late_client_is_ended_at_the_next_look(begun: bytes) -> None:
-    """Once its time is up, and not before, a client that owes us something is cut, without an answer."""
     limit = SETTINGS.header_timeout if b"\r\n\r\n" not in begun else 10.0  # the slow start of a body
     async with serving(Echo()) as served:
         began = trio.current_time()
@@ -297,7 +279,6 @@ async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.M
 
 
 async def test_a_client_that_is_gone_is_no_error() -> None:
-    """An answer that cannot be sent is dropped, and the connection ends."""
     going = trio.Event()
     async with serving(Echo(wait=going.wait)) as served:
         await served.client.send_all(quick(b"a"))
@@ -309,7 +290,6 @@ async def test_a_client_that_is_gone_is_no_error() -> None:
 
 
 async def test_a_cancelled_request_is_not_answered() -> None:
-    """When the time to finish is over, what is under way ends there, and the socket is closed."""
     async with serving(Echo(wait=trio.sleep_forever)) as served:
         await served.client.send_all(quick(b"a"))
         await trio.testing.wait_all_tasks_blocked()
@@ -323,7 +303,6 @@ async def test_a_cancelled_request_is_not_answered() -> None:
 
 @pytest.mark.parametrize("kind", [quick, slow])
 async def test_a_request_may_come_byte_by_byte(kind: Callable[[bytes], bytes]) -> None:
-    """It is answered once it is complete, and the next one after it."""
     app = Echo()
     async with serving(app) as served:
         for byte in kind(b"drip"):
@@ -336,7 +315,6 @@ async def test_a_request_may_come_byte_by_byte(kind: Callable[[bytes], bytes]) -
 
 
 async def test_a_head_that_is_refused_ends_the_connection_behind_a_good_request() -> None:
-    """What came before it is answered, what comes behind it is not read, and the client reads why."""
     app = Echo()
     async with serving(app) as served:
         await served.client.send_all(slow(b"good") + b"GET / HTTP/1.1\nHost: h\n\n" + quick(b"smuggled"))
@@ -352,7 +330,6 @@ async def test_a_head_that_is_refused_ends_the_connection_behind_a_good_request(
 
 
 async def test_a_client_that_is_waited_for_and_has_not_authenticated_gives_way() -> None:
-    """Before a request, in the middle of its head and of its body; while we work on it, it stays."""
     for begun in (b"", b"POST /ema", slow(b"12345")[:-12]):
         going = trio.Event()
         async with serving(Echo(wait=going.wait)) as served:

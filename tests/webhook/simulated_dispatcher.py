@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import trio
 
 from appliance.environment import Environment
 from appliance.keys.secrets import WebhookSecrets
 from appliance.model.accounts import Role
-from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
+from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus
 from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
 from appliance.store import Store, open_store
 from appliance.webhook.dispatcher import Dispatcher
-from appliance.webhook.http import Posted
-from appliance.webhook.post import Attempts
+from appliance.webhook.post import Attempts, Posted
+from tests.store.samples import Messages
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)  # seconds, as the interface says
@@ -45,12 +46,10 @@ class Receivers:
 
     seen: list[Seen] = field(default_factory=list)
     answers: dict[str, Answer | Posted | Exception] = field(default_factory=dict)
-    at_once: int = 0
     most_at_once: dict[str, int] = field(default_factory=dict)
     _in_flight: dict[str, int] = field(default_factory=dict)
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
-        """As `Poster.post`."""
         seen = Seen(trio.current_time(), url, dict(headers), body)
         self.seen.append(seen)
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
@@ -65,7 +64,6 @@ class Receivers:
             self._in_flight[url] -= 1
 
     def at(self, url: str) -> list[float]:
-        """When this URL was posted to."""
         return [seen.at for seen in self.seen if seen.url == url]
 
 
@@ -89,7 +87,6 @@ class Simulation:
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncIterator[None]:
-        """While this lasts, events are posted."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.dispatcher(**options).run)
             yield
@@ -114,7 +111,6 @@ class Simulation:
     async def hook(
         self, name: str, events: Sequence[EventType] = tuple(EventType), *, enabled: bool = True, url: str = ""
     ) -> None:
-        """Save the webhook of an account."""
         new_id = self.env.identifier("whk")
         secret, sealed = self.secrets.fresh(new_id)
         settings = WebhookOptions(url or url_of(name), tuple(events), enabled)
@@ -126,13 +122,13 @@ class Simulation:
         self, name: str, *addresses: str, status: RecipientStatus = RecipientStatus.DELIVERED, subject: str = "Hello"
     ) -> str:
         """Accept a message for these recipients, and let each have this result; the message's id."""
-        new = message(self.env, self.accounts[name], subject, addresses or ("ada@example.net",))
+        new = Messages(self.env, self.accounts[name]).new(*addresses or ("ada@example.net",), simulated=False)
+        new = msgspec.structs.replace(new, subject=subject)
         await self.store.messages.accept(new)
         await self.store.queue.record([outcome(new, each, status, self.env.now()) for each in new.recipients])
         return new.id
 
     async def deliveries(self, name: str) -> list[WebhookDelivery]:
-        """The account's history, the newest first."""
         return await self.store.webhook_history.page(self.accounts[name], None, None, 1_000)
 
     async def done(self, name: str, within: float = 3 * 86_400) -> None:
@@ -148,52 +144,13 @@ class Simulation:
 
 
 def url_of(name: str) -> str:
-    """Where an account's webhook is."""
     return f"https://{name}.example.net/"
 
 
-def message(env: Environment, account_id: str, subject: str, addresses: Sequence[str]) -> NewMessage:
-    """A message to be accepted."""
-    recipients = tuple(
-        NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
-        for address in addresses
-    )
-    return NewMessage(
-        id=env.identifier("msg"),
-        account_id=account_id,
-        request_id=env.identifier("req"),
-        source=Source.API,
-        simulated=False,
-        sender="Shop <shop@example.com>",
-        envelope_from="shop@example.com",
-        subject=subject,
-        tags=(),
-        template_alias=None,
-        template_version=None,
-        mime=b"",
-        receipt=b"{}",
-        recipients=recipients,
-        credits=len(recipients),
-        created_at=env.now(),
-        idempotency=None,
-    )
-
-
 def outcome(new: NewMessage, recipient: NewRecipient, status: RecipientStatus, now: int) -> Outcome:
-    """The outcome of one of its recipients."""
+    address, sender, subject = (recipient.address, recipient.domain), new.envelope_from, new.subject
     due = DueRecipient(
-        recipient.id,
-        new.id,
-        new.account_id,
-        recipient.address,
-        recipient.domain,
-        0,
-        None,
-        None,
-        new.envelope_from,
-        new.subject,
-        len(new.recipients),
-        0,
+        recipient.id, new.id, new.account_id, *address, 0, None, None, sender, subject, len(new.recipients), 0
     )
     later = now + 60_000_000 if status is RecipientStatus.DEFERRED else None
     return Outcome(due, status, (), at=now, next_attempt_at=later)
@@ -201,7 +158,6 @@ def outcome(new: NewMessage, recipient: NewRecipient, status: RecipientStatus, n
 
 @asynccontextmanager
 async def simulation(directory: Path, *, delays: Sequence[float] = DELAYS) -> AsyncIterator[Simulation]:
-    """A store on a virtual clock; nothing runs yet."""
     env = Environment(now=lambda: START + round(trio.current_time() * 1_000_000))
     async with open_store(directory, env, inline=True) as store:
         yield Simulation(store, env, Receivers(), WebhookSecrets(KEY, env), delays)

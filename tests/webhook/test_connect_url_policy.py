@@ -15,7 +15,6 @@ PORTS = frozenset({443, 8443})
 
 
 def fault_of(url: str, own_names: Container[str] = OWN_NAMES, allowed: Iterable[Network] = ()) -> str | None:
-    """Why a URL is refused; None when it is not."""
     try:
         read_url(url, PORTS, own_names, allowed)
     except UrlRefused as refused:
@@ -40,7 +39,6 @@ def fault_of(url: str, own_names: Container[str] = OWN_NAMES, allowed: Iterable[
     ],
 )
 def test_good_urls(url: str, target: tuple[str, int, str], authority: str | None) -> None:
-    """A plain https URL to a public host is fine, and has one reading only."""
     read = read_url(url, PORTS, OWN_NAMES)
     assert read[:3] == target
     assert read.authority == (authority or "hooks.example.com:8443")
@@ -48,7 +46,6 @@ def test_good_urls(url: str, target: tuple[str, int, str], authority: str | None
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_hostile_urls(spelling: str) -> None:
-    """Whatever is no plain https URL to a public host is refused with one plain sentence."""
     fault = fault_of(spelling.replace("{port}", "8443"))
     assert fault is not None
     assert fault.isprintable()
@@ -79,19 +76,16 @@ def test_hostile_urls(spelling: str) -> None:
     ],
 )
 def test_the_reason_says_what_is_wrong(url: str, words: str) -> None:
-    """The sentence names what its reader has to change."""
     assert words in str(fault_of(url))
 
 
 def test_below_a_name_of_ours_may_be_others() -> None:
-    """An own name is refused as it stands; what is below it only where a pattern says so."""
     assert fault_of("https://hooks.mail.example.net/") is None
     assert fault_of("https://notown.example/") is None
     assert fault_of("https://9.9.9.9/", {"9.9.9.9"}) == "9.9.9.9 is this service itself"
 
 
 def test_an_allowed_network_admits_its_addresses_only() -> None:
-    """The operator's list admits an address in the very form it has, and no name for this machine."""
     allowed = (ip_network("127.0.0.0/8"),)
     assert fault_of("https://127.0.0.1/", (), allowed) is None
     for url in ("https://10.0.0.1/", "https://[::ffff:127.0.0.1]/", "https://127.1/", "https://localhost/"):
@@ -100,7 +94,6 @@ def test_an_allowed_network_admits_its_addresses_only() -> None:
 
 @given(st.text(max_size=60) | st.from_regex(r"\Ahttps?:[/\\]{0,3}[a-z0-9.@:\[\]%#?/-]{0,40}\Z"))
 def test_any_text_is_judged(text: str) -> None:
-    """No text makes the reader fail, and what passes is made of nothing that could be read otherwise."""
     try:
         target: Target | None = read_url(text, PORTS, OWN_NAMES)
     except UrlRefused:
@@ -122,7 +115,6 @@ LOCAL_URLS = {
 
 @pytest.mark.parametrize("url", LOCAL_URLS)
 def test_plain_http_to_this_machine_has_to_be_asked_for(url: str) -> None:
-    """Only `serve --sandbox` does."""
     target = read_url(url, PORTS, OWN_NAMES, plain_loopback=True)
     assert (target[:3], target.secure) == (LOCAL_URLS[url], False)
     with pytest.raises(UrlRefused, match="must begin with https"):

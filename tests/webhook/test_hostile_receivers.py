@@ -12,8 +12,7 @@ import trustme
 from trio.testing import MockClock
 
 from appliance.tls.certificate import generate, verifying_context
-from appliance.webhook.http import Posted
-from appliance.webhook.post import Poster
+from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import (
     AUTHORITY,

@@ -65,7 +65,6 @@ async def canary(server: DnsServer, allowed: tuple[Network, ...] = ()) -> AsyncI
 
 
 async def test_no_spelling_leads_to_it() -> None:
-    """Every hostile URL is refused on save and on posting, and nothing at all is dialled."""
     everything = {"A": ["127.0.0.1"], "AAAA": ["::1"]}
     names = {"hooks.example.com", "localhost", "intranet", "own.example", "mail.example.net", "hooks.own.example"}
     async with canary(DnsServer(dict.fromkeys(names, everything))) as here:
@@ -81,7 +80,6 @@ async def test_no_spelling_leads_to_it() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_name_leads_to_it(name: str) -> None:
-    """A name with any address that is not public is refused, whatever else it has."""
     async with canary(DnsServer(NAMES)) as here:
         url = f"https://{name}:{here.port}/"
         assert "public addresses only" in str(await here.poster.check(url))
@@ -114,7 +112,6 @@ async def test_a_name_that_changes_its_mind(addresses: tuple[str, ...]) -> None:
 
 
 async def test_a_name_is_looked_up_once_for_an_attempt() -> None:
-    """There is no second look between the check and the dialling that could tell something else."""
     server = Rebinding(PUBLIC)
     async with canary(server) as here:
         await here.poster.post(f"https://rebind.example:{here.port}/", *EVENT)
@@ -122,7 +119,6 @@ async def test_a_name_is_looked_up_once_for_an_attempt() -> None:
 
 
 async def test_saved_while_good_and_posted_while_bad() -> None:
-    """A URL that was fine when it was saved is refused once its name leads inside."""
     server = DnsServer({"hooks.example.org": {"A": [PUBLIC]}}, ttl=0)
     async with canary(server) as here:
         url = f"https://hooks.example.org:{here.port}/"
@@ -134,7 +130,6 @@ async def test_saved_while_good_and_posted_while_bad() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_not_followed(status: int) -> None:
-    """A receiver that points at the canary is told nothing more; its answer is no success."""
     zone: Zone = {"hooks.example.com": {"A": ["127.0.0.1"]}, "inside.example": {"A": ["127.0.0.1"]}}
     async with canary(DnsServer(zone)) as here:
         location = f"https://inside.example:{here.port}/"
@@ -147,7 +142,6 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
 
 
 async def test_the_canary_can_sing() -> None:
-    """With an allowance for loopback the same URL does reach it."""
     async with canary(DnsServer({"loopback.example": {"A": ["127.0.0.1"]}}), allowed=LOOPBACK) as here:
         posted = await here.poster.post(f"https://loopback.example:{here.port}/", *EVENT)
         assert "TLS handshake" in str(posted.error)

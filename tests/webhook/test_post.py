@@ -8,8 +8,7 @@ from trio.testing import MockClock
 
 from appliance.environment import Environment
 from appliance.net.dial import Shortage
-from appliance.webhook.http import Posted
-from appliance.webhook.post import Poster
+from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.receiver import (
     HERE,
@@ -31,17 +30,14 @@ BODY = b'{"id":"evt_1"}'
 
 
 async def post(there: Posting, body: bytes = BODY) -> Posted:
-    """Post one event."""
     return await there.poster.post(there.url, HEADERS, body)
 
 
 def fine(posted: Posted) -> bool:
-    """Whether the whole usual answer came."""
     return posted.accepted and (posted.status, posted.body, posted.error) == (200, b"ok", None)
 
 
 async def test_an_event_is_posted() -> None:
-    """The receiver gets one POST under its own name, with the headers and the body that were given."""
     receiver = Receiver()
     async with posting(receiver) as there:
         posted = await post(there)
@@ -60,7 +56,6 @@ async def test_an_event_is_posted() -> None:
 
 
 async def test_the_name_is_in_sni() -> None:
-    """The receiver is told which of its names is meant."""
     names: list[str | None] = []
     receiver = Receiver()
     receiver.context.sni_callback = lambda _, name, __: names.append(name)
@@ -71,7 +66,6 @@ async def test_the_name_is_in_sni() -> None:
 
 @pytest.mark.parametrize("size", [0, 70_000, 3_000_000])
 async def test_a_body_of_any_size(size: int) -> None:
-    """Nothing and more than a socket takes at once arrive whole."""
     receiver = Receiver()
     async with posting(receiver) as there:
         assert fine(await post(there, b"x" * size))
@@ -103,8 +97,6 @@ async def test_any_whole_answer_is_told(answer: bytes, status: int, body: bytes)
 
 @pytest.mark.parametrize("size", [7, OK.index(b"ok")])
 async def test_head_and_body_in_pieces(size: int) -> None:
-    """An answer that comes in several writes is one answer."""
-
     async def dribble(receiver: Receiver, stream: Tls) -> None:
         while await read_request(receiver, stream):
             for at in range(0, len(OK), size):
@@ -121,7 +113,6 @@ async def test_head_and_body_in_pieces(size: int) -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    """One after the other takes one connection; several at once take several, and keep them."""
     receiver = Receiver()
     async with posting(receiver) as there:
         for _ in range(5):
@@ -136,7 +127,6 @@ async def test_a_connection_is_used_again() -> None:
 
 
 async def test_a_closing_receiver_is_dialled_again() -> None:
-    """An answer that announces the end of the connection is the last on it."""
     receiver = Receiver(answering(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")))
     async with posting(receiver) as there:
         for _ in range(3):
@@ -177,7 +167,6 @@ async def test_a_lost_answer_is_asked_for_once_more() -> None:
 
 
 async def test_a_connection_is_not_used_past_its_name() -> None:
-    """When the name leads elsewhere, the connection to where it led before is not used."""
     receiver, resolver = Receiver(), ZoneResolver(HERE)
     async with posting(receiver, resolver) as there:
         assert fine(await post(there))
@@ -193,7 +182,6 @@ async def test_a_connection_is_not_used_past_its_name() -> None:
 
 
 async def test_another_name_has_a_connection_of_its_own() -> None:
-    """Two names at one address share nothing: the certificate was verified for one of them."""
     receiver = Receiver()
     resolver = ZoneResolver({**HERE, "other.example.com": {"A": ["127.0.0.1"]}})
     async with posting(receiver, resolver) as there:
@@ -203,42 +191,10 @@ async def test_another_name_has_a_connection_of_its_own() -> None:
     assert (receiver.connections, len(receiver.requests)) == (2, 1)
 
 
-async def test_after_closing_nothing_is_kept() -> None:
-    """A post that ends after the poster was closed leaves no connection behind."""
-    ended = trio.Event()
-
-    async def serve(receiver: Receiver, stream: Tls) -> None:
-        await answering(OK)(receiver, stream)
-        ended.set()
-
-    async with posting(Receiver(serve)) as there:
-        await there.poster.idle.aclose()
-        assert fine(await post(there))
-        with trio.fail_after(2):
-            await ended.wait()
-
-
-async def test_idle_connections_are_closed() -> None:
-    """What has not been used for a while is closed."""
-    ended = trio.Event()
-
-    async def serve(receiver: Receiver, stream: Tls) -> None:
-        await answering(OK)(receiver, stream)
-        ended.set()
-
-    async with posting(Receiver(serve), idle_seconds=0.01) as there:
-        assert fine(await post(there))
-        await trio.sleep(0.02)
-        await there.poster.idle.close_idle()
-        with trio.fail_after(2):
-            await ended.wait()
-
-
 # ---- where it goes
 
 
 async def test_the_second_address_is_tried() -> None:
-    """When the first address refuses the connection, the second gets it; the third is not tried."""
     receiver, dialled = Receiver(), []
 
     async def dial(address: str, port: int) -> trio.abc.Stream:
@@ -280,7 +236,6 @@ async def test_a_silent_first_address_leaves_time_for_the_second() -> None:
     ],
 )
 async def test_a_name_that_leads_nowhere(zone: dict[str, dict[str, list[str]]], words: str) -> None:
-    """The reason is told without the names and addresses of the operator's own machines."""
     receiver = Receiver()
     async with posting(receiver, ZoneResolver(zone)) as there:
         posted = await post(there)
@@ -290,7 +245,6 @@ async def test_a_name_that_leads_nowhere(zone: dict[str, dict[str, list[str]]], 
 
 
 async def test_an_address_of_this_machine_is_refused() -> None:
-    """An address that this machine has is not dialled, public or not, unless the operator allows it."""
     receiver = Receiver()
     own = {ip_address("9.9.9.9")}
     async with posting(receiver, ZoneResolver({HOST: {"A": ["9.9.9.9"]}}), own=own) as there:
@@ -299,8 +253,6 @@ async def test_an_address_of_this_machine_is_refused() -> None:
 
 
 async def test_what_cannot_be_checked_is_not_dialled() -> None:
-    """A system that is short of sockets cannot say whose an address is; then nothing is dialled."""
-
     class Short:
         def __contains__(self, address: object) -> bool:
             raise OSError(24, "Too many open files")
@@ -311,7 +263,6 @@ async def test_what_cannot_be_checked_is_not_dialled() -> None:
 
 
 async def test_a_lack_of_descriptors_gives_up_the_kept_connections() -> None:
-    """It is raised instead of being the receiver's fault, and what is only kept for later makes room."""
     short, dial = False, Environment().dial
 
     async def short_dial(address: str, port: int) -> trio.abc.Stream:
@@ -333,7 +284,6 @@ async def test_a_lack_of_descriptors_gives_up_the_kept_connections() -> None:
 
 
 async def test_an_address_as_the_host() -> None:
-    """A URL with an IP address needs a certificate for it, and no DNS."""
     receiver, resolver = Receiver(), ZoneResolver({})
     async with posting(receiver, resolver) as there:
         posted = await there.poster.post(f"https://127.0.0.1:{there.port}/", HEADERS, BODY)
@@ -343,7 +293,6 @@ async def test_an_address_as_the_host() -> None:
 
 
 async def test_a_header_that_cannot_be_sent() -> None:
-    """A line break in a header never reaches the wire."""
     receiver = Receiver()
     async with posting(receiver) as there:
         for header in (("X", "a\r\nY: b"), ("X\r\nY", "b"), ("X", "\x00"), ("X", "ä"), ("", "x")):
@@ -356,7 +305,6 @@ async def test_a_header_that_cannot_be_sent() -> None:
 
 
 async def test_a_good_url_may_be_saved() -> None:
-    """A URL whose name leads to public addresses may be saved, without anything being dialled."""
     receiver = Receiver()
     async with posting(receiver, ZoneResolver({HOST: {"A": ["9.9.9.9"], "AAAA": ["2620:fe::fe"]}})) as there:
         assert await there.poster.check(there.url) is None
@@ -369,7 +317,6 @@ async def test_a_good_url_may_be_saved() -> None:
 
 @pytest.mark.parametrize("patience", [0.0, 0.002, 0.005, 0.01, 0.03])
 async def test_a_cancelled_post_leaves_nothing_behind(patience: float) -> None:
-    """Whenever a post is cancelled, its connection is closed and the next one works."""
     receiver = Receiver()
     async with posting(receiver) as there:
         with trio.move_on_after(patience):
@@ -380,7 +327,6 @@ async def test_a_cancelled_post_leaves_nothing_behind(patience: float) -> None:
 
 
 async def test_an_address_that_becomes_ours_is_refused(autojump_clock: MockClock) -> None:
-    """The verdict on an address holds for a moment only: the machine may be given that address."""
     own: set[IPv4Address | IPv6Address] = set()
 
     async def dial(address: str, port: int) -> trio.abc.Stream:

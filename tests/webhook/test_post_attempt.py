@@ -20,7 +20,6 @@ NOW = 1_750_000_000
 
 
 def test_the_header_has_the_form_of_the_interface() -> None:
-    """`t=<seconds>,v1=<hex>`, the HMAC over time, full stop and body, under the whole secret."""
     expected = hmac.new(SECRET, b"1750000000." + BODY, hashlib.sha256).hexdigest()
     assert signature_header(SECRET, NOW, BODY) == f"t=1750000000,v1={expected}"
 
@@ -48,7 +47,6 @@ def test_stripe_s_library_agrees() -> None:
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """The lines of the message log, which is on."""
     notes: list[dict[str, object]] = []
     monkeypatch.setattr(MESSAGE_LOG, "keep", True)
     monkeypatch.setattr(MESSAGE_LOG, "note", lambda event, **fields: notes.append({"event": event, **fields}))
@@ -56,7 +54,6 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 
 def result(status: PostStatus, message_id: str | None = "msg_1") -> PostResult:
-    """An attempt that took a quarter of a second."""
     lane = Lane("whk_1", Trigger.EVENT if message_id else Trigger.PING)
     post = DuePost(lane, "whd_1", 2, b"{}", "evt_1", message_id, "rcp_1" if message_id else None)
     again = 5 if status is PostStatus.PENDING else None
@@ -65,7 +62,6 @@ def result(status: PostStatus, message_id: str | None = "msg_1") -> PostResult:
 
 
 def test_every_attempt_is_counted(noted: list[dict[str, object]]) -> None:
-    """One that is made again has failed like the last one; each took its time, a ping too."""
     before, total = dict(WEBHOOK_POSTS.values), WEBHOOK_SECONDS.total
     for status in PostStatus:
         observe(result(status))

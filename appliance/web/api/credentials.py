@@ -17,9 +17,9 @@ from appliance.message.characters import LINE_PATTERN
 from appliance.model.accounts import KeyPrincipal, Principal, Scope
 from appliance.store.audit import about
 from appliance.times import DAY, SECOND, rfc3339
-from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, object_from
-from appliance.web.app import Routes, check_line, page_limit, request_id
+from appliance.web.app import Routes, check_line, page_limit
 from appliance.web.auth import check_reach
+from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from
 from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers, identifier
 
 MAX_EXPIRY = 3_650 * DAY  # microseconds from now
@@ -28,6 +28,12 @@ MAX_OVERLAP = 30 * DAY
 REPLACED = "This secret was replaced. Create, roll and revoke keys with the new one."
 NO_MORE = "An API key may not create or roll a key with more permissions or a longer lifetime than its own."
 
+KeyScope = Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")]
+IsTest = Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")]
+_DOMAIN = Meta(description="Only sending domain; null for all domains.")
+_EXPIRY = Meta(description="Expiry time; null for none.")
+_LIFETIME = Meta(description="Lifetime in seconds, instead of `expires_at`.")
+_OVERLAP = Meta(ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working.")
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
 
 
@@ -36,11 +42,10 @@ def _creator(principal: Principal) -> str | None:
     return principal.created_by if isinstance(principal, KeyPrincipal) else principal.id
 
 
-class RevokedAnswer(msgspec.Struct):
+class RevokedAnswer(ApiAnswer):
     """The response to a revocation."""
 
     revoked: Annotated[bool, Meta(description="Always true.")]
-    request_id: RequestId
 
 
 class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,28 +65,88 @@ class SmtpCredentialObject(msgspec.Struct):
     revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
 
-class NewSmtpCredentialAnswer(msgspec.Struct):
+class NewSmtpCredentialAnswer(ApiAnswer):
     """A new credential; the password is shown only here."""
 
     username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
     password: Annotated[str, Meta(description="Password for SMTP and HTTP Basic. Shown only once.")]
     name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
     created_at: CreatedAt
-    request_id: RequestId
 
 
-class SmtpCredentialsAnswer(msgspec.Struct):
+class SmtpCredentialsAnswer(ApiAnswer):
     """A page of credentials, newest first. Pass `next` as `before` to get the next page."""
 
     smtp_credentials: Annotated[list[SmtpCredentialObject], Meta(description="SMTP credentials, newest first.")]
     next: NextPage
+
+
+class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The properties of a new key."""
+
+    name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
+    scope: KeyScope = Scope.SEND
+    test: IsTest = False
+    domain: Annotated[str, _DOMAIN, Meta(max_length=253, examples=["example.com"])] | None = None
+    expires_at: Annotated[str, _EXPIRY, Meta(max_length=40, extra_json_schema={"format": "date-time"})] | None = None
+    expires_in: Annotated[float, Meta(ge=1, le=MAX_EXPIRY // SECOND), _LIFETIME] | None = None
+
+
+class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Optional body."""
+
+    overlap: Annotated[float, _OVERLAP] = DAY // SECOND
+
+
+class ApiKeyObject(msgspec.Struct):
+    """An API key without its secret."""
+
+    id: Annotated[str, Meta(description="Key id, `key_…`.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    hint: Annotated[str, Meta(description="Last four characters of the key.")]
+    scope: KeyScope
+    test: IsTest
+    domain: Annotated[str | None, _DOMAIN]
+    created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
+    created_at: CreatedAt
+    expires_at: Annotated[Time | None, _EXPIRY]
+    last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
+    last_used_from: Annotated[str | None, Meta(description="Client address of last use; null if never used.")]
+    previous_hint: Annotated[str | None, Meta(description="Last four characters of the previous secret, or null.")]
+    previous_expires_at: Annotated[Time | None, Meta(description="Expiry of the previous secret; null without one.")]
+    revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
+
+
+class NewApiKeyAnswer(ApiKeyObject):
+    """A new key, or a key with a new secret. The secret is only in this response."""
+
+    key: Annotated[str, Meta(description="The API key. Shown only once.")]
     request_id: RequestId
 
 
-class SmtpCredentialRoutes(Routes):
+class ApiKeysAnswer(ApiAnswer):
+    """A page of keys, newest first. Pass `next` as `before` to get the next page."""
+
+    api_keys: Annotated[list[ApiKeyObject], Meta(description="API keys, newest first.")]
+    next: NextPage
+
+
+_USERNAME = identifier("Username of the credential.", "^smtp_[0-9a-f]{32}$", "username")
+_NEW_CREDENTIAL = (201, NewSmtpCredentialAnswer, "The credential with its password.")
+_KEY_ID = identifier("Key id.", "^key_[0-9a-f]{32}$")
+_NEW_KEY = (201, NewApiKeyAnswer, "The key.")
+
+
+def _check_is_current(user: Principal) -> None:
+    """Refuse a replaced secret. Otherwise it could extend its overlap by rolling the key again."""
+    if isinstance(user, KeyPrincipal) and user.replaced:
+        raise Refused(Code.FORBIDDEN, REPLACED)
+
+
+class CredentialRoutes(Routes):
     tag = Tag.CREDENTIALS
 
-    @for_customers("GET /v1/smtp-credentials", SmtpCredentialsAnswer, parameters=PAGING_BACK)
+    @for_customers("GET /v1/smtp-credentials", SmtpCredentialsAnswer, *PAGING_BACK)
     async def list_smtp_credentials(self, user: Principal) -> SmtpCredentialsAnswer:
         """List the account's SMTP credentials, newest first, including revoked ones."""
         limit = page_limit()
@@ -89,15 +154,9 @@ class SmtpCredentialRoutes(Routes):
         credentials = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
         following = credentials[limit - 1].username if len(credentials) > limit else None
         shown = [object_from(SmtpCredentialObject, credential) for credential in credentials[:limit]]
-        return SmtpCredentialsAnswer(shown, following, request_id())
+        return SmtpCredentialsAnswer(shown, following)
 
-    @for_customers(
-        "POST /v1/smtp-credentials",
-        (201, NewSmtpCredentialAnswer, "The credential with its password."),
-        Code.CONFLICT,
-        body=SmtpCredentialRequest,
-        action="smtp_credential.created",
-    )
+    @for_customers("POST /v1/smtp-credentials", _NEW_CREDENTIAL, Code.CONFLICT, action="smtp_credential.created")
     async def create_smtp_credential(self, user: Principal, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
         """Create an SMTP credential.
 
@@ -113,107 +172,16 @@ class SmtpCredentialRoutes(Routes):
             user.account_id, name, by_owner=True, created_by=_creator(user)
         )
         created_at = rfc3339((await self.store.access.credential(user.account_id, username)).created_at)
-        return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
+        return NewSmtpCredentialAnswer(username, password, name, created_at)
 
-    @for_customers(
-        "DELETE /v1/smtp-credentials/{username}",
-        RevokedAnswer,
-        Code.NOT_FOUND,
-        parameters=(identifier("Username of the credential.", "^smtp_[0-9a-f]{32}$", "username"),),
-        action="smtp_credential.revoked",
-    )
+    @for_customers("DELETE /v1/smtp-credentials/{username}", RevokedAnswer, _USERNAME, action="smtp_credential.revoked")
     async def revoke_smtp_credential(self, user: Principal, username: str) -> RevokedAnswer:
         """Revoke an SMTP credential permanently."""
         await self.store.access.revoke_credential(user.account_id, username)
         self.services.auth.forget()
-        return RevokedAnswer(True, request_id())
+        return RevokedAnswer(True)
 
-
-class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The properties of a new key."""
-
-    name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
-    scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")] = (
-        Scope.SEND
-    )
-    test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")] = False
-    domain: (
-        Annotated[
-            str,
-            Meta(max_length=253, examples=["example.com"], description="Only sending domain; null for all domains."),
-        ]
-        | None
-    ) = None
-    expires_at: (
-        Annotated[
-            str,
-            Meta(max_length=40, extra_json_schema={"format": "date-time"}, description="Expiry time; null for none."),
-        ]
-        | None
-    ) = None
-    expires_in: (
-        Annotated[
-            float, Meta(ge=1, le=MAX_EXPIRY // SECOND, description="Lifetime in seconds, instead of `expires_at`.")
-        ]
-        | None
-    ) = None
-
-
-class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Optional body."""
-
-    overlap: Annotated[
-        float, Meta(ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working.")
-    ] = DAY // SECOND
-
-
-class ApiKeyObject(msgspec.Struct):
-    """An API key without its secret."""
-
-    id: Annotated[str, Meta(description="Key id, `key_…`.")]
-    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
-    hint: Annotated[str, Meta(description="Last four characters of the key.")]
-    scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")]
-    test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")]
-    domain: Annotated[str | None, Meta(description="Only sending domain; null for all domains.")]
-    created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
-    created_at: CreatedAt
-    expires_at: Annotated[Time | None, Meta(description="Expiry time; null for none.")]
-    last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
-    last_used_from: Annotated[str | None, Meta(description="Client address of last use; null if never used.")]
-    previous_hint: Annotated[str | None, Meta(description="Last four characters of the previous secret, or null.")]
-    previous_expires_at: Annotated[Time | None, Meta(description="Expiry of the previous secret; null without one.")]
-    revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
-
-
-class NewApiKeyAnswer(ApiKeyObject):
-    """A new key, or a key with a new secret. The secret is only in this response."""
-
-    key: Annotated[str, Meta(description="The API key. Shown only once.")]
-    request_id: RequestId
-
-
-class ApiKeysAnswer(msgspec.Struct):
-    """A page of keys, newest first. Pass `next` as `before` to get the next page."""
-
-    api_keys: Annotated[list[ApiKeyObject], Meta(description="API keys, newest first.")]
-    next: NextPage
-    request_id: RequestId
-
-
-_KEY_ID = identifier("Key id.", "^key_[0-9a-f]{32}$")
-
-
-def _check_is_current(user: Principal) -> None:
-    """Refuse a replaced secret. Otherwise it could extend its overlap by rolling the key again."""
-    if isinstance(user, KeyPrincipal) and user.replaced:
-        raise Refused(Code.FORBIDDEN, REPLACED)
-
-
-class ApiKeyRoutes(Routes):
-    tag = Tag.CREDENTIALS
-
-    @for_customers("GET /v1/api-keys", ApiKeysAnswer, parameters=PAGING_BACK, limited=Limited.NARROWED)
+    @for_customers("GET /v1/api-keys", ApiKeysAnswer, *PAGING_BACK, limited=Limited.NARROWED)
     async def list_api_keys(self, user: Principal) -> ApiKeysAnswer:
         """List the account's API keys, newest first, including revoked ones.
 
@@ -225,16 +193,9 @@ class ApiKeyRoutes(Routes):
         keys = await self.store.access.newest_keys(user.account_id, before, limit + 1, domain)
         following = keys[limit - 1].id if len(keys) > limit else None
         shown = [object_from(ApiKeyObject, key) for key in keys[:limit]]
-        return ApiKeysAnswer(shown, following, request_id())
+        return ApiKeysAnswer(shown, following)
 
-    @for_customers(
-        "POST /v1/api-keys",
-        (201, NewApiKeyAnswer, "The key."),
-        Code.CONFLICT,
-        body=ApiKeyRequest,
-        action="api_key.created",
-        limited=Limited.NARROWED,
-    )
+    @for_customers("POST /v1/api-keys", _NEW_KEY, Code.CONFLICT, action="api_key.created", limited=Limited.NARROWED)
     async def create_api_key(self, user: Principal, body: ApiKeyRequest) -> NewApiKeyAnswer:
         """Create an API key.
 
@@ -263,7 +224,7 @@ class ApiKeyRoutes(Routes):
             created_by=_creator(user),
         )
         created = await self.store.access.key(key_id)
-        return object_from(NewApiKeyAnswer, created, key=key, request_id=request_id())
+        return object_from(NewApiKeyAnswer, created, key=key)
 
     def _expiry(self, body: ApiKeyRequest) -> int | None:
         now = self.services.env.now()
@@ -283,11 +244,9 @@ class ApiKeyRoutes(Routes):
     @for_customers(
         "POST /v1/api-keys/{id}/roll",
         NewApiKeyAnswer,
-        Code.NOT_FOUND,
         Code.CONFLICT,
-        body=RollRequest,
+        _KEY_ID,
         needs_body=False,
-        parameters=(_KEY_ID,),
         action="api_key.rolled",
         limited=Limited.NARROWED,
     )
@@ -306,15 +265,10 @@ class ApiKeyRoutes(Routes):
         key = await self.store.access.roll_key(old, overlap, user.account_id, _creator(user))
         self.services.auth.forget()
         rolled = await self.store.access.key(key_id)
-        return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())
+        return object_from(NewApiKeyAnswer, rolled, key=key)
 
     @for_customers(
-        "DELETE /v1/api-keys/{id}",
-        RevokedAnswer,
-        Code.NOT_FOUND,
-        parameters=(_KEY_ID,),
-        action="api_key.revoked",
-        limited=Limited.NARROWED,
+        "DELETE /v1/api-keys/{id}", RevokedAnswer, _KEY_ID, action="api_key.revoked", limited=Limited.NARROWED
     )
     async def revoke_api_key(self, user: Principal, key_id: str) -> RevokedAnswer:
         """Revoke an API key permanently.
@@ -327,4 +281,4 @@ class ApiKeyRoutes(Routes):
         check_reach(user, (await self.store.access.key(key_id, user.account_id)).domain)
         await self.store.access.revoke_key(key_id, user.account_id)
         self.services.auth.forget()
-        return RevokedAnswer(True, request_id())
+        return RevokedAnswer(True)

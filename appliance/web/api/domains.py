@@ -22,12 +22,12 @@ from appliance.dns.records import DnsRecord
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
-from appliance.model.accounts import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
+from appliance.model.accounts import Domain, KeyPrincipal, Principal, RecordStatus
 from appliance.store.audit import about, unnoted
-from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
-from appliance.web.app import ApiServices, Routes, page_limit, request_id
+from appliance.web.app import ApiServices, Routes, page_limit
 from appliance.web.auth import check_reach
-from appliance.web.operations import PAGING, Json, Limited, Tag, for_customers, parameter
+from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
+from appliance.web.operations import PAGING, Limited, Tag, for_customers, parameter
 
 DNS_TIMEOUT = 12.0  # seconds for all records of a domain
 DNS_CHECKS = 10  # concurrent domain checks of all accounts
@@ -42,22 +42,14 @@ class DomainStatus(StrEnum):
     ALLOWED = "allowed"
 
 
+_RETURN_PATH = Meta(min_length=1, max_length=253, examples=["bounces.example.com"])
+
+
 class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A domain to add."""
 
     domain: Annotated[str, Meta(min_length=1, max_length=253, examples=["example.com"], description="Domain to add.")]
-    return_path: (
-        Annotated[
-            str,
-            Meta(
-                min_length=1,
-                max_length=253,
-                examples=["bounces.example.com"],
-                description="Default: `bounces.<domain>`.",
-            ),
-        ]
-        | None
-    ) = None
+    return_path: Annotated[str, Meta(description="Default: `bounces.<domain>`."), _RETURN_PATH] | None = None
 
 
 class DomainDnsObject(msgspec.Struct):
@@ -104,12 +96,11 @@ class DomainAnswer(DomainObject):
     request_id: RequestId
 
 
-class DomainsAnswer(msgspec.Struct):
+class DomainsAnswer(ApiAnswer):
     """A page of domains by name. Pass `next` as `after` to get the next page."""
 
     domains: Annotated[list[DomainObject], Meta(description="Domains, by name.")]
     next: NextPage
-    request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +135,11 @@ class DomainLookups:
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:
                 return await check(DnsResolver(self.services.config.dns.resolvers), records)
-        return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in records]
+        return _unchecked(records, "DNS did not answer in time")
 
 
-_NAME: Json = parameter("domain", "path", "The domain.", {"type": "string", "examples": ["example.com"]})
+_NAME = parameter("domain", "path", "The domain.", {"type": "string", "examples": ["example.com"]})
+_ADDED = (201, DomainAnswer, "The domain with the DNS records to publish.")
 
 
 class DomainRoutes(Routes):
@@ -157,30 +149,22 @@ class DomainRoutes(Routes):
         super().__init__(services)
         self.lookups = DomainLookups(services)
 
-    @for_customers("GET /v1/domains", DomainsAnswer, parameters=PAGING, limited=Limited.NARROWED)
+    @for_customers("GET /v1/domains", DomainsAnswer, *PAGING, limited=Limited.NARROWED)
     async def list_domains(self, user: Principal) -> DomainsAnswer:
         """List the account's domains by name. An API key that is limited to a domain sees only that domain."""
         limit = page_limit()
         if isinstance(user, KeyPrincipal) and user.domain is not None:
             try:
-                own = [_listed(await self.store.domains.find(user.account_id, user.domain))]
+                return DomainsAnswer([_listed(await self.store.domains.find(user.account_id, user.domain))], None)
             except Refused as refused:
                 if refused.code is not Code.NOT_FOUND:
                     raise
-                own = []
-            return DomainsAnswer(own, None, request_id())
+                return DomainsAnswer([], None)
         domains = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = domains[limit - 1].name if len(domains) > limit else None
-        return DomainsAnswer([_listed(domain) for domain in domains[:limit]], following, request_id())
+        return DomainsAnswer([_listed(domain) for domain in domains[:limit]], following)
 
-    @for_customers(
-        "POST /v1/domains",
-        (201, DomainAnswer, "The domain with the DNS records to publish."),
-        Code.CONFLICT,
-        body=DomainRequest,
-        action="domain.added",
-        limited=Limited.NARROWED,
-    )
+    @for_customers("POST /v1/domains", _ADDED, Code.CONFLICT, action="domain.added", limited=Limited.NARROWED)
     async def add_domain(self, user: Principal, body: DomainRequest) -> DomainAnswer:
         """Add a domain. The account may send from it once it is verified.
 
@@ -192,13 +176,9 @@ class DomainRoutes(Routes):
         path = None if body.return_path is None else return_path(body.return_path, name)
         added = await self.store.domains.register(user.account_id, name, path)
         records = await self.lookups.records(user.account_id, added)
-        return _answer(
-            added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not checked yet") for record in records]
-        )
+        return _answer(added, _unchecked(records, "not checked yet"))
 
-    @for_customers(
-        "GET /v1/domains/{domain}", DomainAnswer, Code.NOT_FOUND, parameters=(_NAME,), limited=Limited.NARROWED
-    )
+    @for_customers("GET /v1/domains/{domain}", DomainAnswer, _NAME, limited=Limited.NARROWED)
     async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Read a domain, the DNS records to publish, and their current state in DNS."""
         domain = await self.store.domains.find(user.account_id, _spelled(user, name))
@@ -206,12 +186,7 @@ class DomainRoutes(Routes):
         return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(
-        "POST /v1/domains/{domain}/verify",
-        DomainAnswer,
-        Code.NOT_FOUND,
-        parameters=(_NAME,),
-        action="domain.checked",
-        limited=Limited.NARROWED,
+        "POST /v1/domains/{domain}/verify", DomainAnswer, _NAME, action="domain.checked", limited=Limited.NARROWED
     )
     async def verify_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Check DNS, and verify the domain if one of its DKIM records is published.
@@ -231,18 +206,13 @@ class DomainRoutes(Routes):
         return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(
-        "DELETE /v1/domains/{domain}",
-        DeletedAnswer,
-        Code.NOT_FOUND,
-        parameters=(_NAME,),
-        action="domain.removed",
-        limited=Limited.NARROWED,
+        "DELETE /v1/domains/{domain}", DeletedAnswer, _NAME, action="domain.removed", limited=Limited.NARROWED
     )
     async def remove_domain(self, user: Principal, name: str) -> DeletedAnswer:
         """Remove a domain. Queued mail from it is still delivered."""
         await self.store.domains.remove(user.account_id, _spelled(user, name))
         self.services.auth.forget()
-        return DeletedAnswer(True, request_id())
+        return DeletedAnswer(True)
 
 
 def _spelled(principal: Principal, name: str) -> str:
@@ -255,13 +225,12 @@ def _spelled(principal: Principal, name: str) -> str:
     return domain
 
 
+def _unchecked(records: list[DnsRecord], note: str) -> list[CheckedRecord]:
+    return [CheckedRecord(record, RecordStatus.UNKNOWN, note=note) for record in records]
+
+
 def _listed(domain: Domain) -> DomainObject:
-    return object_from(DomainObject, domain, status=_status(domain), dns=_dns(domain.dns))
-
-
-def _status(domain: Domain) -> DomainStatus:
-    proven = DomainStatus.ALLOWED if domain.verified_at is None else DomainStatus.VERIFIED
-    return proven if domain.usable else DomainStatus.PENDING
+    return object_from(DomainObject, domain, **_derived(domain))
 
 
 def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
@@ -269,9 +238,10 @@ def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
     for record in checked:
         seen = {"status": record.status, "found": list(record.found), "note": record.note}
         records.append(object_from(RecordObject, record.record, **seen))
-    fields = {"status": _status(domain), "dns": _dns(domain.dns), "records": records}
-    return object_from(DomainAnswer, domain, **fields, request_id=request_id())
+    return object_from(DomainAnswer, domain, **_derived(domain), records=records)
 
 
-def _dns(shown: DomainDns | None) -> DomainDnsObject | None:
-    return None if shown is None else object_from(DomainDnsObject, shown)
+def _derived(domain: Domain) -> dict[str, object]:
+    proven = DomainStatus.ALLOWED if domain.verified_at is None else DomainStatus.VERIFIED
+    dns = None if domain.dns is None else object_from(DomainDnsObject, domain.dns)
+    return {"status": proven if domain.usable else DomainStatus.PENDING, "dns": dns}

@@ -1,10 +1,12 @@
-"""An account's messages: list, search, read, cancel and resend: /v1/emails.
+"""An account's messages: list, search, read, cancel, resend, and send a free test message: /v1/emails.
 
 Long lists and timelines are read and encoded off the event loop.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -12,42 +14,43 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
 from appliance.concurrency.fair_share import ON_LOOP
-from appliance.errors import Code, Refused, invalid
-from appliance.intake.account_rules import searched_recipient, searched_sender
-from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH
+from appliance.errors import Code, PublicError, Refused, invalid
+from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, searched_recipient, searched_sender, test_sender
+from appliance.message.limits import ALIAS_LENGTH, MAILBOX_LENGTH, RECIPIENTS, SUBJECT_LENGTH, TAG_LENGTH, VARIABLES
+from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
-from appliance.model.accounts import KeyPrincipal, Principal
+from appliance.message.template import Variable, check_numbers
+from appliance.model.accounts import Caller, KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
 from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source
-from appliance.times import microseconds
-from appliance.web.answer import CreatedAt, NextPage, RequestId, object_from
-from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
-from appliance.web.api.message_objects import (
-    BareAddress,
-    CreditsReserved,
-    MessageDetails,
-    MessageId,
-    MessageSource,
-    MessageState,
-    Outcome,
-    RecipientCount,
-    RecipientState,
-    Sender,
-    Subject,
-    Tags,
-    encoded_details,
+from appliance.times import SECOND, microseconds
+from appliance.web.api.message_body import (
+    ATTACHED_FILE,
+    JSON,
+    OCTETS,
+    RAW_FILE,
+    RAW_MESSAGE,
+    BodyAnswer,
+    encoded_attachment,
+    encoded_body,
 )
-from appliance.web.app import Routes, choice, page_limit, request_id
+from appliance.web.api.message_objects import EmailsAnswer, MessageDetails, ResentAnswer, encoded_details, encoded_page
+from appliance.web.api.templates import BODY, LINE
+from appliance.web.app import ApiServices, Routes, choice, page_limit
 from appliance.web.auth import sees
-from appliance.web.body import idempotency_key
+from appliance.web.exchange import ApiAnswer, idempotency_key, request_id
 from appliance.web.operations import (
     KEY_PARAMETER,
     MESSAGE_ID,
     PAGING_BACK,
     Json,
     Limited,
+    Operation,
+    Success,
     Tag,
+    choice_parameter,
     for_customers,
+    identifier,
     parameter,
 )
 
@@ -58,62 +61,19 @@ MESSAGE_COST = 50  # microseconds to read and list a message with the longest su
 ATTEMPT_COST = 400  # microseconds to encode an attempt with the longest stored transcript
 
 
-class ListedRecipientObject(msgspec.Struct):
-    """One of a message's first recipients."""
-
-    email: BareAddress
-    status: RecipientState
-    outcome: Outcome
-
-
-class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
-    """A message in a list."""
-
-    id: MessageId
-    status: MessageState
-    source: MessageSource
-    sender: Sender
-    subject: Subject
-    tags: Tags
-    recipient_count: RecipientCount
-    recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
-    created_at: CreatedAt
-
-
-class EmailsAnswer(msgspec.Struct):
-    """A page of messages, newest first. Pass `next` as `before` to get the next page."""
-
-    emails: Annotated[list[ListedMessageObject], Meta(description="Messages, newest first.")]
-    next: NextPage
-    request_id: RequestId
+_REPEATED = Meta(min_length=1, max_length=RECIPIENTS, description="Default: all that bounced or failed.")
 
 
 class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The recipients that get the message again."""
 
-    recipients: (
-        Annotated[
-            list[str], Meta(min_length=1, max_length=RECIPIENTS, description="Default: all that bounced or failed.")
-        ]
-        | UnsetType
-    ) = UNSET
+    recipients: Annotated[list[str], _REPEATED] | UnsetType = UNSET
 
 
-class ResentAnswer(msgspec.Struct):
-    """The new message and the original."""
-
-    id: Annotated[str, Meta(description="Id of the new message, `msg_…`.")]
-    repeats: Annotated[str, Meta(description="Id of the original message.")]
-    recipient_count: RecipientCount
-    credits_reserved: CreditsReserved
-    request_id: RequestId
-
-
-class CancelledAnswer(msgspec.Struct):
+class CancelledAnswer(ApiAnswer):
     """The number of cancelled recipients."""
 
     cancelled: Annotated[int, Meta(description="Number of cancelled recipients.")]
-    request_id: RequestId
 
 
 _MAILBOX: Json = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
@@ -129,29 +89,24 @@ _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PA
 _MOMENTS: Json = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}
 _MOMENT = "a time (RFC 3339), or a date (midnight UTC)."
 EMAIL_FILTERS = (
-    parameter("status", "query", "Filter by status.", {"type": "string", "enum": list(MessageStatus)}),
-    parameter("source", "query", "Filter by source.", {"type": "string", "enum": list(Source)}),
+    choice_parameter("status", "Filter by status.", MessageStatus),
+    choice_parameter("source", "Filter by source.", Source),
     parameter("recipient", "query", f"Filter by recipient address or domain. {_SAME_CASE}", _MAILBOX),
     parameter("from", "query", f"Filter by sender address or domain. {_SAME_CASE}", _MAILBOX),
     parameter("tag", "query", "Filter by tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
-    parameter(
-        "outcome",
-        "query",
-        "Only messages with at least one recipient in this state.",
-        {"type": "string", "enum": list(RecipientOutcome)},
-    ),
+    choice_parameter("outcome", "Only messages with at least one recipient in this state.", RecipientOutcome),
     parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
     parameter("until", "query", f"Only messages accepted before this time: {_MOMENT}", _MOMENTS),
 )
 
 
-FILE_NUMBER = parameter(
-    "number",
-    "path",
-    "Index of the file in `attachments`, starting at 0.",
-    {"type": "string", "pattern": "^[0-9]{1,3}$"},
-)
+FILE_NUMBER = identifier("Index of the file in `attachments`, starting at 0.", "^[0-9]{1,3}$", "number")
+
+
+def for_email(name: str, success: type | Success, *declared: Code | Json, action: str = "") -> Operation:
+    """An operation on one message, which a key limited to a domain may call for messages from that domain."""
+    return for_customers(name, success, MESSAGE_ID, *declared, action=action, limited=Limited.NARROWED)
 
 
 class EmailRoutes(Routes):
@@ -166,7 +121,7 @@ class EmailRoutes(Routes):
             raise _unknown()
         return message, facts
 
-    @for_customers("GET /v1/emails", EmailsAnswer, parameters=(*EMAIL_FILTERS, *PAGING_BACK), limited=Limited.NARROWED)
+    @for_customers("GET /v1/emails", EmailsAnswer, *EMAIL_FILTERS, *PAGING_BACK, limited=Limited.NARROWED)
     async def list_emails(self, user: Principal) -> bytes:
         """List the account's messages, newest first.
 
@@ -180,7 +135,7 @@ class EmailRoutes(Routes):
             recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
             sender=_text("from", MAILBOX_LENGTH, searched_sender),
             tag=_text("tag", TAG_LENGTH, str),
-            words=_words(),
+            words=query_words(request.args["q"]) if "q" in request.args else (),
             outcome=choice("outcome", RecipientOutcome),
             since=_moment("since"),
             until=_moment("until"),
@@ -189,19 +144,13 @@ class EmailRoutes(Routes):
             if filters.sender is None:
                 filters = replace(filters, sender=user.domain)
             elif not user.reaches(searched_recipient(filters.sender).rpartition("@")[2]):
-                return _encoded_page(MailPage((), None), request_id())
+                return encoded_page(MailPage((), None), request_id())
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
         page = await self.store.mail_log.page(account_id, filters, before, limit, off_loop=cost > ON_LOOP)
         cost = MESSAGE_COST * len(page.messages)
-        return await self.services.intake.workers.run(account_id, cost, _encoded_page, page, request_id())
+        return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
 
-    @for_customers(
-        "GET /v1/emails/{id:not_test}",
-        MessageDetails,
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID,),
-        limited=Limited.NARROWED,
-    )
+    @for_email("GET /v1/emails/{id:not_test}", MessageDetails)
     async def get_email_details(self, user: Principal, message_id: str) -> bytes:
         """Read a message with every delivery attempt and the next step."""
         store, account_id = self.store, user.account_id
@@ -217,27 +166,14 @@ class EmailRoutes(Routes):
         shown = record, facts, pools, now, most, request_id()
         return await self.services.intake.workers.run(account_id, cost, encoded_details, *shown)
 
-    @for_customers(
-        "GET /v1/emails/{id:not_test}/body",
-        BodyAnswer,
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID,),
-        limited=Limited.NARROWED,
-    )
+    @for_email("GET /v1/emails/{id:not_test}/body", BodyAnswer)
     async def get_email_body(self, user: Principal, message_id: str) -> Response:
         """Read the content of a message, while its body is stored."""
         _, facts = await self._visible(user, message_id)
-        return await self.services.bodies.answer(user.account_id, message_id, facts.size, request_id())
+        read = partial(encoded_body, request_id())
+        return await self.services.bodies.answer(user.account_id, message_id, facts.size, read, JSON)
 
-    @for_customers(
-        "POST /v1/emails/{id:not_test}/cancel",
-        CancelledAnswer,
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        parameters=(MESSAGE_ID,),
-        action="email.cancelled",
-        limited=Limited.NARROWED,
-    )
+    @for_email("POST /v1/emails/{id:not_test}/cancel", CancelledAnswer, Code.CONFLICT, action="email.cancelled")
     async def cancel_email(self, user: Principal, message_id: str) -> CancelledAnswer:
         """Cancel the queued recipients of a message.
 
@@ -245,29 +181,16 @@ class EmailRoutes(Routes):
         """
         await self._visible(user, message_id)
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
-        return CancelledAnswer(count, request_id())
+        return CancelledAnswer(count)
 
-    @for_customers(
-        "GET /v1/emails/{id:not_test}/raw",
-        (200, bytes, "The stored message, before signing."),
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID,),
-        media=RAW_MESSAGE,
-        limited=Limited.NARROWED,
-    )
+    @for_email("GET /v1/emails/{id:not_test}/raw", RAW_FILE)
     async def get_email_raw(self, user: Principal, message_id: str) -> Response:
         """Download a message as an `.eml` file, while its body is stored."""
         _, facts = await self._visible(user, message_id)
-        return await self.services.bodies.raw(user.account_id, message_id, facts.size)
+        file = RAW_MESSAGE, f"{message_id}.eml"
+        return await self.services.bodies.answer(user.account_id, message_id, facts.size, bytes, *file)
 
-    @for_customers(
-        "GET /v1/emails/{id:not_test}/attachments/{number}",
-        (200, bytes, "The file."),
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID, FILE_NUMBER),
-        media=OCTETS,
-        limited=Limited.NARROWED,
-    )
+    @for_email("GET /v1/emails/{id:not_test}/attachments/{number}", ATTACHED_FILE, FILE_NUMBER)
     async def get_email_attachment(self, user: Principal, message_id: str, number: str) -> Response:
         """Download an attachment of a message, while its body is stored.
 
@@ -276,17 +199,11 @@ class EmailRoutes(Routes):
         _, facts = await self._visible(user, message_id)
         if not (number.isascii() and number.isdigit() and len(number) <= 3):
             raise _unknown()
-        return await self.services.bodies.attachment(user.account_id, message_id, facts.size, int(number))
+        # Always a download: a stranger chose its type and name.
+        read, file = partial(encoded_attachment, int(number)), (OCTETS, f"{message_id}-{int(number)}")
+        return await self.services.bodies.answer(user.account_id, message_id, facts.size, read, *file)
 
-    @for_customers(
-        "POST /v1/emails/{id:not_test}/resend",
-        (202, ResentAnswer, "Stored on disk."),
-        Code.NOT_FOUND,
-        *(code for code in Code if code is not Code.INTERNAL_ERROR),
-        body=ResendRequest,
-        parameters=(MESSAGE_ID, KEY_PARAMETER),
-        limited=Limited.NARROWED,
-    )
+    @for_email("POST /v1/emails/{id:not_test}/resend", (202, ResentAnswer, "Stored on disk."), *Code, KEY_PARAMETER)
     async def resend_email(self, user: Principal, message_id: str, body: ResendRequest) -> ResentAnswer:
         """Send a message again, as a new message, to recipients that did not get it.
 
@@ -306,7 +223,7 @@ class EmailRoutes(Routes):
         made = await intake.resend(caller, message_id, facts, addresses, named=named, key=key, request_id=own_id)
         new = await self.store.messages.read(user.account_id, made.message_id)
         assert new is not None  # noqa: S101 - it has just been written
-        return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved, own_id)
+        return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
 
 
 def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
@@ -318,32 +235,17 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
             or (recipient.late_bounce is not None and recipient.status is RecipientStatus.DELIVERED)
         ]
         if not undelivered:
-            raise Refused(
-                Code.CONFLICT, "No recipient of this message bounced or failed. Name the recipients to send to."
-            )
+            text = "No recipient of this message bounced or failed. Name the recipients to send to."
+            raise Refused(Code.CONFLICT, text)
         return undelivered
     ids = set(body.recipients)
     recipients = [recipient for recipient in message.recipients if recipient.id in ids]
     if len(recipients) < len(ids):
         raise invalid("recipients", "must be recipient ids of this message")
     if any(recipient.status in _WAITING for recipient in recipients):
-        raise Refused(
-            Code.CONFLICT, "One of these recipients is still queued. Cancel it first, or wait for its result."
-        )
+        text = "One of these recipients is still queued. Cancel it first, or wait for its result."
+        raise Refused(Code.CONFLICT, text)
     return recipients
-
-
-def _encoded_page(page: MailPage, request_id: str) -> bytes:
-    emails = [
-        object_from(
-            ListedMessageObject,
-            message,
-            tags=list(message.tags),
-            recipients=[object_from(ListedRecipientObject, recipient) for recipient in message.recipients],
-        )
-        for message in page.messages
-    ]
-    return msgspec.json.encode(EmailsAnswer(emails, page.next, request_id))
 
 
 def _unknown() -> Refused:
@@ -359,11 +261,6 @@ def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
     return spelled(text.strip())
 
 
-def _words() -> tuple[str, ...]:
-    query = request.args.get("q")
-    return () if query is None else query_words(query)
-
-
 def _moment(name: str) -> int | None:
     text = request.args.get(name)
     if text is None:
@@ -372,3 +269,95 @@ def _moment(name: str) -> int | None:
         return microseconds(text)
     except ValueError:
         raise invalid(name, "must be a time such as 2026-11-15T13:00:00Z, or a date such as 2026-11-15") from None
+
+
+# ---- test messages
+
+TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
+TRACKED_ACCOUNTS = 10_000  # with the time of their last test
+
+_SUBJECT = Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE, description="Default: a sample subject.")
+_PATTERN = Meta(extra_json_schema={"pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"})
+_Alias = Annotated[str, Meta(min_length=1, max_length=ALIAS_LENGTH, examples=["order-shipped"]), _PATTERN]
+_Variables = Annotated[dict[str, Variable], Meta(max_length=VARIABLES)]
+
+
+class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
+    """The recipient and optional content of a test message."""
+
+    __test__ = False  # not a pytest class
+
+    to: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Recipient.")]
+    sender: Annotated[Mailbox | UnsetType, Meta(description="Default: `test@` and the first domain.")] = UNSET
+    subject: Annotated[str, _SUBJECT] | UnsetType = UNSET
+    text: Annotated[str, Meta(extra_json_schema=BODY, description="Default: a sample text.")] | UnsetType = UNSET
+    html: Annotated[str, Meta(extra_json_schema=BODY, description="HTML body.")] | UnsetType = UNSET
+    template: Annotated[_Alias | UnsetType, Meta(description="Template alias, instead of a body.")] = UNSET
+    variables: Annotated[_Variables | UnsetType, Meta(description="Values of the placeholders, by name.")] = UNSET
+
+
+class TestMailAnswer(ApiAnswer, rename={"sender": "from"}):
+    """An accepted test message."""
+
+    __test__ = False
+
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    status: Annotated[MessageStatus, Meta(description="Always `queued`.")]
+    source: Annotated[Source, Meta(description="Always `test`.")]
+    sender: Annotated[str, Meta(description="Sender, as submitted.")]
+    to: Annotated[str, Meta(description="Recipient.")]
+
+
+_SENT = (202, TestMailAnswer, "Stored on disk.")
+
+
+class SendTestRoutes(Routes):
+    tag = Tag.MESSAGES
+
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self._last: dict[str, int] = {}  # time of each account's last test
+
+    def _check_interval(self, account_id: str) -> None:
+        now = self.services.env.now()
+        wait = self._last.get(account_id, -TEST_INTERVAL) + TEST_INTERVAL - now
+        if 0 < wait <= TEST_INTERVAL:  # unless the clock was set back
+            seconds = math.ceil(wait / SECOND)
+            text = f"Tests are limited to one every 15 seconds. Retry in {seconds} seconds."
+            raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
+        if len(self._last) >= TRACKED_ACCOUNTS:
+            self._last.clear()
+        self._last[account_id] = now
+
+    @for_customers("POST /v1/emails/test", _SENT, Code.ACCOUNT_SUSPENDED, limited=Limited.NARROWED)
+    async def send_test_email(self, user: Principal, body: TestMailRequest) -> TestMailAnswer:
+        """Send a test message to one address. It is free, really delivered, and limited to one every 15 seconds.
+
+        Only `to` is required.
+        """
+        caller = await self.caller_of(user)
+        self.services.intake.check_open(caller)
+        message = _request(body, caller)
+        self._check_interval(user.account_id)
+        try:
+            receipt = await self.services.intake.send_test(caller, message, request_id())
+        except PublicError:
+            self._last.pop(user.account_id, None)  # nothing was sent
+            raise
+        sent = receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0]
+        return TestMailAnswer(*sent)
+
+
+def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
+    if body.variables is not UNSET:
+        check_numbers(body.variables)
+    empty = body.text is UNSET and body.html is UNSET and body.template is UNSET
+    return SendRequest(
+        sender=test_sender(caller) if body.sender is UNSET else body.sender,
+        to=body.to,
+        subject=TEST_SUBJECT if body.subject is UNSET and body.template is UNSET else body.subject,
+        text=TEST_TEXT if empty else body.text,
+        html=body.html,
+        template=body.template,
+        variables=body.variables,
+    )

@@ -1,4 +1,4 @@
-"""Bounces by class and provider, complaints, and DMARC and TLS reports: /v1/feedback.
+"""Bounces by class and provider, complaints, DMARC and TLS reports: /v1/feedback. Feedback by mail: /v1/feedback/inbox.
 
 One response serves the dashboard's page: recipient counts by day and provider, and per domain the reports with the next
 step of its DMARC policy.
@@ -10,17 +10,23 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from quart import request
 
 from appliance.dns.records import dmarc_value, tls_rpt_value
+from appliance.errors import Code, Refused
 from appliance.feedback.dmarc import PROPOSAL_DAYS, DmarcState, next_step
-from appliance.model.accounts import User
+from appliance.feedback.mime import open_mail
+from appliance.message.characters import cost_of_size
+from appliance.model.accounts import Permission, Principal, User
 from appliance.model.dashboard import FeedbackKind
+from appliance.model.feedback import InboxMail
 from appliance.model.mail import BounceClass
 from appliance.model.reports import REPORTS_KEPT_DAYS, DmarcStanding, DomainReports, SeenSource, TlsStanding
+from appliance.store.engine import NEWEST
 from appliance.times import DAY, rfc3339
-from appliance.web.answer import RequestId, Time, object_from
-from appliance.web.app import Routes, request_id, whole_number
-from appliance.web.operations import Json, Tag, for_customers, parameter
+from appliance.web.app import Routes, page_limit, whole_number
+from appliance.web.exchange import ApiAnswer, NextPage, Time, object_from, request_id
+from appliance.web.operations import PAGING_BACK, Tag, for_customers, number_parameter, parameter
 
 FEEDBACK_DAYS = 30  # default
 # Microseconds per count, per day, per domain, and per line of a report.
@@ -89,13 +95,13 @@ class DmarcSourceObject(msgspec.Struct):
     last_seen: Annotated[Time, Meta(description="Last day with mail from this address.")]
 
 
+_STATE = Meta(description="`no_reports`, `collect`, `mend`, `step` (publish `proposed`) or `done`.")
+
+
 class DmarcStepObject(msgspec.Struct):
     """The next step of the domain's DMARC policy, and its basis."""
 
-    state: Annotated[
-        DmarcState,
-        Meta(description="`no_reports`, `collect`, `mend`, `step` (publish `proposed`) or `done`."),
-    ]
+    state: Annotated[DmarcState, _STATE]
     text: Annotated[str, Meta(description="What to do, and why.")]
     policy: Annotated[str | None, Meta(description="Current policy: `none`, `quarantine`, `reject` or null.")]
     percentage: Annotated[int, Meta(description="Share of mail that the policy covers (`pct`), in percent.")]
@@ -154,7 +160,7 @@ class DomainFeedbackObject(msgspec.Struct):
     tls: Annotated[TlsObject, Meta(description="TLS reports.")]
 
 
-class FeedbackAnswer(msgspec.Struct):
+class FeedbackAnswer(ApiAnswer):
     """Feedback on the account's mail, without test mail."""
 
     takes_reports: Annotated[bool, Meta(description="Whether the service receives feedback by mail.")]
@@ -162,20 +168,45 @@ class FeedbackAnswer(msgspec.Struct):
     providers: Annotated[list[FeedbackProviderObject], Meta(description="Most deliveries first; other domains last.")]
     classes: Annotated[BounceClassesObject, Meta(description="Bounces of the period by class.")]
     domains: Annotated[list[DomainFeedbackObject], Meta(description="The first 50 usable domains, by name.")]
-    request_id: RequestId
 
 
-_DAYS: Json = {"type": "integer", "minimum": 1, "maximum": REPORTS_KEPT_DAYS, "default": FEEDBACK_DAYS}
+class InboxMailObject(msgspec.Struct):
+    """A message in the feedback inbox."""
+
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    kind: Annotated[str, Meta(description="Local part of the address: `fbl`, `postmaster` or `abuse`.")]
+    address: Annotated[str, Meta(description="Recipient address.")]
+    sender: Annotated[str, Meta(description="From header. Not authenticated.")]
+    subject: Annotated[str, Meta(description="Subject header.")]
+    result: Annotated[str, Meta(description="`not_understood`, `not_verified`, `kept` or `forwarded`.")]
+    received_at: Annotated[Time, Meta(description="Time of receipt.")]
+    size: Annotated[int, Meta(description="Size of the whole message in bytes.")]
+
+
+class InboxAnswer(ApiAnswer):
+    """A page of messages, newest first. Pass `next` as `before` to get the next page."""
+
+    mails: Annotated[list[InboxMailObject], Meta(description="Messages, newest first.")]
+    next: NextPage
+
+
+class InboxMailAnswer(ApiAnswer):
+    """One message and the start of its content."""
+
+    mail: Annotated[InboxMailObject, Meta(description="The message, as in the list.")]
+    text: Annotated[str, Meta(description="First text part, or the HTML as text, up to 64 KiB.")]
+    source: Annotated[str, Meta(description="Start of the raw message, up to 64 KiB.")]
+    truncated: Annotated[bool, Meta(description="Whether the message is longer than the stored part.")]
+
+
+_MAIL_ID = parameter("id", "path", "Id from the list.", {"type": "string"})
+_DAYS = number_parameter("days", "Number of days (UTC), including today.", FEEDBACK_DAYS, REPORTS_KEPT_DAYS)
 
 
 class FeedbackRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers(
-        "GET /v1/feedback",
-        FeedbackAnswer,
-        parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS),),
-    )
+    @for_customers("GET /v1/feedback", FeedbackAnswer, _DAYS)
     async def get_feedback(self, user: User) -> bytes:
         """Read bounces by class and provider, late bounces, complaints, and DMARC and TLS reports."""
         days, today = whole_number("days", FEEDBACK_DAYS, REPORTS_KEPT_DAYS), self.services.env.now() // DAY
@@ -189,9 +220,32 @@ class FeedbackRoutes(Routes):
         cost = feedback_cost(counts, days, [*reports, *judged])
         return await self.services.intake.workers.run(account_id, cost, encoded_feedback, *shown)
 
+    @for_customers("GET /v1/feedback/inbox", InboxAnswer, *PAGING_BACK)
+    async def list_feedback_inbox(self, user: Principal) -> InboxAnswer:
+        """List mail to fbl@, postmaster@ and abuse@ of the account's return paths that needs a human.
+
+        The newest 100 of each kind are kept, as long as message records. Administrators also see mail of return paths
+        that belong to no account or to several.
+        """
+        limit, before = page_limit(), request.args.get("before", NEWEST)
+        shared = Permission.ADMINISTER in user.permissions
+        mails = await self.store.feedback_inbox.newest(user.account_id, limit + 1, before=before, shared=shared)
+        following = mails[limit - 1].id if len(mails) > limit else None
+        return InboxAnswer([object_from(InboxMailObject, mail) for mail in mails[:limit]], following)
+
+    @for_customers("GET /v1/feedback/inbox/{id}", InboxMailAnswer, _MAIL_ID)
+    async def get_feedback_mail(self, user: Principal, mail_id: str) -> bytes:
+        """Read a message of the feedback inbox as text."""
+        mail = await self.store.feedback_inbox.find(
+            user.account_id, mail_id, shared=Permission.ADMINISTER in user.permissions
+        )
+        if mail is None:
+            raise Refused(Code.NOT_FOUND, "The feedback inbox has no message with this id.")
+        work = cost_of_size(2 * len(mail[1]))
+        return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *mail, request_id())
+
 
 def feedback_cost(counts: Mapping[FeedbackKind, int], days: int, reports: Iterable[DomainReports]) -> int:
-    """Estimated cost of `encoded_feedback` in microseconds. Pure."""
     parts = ((domain.dmarc.days, domain.dmarc.sources, domain.tls.days, domain.tls.failures) for domain in reports)
     of_reports = sum(DOMAIN_COST + REPORT_LINE_COST * sum(map(len, part)) for part in parts)
     return COUNT_COST * len(counts) + DAY_COST * days + of_reports
@@ -205,7 +259,6 @@ def encoded_feedback(
     judged: Iterable[DomainReports],
     asked_by: str,
 ) -> bytes:
-    """The FeedbackAnswer as JSON. Pure."""
     standing = {domain.domain: domain.dmarc for domain in judged}
     answer = FeedbackAnswer(
         takes_reports=takes_reports,
@@ -219,7 +272,6 @@ def encoded_feedback(
 
 
 def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[FeedbackDayObject]:
-    """Every day, including days without mail. Pure."""
     parts: dict[int, Counter[FeedbackKind]] = {day: Counter() for day in days}
     for kind, count in counts.items():
         if kind.day in parts:
@@ -244,7 +296,6 @@ def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObje
 
 
 def classes(counts: Mapping[FeedbackKind, int]) -> BounceClassesObject:
-    """Sums by class. Pure."""
     sums: Counter[str] = Counter()
     for kind, count in counts.items():
         sums[kind.bounce_class] += count
@@ -279,18 +330,9 @@ def _dmarc(standing: DmarcStanding, judged: DmarcStanding, name: str) -> DmarcOb
 
 
 def _source(seen: SeenSource) -> DmarcSourceObject:
-    counts = seen.counts
-    return DmarcSourceObject(
-        address=counts.address or None,
-        messages=counts.messages,
-        passed=counts.passed,
-        dkim_passed=counts.dkim,
-        spf_passed=counts.spf,
-        quarantined=counts.quarantined,
-        rejected=counts.rejected,
-        days=seen.days,
-        last_seen=rfc3339(seen.last_day * DAY),
-    )
+    counts, last_seen = seen.counts, rfc3339(seen.last_day * DAY)
+    fields = {"address": counts.address or None, "dkim_passed": counts.dkim, "spf_passed": counts.spf}
+    return object_from(DmarcSourceObject, counts, **fields, days=seen.days, last_seen=last_seen)
 
 
 def _tls(standing: TlsStanding, name: str) -> TlsObject:
@@ -303,3 +345,9 @@ def _tls(standing: TlsStanding, name: str) -> TlsObject:
         days=[TlsDayObject(rfc3339(row.day * DAY), row.successes, row.failures) for row in standing.days],
         by_mx=[TlsFailuresObject(row.mx or None, row.type or None, row.sessions) for row in standing.failures],
     )
+
+
+def encoded_mail(mail: InboxMail, mime: bytes, asked_by: str) -> bytes:
+    text, source = open_mail(mime).text, mime.decode("utf-8", "replace")
+    shown = object_from(InboxMailObject, mail), text, source, mail.size > len(mime)
+    return msgspec.json.encode(InboxMailAnswer(*shown, request_id=asked_by))

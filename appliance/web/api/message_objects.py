@@ -1,4 +1,4 @@
-"""The objects of `GET /emails/{id}` and `GET /v1/emails/{id}`: a message, its recipients and attempts. No I/O."""
+"""The objects of `GET /emails/{id}` and `/v1/emails`: messages, their recipients and attempts. No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from appliance.model.dashboard import MessageFacts
+from appliance.model.dashboard import MailPage, MessageFacts
 from appliance.model.mail import (
     Attempt,
     Billing,
@@ -23,7 +23,7 @@ from appliance.model.mail import (
 from appliance.model.queue import PoolView
 from appliance.report import explain
 from appliance.times import rfc3339
-from appliance.web.answer import CreatedAt, RequestId, Time, object_from, time_or_none
+from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from, time_or_none
 
 MessageId = Annotated[str, Meta(description="Message id, `msg_…`.")]
 MessageState = Annotated[
@@ -144,6 +144,44 @@ class MessageDetails(_MessageFields):
     request_id: RequestId
 
 
+class ListedRecipientObject(msgspec.Struct):
+    """One of a message's first recipients."""
+
+    email: BareAddress
+    status: RecipientState
+    outcome: Outcome
+
+
+class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
+    """A message in a list."""
+
+    id: MessageId
+    status: MessageState
+    source: MessageSource
+    sender: Sender
+    subject: Subject
+    tags: Tags
+    recipient_count: RecipientCount
+    recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
+    created_at: CreatedAt
+
+
+class EmailsAnswer(ApiAnswer):
+    """A page of messages, newest first. Pass `next` as `before` to get the next page."""
+
+    emails: Annotated[list[ListedMessageObject], Meta(description="Messages, newest first.")]
+    next: NextPage
+
+
+class ResentAnswer(ApiAnswer):
+    """The new message and the original."""
+
+    id: Annotated[str, Meta(description="Id of the new message, `msg_…`.")]
+    repeats: Annotated[str, Meta(description="Id of the original message.")]
+    recipient_count: RecipientCount
+    credits_reserved: CreditsReserved
+
+
 def message_json(message: Message, request_id: str) -> bytes:
     recipients = [
         RecipientObject(
@@ -204,3 +242,16 @@ def _attempt(number: int, attempt: Attempt) -> AttemptObject:
     lines = explain.dialogue(attempt)
     dialogue = [LineObject(line.milliseconds, _SPEAKERS.get(line.speaker, "*"), line.text) for line in lines]
     return object_from(AttemptObject, attempt, number=number, duration_ms=duration, dialogue=dialogue)
+
+
+def encoded_page(page: MailPage, request_id: str) -> bytes:
+    emails = [
+        object_from(
+            ListedMessageObject,
+            message,
+            tags=list(message.tags),
+            recipients=[object_from(ListedRecipientObject, recipient) for recipient in message.recipients],
+        )
+        for message in page.messages
+    ]
+    return msgspec.json.encode(EmailsAnswer(emails, page.next, request_id=request_id))

@@ -2,8 +2,8 @@
 /v1/problems.
 """
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -13,10 +13,10 @@ from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimensio
 from appliance.model.mail import BounceClass, RecipientOutcome
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
-from appliance.web.answer import RequestId, Time, object_from
 from appliance.web.api.message_objects import LastClass, LastCode, LastResponse, MessageSource, NextAttemptAt, Subject
-from appliance.web.app import Routes, choice, request_id, whole_number
-from appliance.web.operations import Json, Tag, for_customers, parameter
+from appliance.web.app import Routes, choice, whole_number
+from appliance.web.exchange import ApiAnswer, Time, object_from, request_id, time_or_none
+from appliance.web.operations import Tag, choice_parameter, for_customers, number_parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
@@ -81,7 +81,7 @@ class WaitingObject(msgspec.Struct):
     deferred: Annotated[int, Meta(description="Recipients that were tried and will be retried.")]
 
 
-class StatsAnswer(msgspec.Struct):
+class StatsAnswer(ApiAnswer):
     """Statistics of the last days, without test mail."""
 
     days: Annotated[list[CountsObject], Meta(description="All days (UTC), oldest first.")]
@@ -93,7 +93,6 @@ class StatsAnswer(msgspec.Struct):
     sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
     breakdown: Annotated[list[BreakdownObject] | None, Meta(description="Totals by value, largest first.")]
     breakdown_until: Annotated[Time | None, Meta(description="End of the data in `breakdown`; null if it is complete.")]
-    request_id: RequestId
 
 
 class ProblemObject(msgspec.Struct):
@@ -112,31 +111,21 @@ class ProblemObject(msgspec.Struct):
     next_attempt_at: NextAttemptAt
 
 
-class ProblemsAnswer(msgspec.Struct):
+class ProblemsAnswer(ApiAnswer):
     """The latest problems."""
 
     problems: Annotated[list[ProblemObject], Meta(description="Problems, newest first.")]
-    request_id: RequestId
 
 
-_PROBLEMS: Json = parameter(
-    "limit",
-    "query",
-    "Number of problems.",
-    {"type": "integer", "minimum": 1, "maximum": MAX_PROBLEMS, "default": DEFAULT_PROBLEMS},
-)
-_BY: Json = parameter("by", "query", "Also break the totals down by this.", {"type": "string", "enum": list(Dimension)})
-_DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
+_PROBLEMS = number_parameter("limit", "Number of problems.", DEFAULT_PROBLEMS, MAX_PROBLEMS)
+_BY = choice_parameter("by", "Also break the totals down by this.", Dimension)
+_DAYS = number_parameter("days", "Number of days (UTC), including today.", DEFAULT_DAYS, MAX_DAYS)
 
 
 class StatsRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers(
-        "GET /v1/stats",
-        StatsAnswer,
-        parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS), _BY),
-    )
+    @for_customers("GET /v1/stats", StatsAnswer, _DAYS, _BY)
     async def get_stats(self, user: User) -> StatsAnswer:
         """Read recipient counts by hour and day, their results, and the queue.
 
@@ -150,49 +139,31 @@ class StatsRoutes(Routes):
         parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
-    @for_customers("GET /v1/problems", ProblemsAnswer, parameters=(_PROBLEMS,))
+    @for_customers("GET /v1/problems", ProblemsAnswer, _PROBLEMS)
     async def list_problems(self, user: User) -> ProblemsAnswer:
         """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
         problems = await self.store.mail_log.problems(user.account_id, most)
-        return ProblemsAnswer([object_from(ProblemObject, problem) for problem in problems], request_id())
+        return ProblemsAnswer([object_from(ProblemObject, problem) for problem in problems])
 
 
-def _named(counts: list[int]) -> dict[str, int]:
+def _counts(counts: Sequence[int]) -> dict[str, int]:
     return dict(zip(KINDS, counts, strict=True))
 
 
-def _rate(counts: list[int]) -> float | None:
-    """Bounced as a share of all final recipients."""
-    _, delivered, bounced, failed, _, _ = counts
-    tried = delivered + bounced + failed
-    return round(bounced / tried, 4) if tried else None
+def _rated(by_kind: Mapping[str, int]) -> dict[str, Any]:
+    """The counts, and the bounced share of all final recipients."""
+    counts = {kind: by_kind.get(kind, 0) for kind in KINDS}
+    tried = counts["delivered"] + counts["bounced"] + counts["failed"]
+    return {**counts, "bounce_rate": round(counts["bounced"] / tried, 4) if tried else None}
 
 
 def hourly_from(first: int, now: int) -> int:
-    """The first hour that is shown separately."""
     return max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
 
 
-def _previous(by_kind: Mapping[str, int], start: int) -> PreviousObject:
-    counts = [by_kind.get(kind, 0) for kind in KINDS]
-    return PreviousObject(**_named(counts), bounce_rate=_rate(counts), start=rfc3339(start * HOUR))
-
-
-def _broken_down(parts: CountsByValue) -> list[BreakdownObject]:
-    counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in parts.by_value.items()]
-    return [
-        BreakdownObject(**_named(counts), bounce_rate=_rate(counts), value=value or None) for value, counts in counted
-    ]
-
-
 def stats(
-    numbers: AccountStatistics,
-    first: int,
-    now: int,
-    days: int,
-    request_id: str,
-    parts: CountsByValue | None = None,
+    numbers: AccountStatistics, first: int, now: int, days: int, request_id: str, parts: CountsByValue | None = None
 ) -> StatsAnswer:
     """The response for the hours from `first` to `now`, including hours without mail. Pure."""
     hourly = hourly_from(first, now)
@@ -204,22 +175,31 @@ def stats(
             by_day[(hour - first) // DAY_HOURS][at] += count
         if hourly <= hour <= now:
             by_hour[hour - hourly][at] += count
-    totals = [sum(counts) for counts in zip(*by_day, strict=True)]
-    median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
+    totals = _counts([sum(counts) for counts in zip(*by_day, strict=True)])
+    previous, start = numbers.previous, rfc3339((first - days * DAY_HOURS) * HOUR)
+    broken_down = None
+    if parts is not None:
+        broken_down = [
+            BreakdownObject(**_rated(counts), value=value or None) for value, counts in parts.by_value.items()
+        ]
     return StatsAnswer(
-        [
-            CountsObject(**_named(counts), start=rfc3339((first + day * DAY_HOURS) * HOUR))
+        days=[
+            CountsObject(**_counts(counts), start=rfc3339((first + day * DAY_HOURS) * HOUR))
             for day, counts in enumerate(by_day)
         ],
-        [CountsObject(**_named(counts), start=rfc3339(hour * HOUR)) for hour, counts in enumerate(by_hour, hourly)],
-        TotalsObject(**_named(totals), bounce_rate=_rate(totals), median_ms=median, p95_ms=p95),
-        None if numbers.previous is None else _previous(numbers.previous, first - days * DAY_HOURS),
-        [ClassCountsObject(name, *counts) for name, counts in numbers.by_class.items() if any(counts)],
-        [WaitingObject(row.pool, row.due, row.deferred) for row in numbers.waiting],
-        numbers.simulated,
-        None if parts is None else _broken_down(parts),
-        rfc3339(parts.until) if parts is not None and parts.until is not None else None,
-        request_id,
+        hours=[
+            CountsObject(**_counts(counts), start=rfc3339(hour * HOUR)) for hour, counts in enumerate(by_hour, hourly)
+        ],
+        totals=TotalsObject(
+            **_rated(totals), median_ms=quantile(numbers.by_bucket, 0.5), p95_ms=quantile(numbers.by_bucket, 0.95)
+        ),
+        previous=None if previous is None else PreviousObject(**_rated(previous), start=start),
+        bounce_classes=[ClassCountsObject(name, *counts) for name, counts in numbers.by_class.items() if any(counts)],
+        queue=[WaitingObject(row.pool, row.due, row.deferred) for row in numbers.waiting],
+        sandbox=numbers.simulated,
+        breakdown=broken_down,
+        breakdown_until=time_or_none(parts and parts.until),
+        request_id=request_id,
     )
 
 

@@ -19,9 +19,9 @@ from appliance.model.accounts import User
 from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Suppression, SuppressionOrigin, lists_of
 from appliance.store.audit import about
-from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, object_from
-from appliance.web.app import Routes, check_line, page_limit, request_id
-from appliance.web.operations import PAGING, Tag, for_customers, parameter
+from appliance.web.app import Routes, check_line, choice, page_limit
+from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, NextPage, RequestId, object_from
+from appliance.web.operations import PAGING, Tag, choice_parameter, for_customers, parameter
 
 BY_HAND = "added by hand"
 IMPORT_LINES = 1_000  # per request
@@ -29,16 +29,15 @@ LINE_COST = 40  # microseconds to parse a line
 AT_A_TIME = 50  # entries per transaction, a few milliseconds
 
 
+REASON = Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})
+_CSV = Meta(min_length=1, examples=["email,reason\nada@example.net,hard bounce"])
+
+
 class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """An address to suppress."""
 
     address: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Address to suppress.")]
-    reason: Annotated[
-        str,
-        Meta(
-            min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN}, description="Reason, one line."
-        ),
-    ] = BY_HAND
+    reason: Annotated[str, Meta(description="Reason, one line."), REASON] = BY_HAND
 
 
 class SuppressionObject(msgspec.Struct):
@@ -58,25 +57,17 @@ class SuppressionAnswer(SuppressionObject):
     request_id: RequestId
 
 
-class SuppressionsAnswer(msgspec.Struct):
+class SuppressionsAnswer(ApiAnswer):
     """A page of suppressions. Pass `next` as `after` to get the next page."""
 
     suppressions: Annotated[list[SuppressionObject], Meta(description="Suppressions, by address.")]
     next: NextPage
-    request_id: RequestId
 
 
 class ImportRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A list of addresses as text."""
 
-    csv: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            examples=["email,reason\nada@example.net,hard bounce"],
-            description="One address per line, or CSV with a header row.",
-        ),
-    ]
+    csv: Annotated[str, Meta(description="One address per line, or CSV with a header row."), _CSV]
 
 
 class SkippedObject(msgspec.Struct):
@@ -86,55 +77,47 @@ class SkippedObject(msgspec.Struct):
     error: Annotated[str, Meta(description="Why the line was skipped.")]
 
 
-class ImportedAnswer(msgspec.Struct):
+class ImportedAnswer(ApiAnswer):
     """The result of an import."""
 
     imported: Annotated[int, Meta(description="Number of addresses added.")]
     listed_already: Annotated[int, Meta(description="Number of addresses already listed.")]
     skipped: Annotated[list[SkippedObject], Meta(description="Lines that could not be read.")]
-    request_id: RequestId
 
 
+_TEXT = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
 _FILTERS = (
-    parameter(
-        "q",
-        "query",
-        "Search in address and reason. Case-insensitive.",
-        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
-    ),
-    parameter("origin", "query", "Filter by origin.", {"type": "string", "enum": list(SuppressionOrigin)}),
+    parameter("q", "query", "Search in address and reason. Case-insensitive.", _TEXT),
+    choice_parameter("origin", "Filter by origin.", SuppressionOrigin),
 )
-_ADDRESS = parameter("address", "path", "Suppressed address.", {"type": "string", "format": "email"})
-_TAG = parameter("tag", "query", "Remove only the unsubscription from this tag.", {"type": "string"})
-_TEMPLATE = parameter("template", "query", "Remove only the unsubscription from this template.", {"type": "string"})
+_REMOVED = (
+    parameter("address", "path", "Suppressed address.", {"type": "string", "format": "email"}),
+    parameter("tag", "query", "Remove only the unsubscription from this tag.", {"type": "string"}),
+    parameter("template", "query", "Remove only the unsubscription from this template.", {"type": "string"}),
+)
+_SUPPRESSED = (201, SuppressionAnswer, "The suppression, new or existing.")
 
 
 class SuppressionRoutes(Routes):
     tag = Tag.SUPPRESSIONS
 
-    @for_customers("GET /v1/suppressions", SuppressionsAnswer, parameters=(*_FILTERS, *PAGING))
+    @for_customers("GET /v1/suppressions", SuppressionsAnswer, *_FILTERS, *PAGING)
     async def list_suppressions(self, user: User) -> SuppressionsAnswer:
         """List suppressed addresses.
 
         With `q` or `origin`, a page may be incomplete while the search continues; `next` is null only at the end.
         """
         limit, (after, after_list) = page_limit(), _read_cursor(request.args.get("after", ""))
-        filters = _filter()
+        filters, store = _filter(), self.store.suppressions
         if filters != SuppressionFilter():
-            searched, end = await self.store.suppressions.search(user.account_id, filters, after, limit, after_list)
-            shown = [object_from(SuppressionObject, entry) for entry in searched]
-            return SuppressionsAnswer(shown, None if end is None else _cursor(end), request_id())
-        entries = await self.store.suppressions.page(user.account_id, after, limit + 1, after_list)
-        following = _cursor(entries[limit - 1]) if len(entries) > limit else None
+            entries, end = await store.search(user.account_id, filters, after, limit, after_list)
+        else:
+            entries = await store.page(user.account_id, after, limit + 1, after_list)
+            end = entries[limit - 1] if len(entries) > limit else None
         shown = [object_from(SuppressionObject, entry) for entry in entries[:limit]]
-        return SuppressionsAnswer(shown, following, request_id())
+        return SuppressionsAnswer(shown, None if end is None else _cursor(end))
 
-    @for_customers(
-        "POST /v1/suppressions",
-        (201, SuppressionAnswer, "The suppression, new or existing."),
-        body=SuppressionRequest,
-        action="suppression.added",
-    )
+    @for_customers("POST /v1/suppressions", _SUPPRESSED, action="suppression.added")
     async def add_suppression(self, user: User, body: SuppressionRequest) -> SuppressionAnswer:
         """Suppress an address."""
         check_line("reason", body.reason)
@@ -142,9 +125,9 @@ class SuppressionRoutes(Routes):
         about(key, {"reason": body.reason})
         may_store = self.services.intake.quota.bytes()
         entry = await self.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
-        return object_from(SuppressionAnswer, entry, request_id=request_id())
+        return object_from(SuppressionAnswer, entry)
 
-    @for_customers("POST /v1/suppressions/import", ImportedAnswer, body=ImportRequest, action="suppression.imported")
+    @for_customers("POST /v1/suppressions/import", ImportedAnswer, action="suppression.imported")
     async def import_suppressions(self, user: User, body: ImportRequest) -> ImportedAnswer:
         """Suppress every address of a list: one per line, or CSV as email services export it.
 
@@ -156,7 +139,7 @@ class SuppressionRoutes(Routes):
             raise invalid("csv", f"has too many lines (limit {IMPORT_LINES}). Send the rest in another request")
         intake, account_id = self.services.intake, user.account_id
         estimate = LINE_COST * len(lines) + sum(map(cost_of_address, lines))
-        parsed = await intake.workers.run(account_id, estimate, _read_lines, lines)
+        parsed = await intake.workers.run(account_id, estimate, lambda: list(read_suppressions(lines)))
         entries = {line.address: line.reason for line in parsed if isinstance(line, ListedAddress)}
         about(details={"addresses": len(entries)})
         added = 0
@@ -166,15 +149,9 @@ class SuppressionRoutes(Routes):
             origin = SuppressionOrigin.IMPORT
             added += await self.store.suppressions.add_all(account_id, part, origin, may_store=may_store)
         skipped = [SkippedObject(line.line, line.error) for line in parsed if isinstance(line, SkippedLine)]
-        return ImportedAnswer(added, len(entries) - added, skipped, request_id())
+        return ImportedAnswer(added, len(entries) - added, skipped)
 
-    @for_customers(
-        "DELETE /v1/suppressions/{address:rest}",
-        DeletedAnswer,
-        Code.NOT_FOUND,
-        parameters=(_ADDRESS, _TAG, _TEMPLATE),
-        action="suppression.removed",
-    )
+    @for_customers("DELETE /v1/suppressions/{address:rest}", DeletedAnswer, *_REMOVED, action="suppression.removed")
     async def remove_suppression(self, user: User, address: str) -> DeletedAnswer:
         """Remove an address from the suppression list.
 
@@ -192,20 +169,14 @@ class SuppressionRoutes(Routes):
             await self.store.unsubscriptions.remove(user.account_id, lists[0], key)
         else:
             await self.store.suppressions.remove(user.account_id, key)
-        return DeletedAnswer(True, request_id())
+        return DeletedAnswer(True)
 
 
 def _filter() -> SuppressionFilter:
-    text, origin = request.args.get("q"), request.args.get("origin")
+    text = request.args.get("q")
     if text is not None and not 1 <= len(text) <= MAILBOX_LENGTH:
         raise invalid("q", f"must have 1 to {MAILBOX_LENGTH} characters")
-    if origin is not None and origin not in list(SuppressionOrigin):
-        raise invalid("origin", f"must be one of {', '.join(SuppressionOrigin)}")
-    return SuppressionFilter((text or "").strip().lower(), None if origin is None else SuppressionOrigin(origin))
-
-
-def _read_lines(lines: list[str]) -> list[ListedAddress | SkippedLine]:
-    return list(read_suppressions(lines))
+    return SuppressionFilter((text or "").strip().lower(), choice("origin", SuppressionOrigin))
 
 
 def _cursor(entry: Suppression) -> str:

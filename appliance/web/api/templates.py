@@ -1,4 +1,4 @@
-"""Templates and their versions: /v1/templates."""
+"""Templates and their versions: /v1/templates. Tags with an unsubscribe link: /v1/unsubscribe-tags."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -8,14 +8,16 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import request
 
 from appliance.errors import Code, Refused, invalid
+from appliance.feedback.return_path import UnsubscribeLinks
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
+from appliance.message.header_lines import check_tags
 from appliance.message.limits import SUBJECT_LENGTH
+from appliance.message.schema import Tag as MessageTag
 from appliance.message.template import ALIAS, check_template, cost_of_placeholders, placeholders
 from appliance.model.accounts import User
 from appliance.model.mail import StoredTemplate
-from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
-from appliance.web.api.unsubscribe_tags import check_links
-from appliance.web.app import Routes, page_limit, request_id
+from appliance.web.app import Routes, page_limit
+from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.operations import (
     BEFORE_PARAMETER,
     PAGING,
@@ -37,28 +39,16 @@ _Sources = tuple[str | None, str | None, str | None]  # subject, text and HTML o
 _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{name}}"], extra_json_schema=LINE)]
 
 
+_TEXT = Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)
+_HTML = Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)
+
+
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A template. At least one of `text` and `html` is required."""
 
     subject: Annotated[_Subject | UnsetType, Meta(description="One line of at most 500 characters.")] = UNSET
-    text: (
-        Annotated[
-            str,
-            Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY, description="Required unless `html` is set."),
-        ]
-        | UnsetType
-    ) = UNSET
-    html: (
-        Annotated[
-            str,
-            Meta(
-                examples=["<p>Hello {{name}}!</p>"],
-                extra_json_schema=BODY,
-                description="Required unless `text` is set.",
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    text: Annotated[str, Meta(description="Required unless `html` is set."), _TEXT] | UnsetType = UNSET
+    html: Annotated[str, Meta(description="Required unless `text` is set."), _HTML] | UnsetType = UNSET
     unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link.")] = False
 
 
@@ -82,12 +72,11 @@ class TemplateAnswer(TemplateObject):
     request_id: RequestId
 
 
-class TemplatesAnswer(msgspec.Struct):
+class TemplatesAnswer(ApiAnswer):
     """A page of templates. Pass `next` as `after` to get the next page."""
 
     templates: Annotated[list[TemplateObject], Meta(description="Templates, by alias.")]
     next: NextPage
-    request_id: RequestId
 
 
 class TemplateVersionObject(msgspec.Struct):
@@ -100,12 +89,11 @@ class TemplateVersionObject(msgspec.Struct):
     created_at: CreatedAt
 
 
-class TemplateVersionsAnswer(msgspec.Struct):
+class TemplateVersionsAnswer(ApiAnswer):
     """A page of versions, newest first. Pass `next` as `before` to get the next page."""
 
     versions: Annotated[list[TemplateVersionObject], Meta(description="Newest first. The newest of all is in use.")]
     next: NextPage
-    request_id: RequestId
 
 
 _ALIAS = identifier("Alias of the template.", f"^{ALIAS.pattern}$", "alias")
@@ -116,7 +104,7 @@ _VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions per page."), {**BEFORE_
 class TemplateRoutes(Routes):
     tag = Tag.TEMPLATES
 
-    @for_customers("GET /v1/templates", TemplatesAnswer, parameters=PAGING, limited=Limited.OPEN)
+    @for_customers("GET /v1/templates", TemplatesAnswer, *PAGING, limited=Limited.OPEN)
     async def list_templates(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
@@ -124,27 +112,18 @@ class TemplateRoutes(Routes):
         variables = await self._variables(user.account_id, *map(_sources, templates))
         rows = zip(templates, variables, strict=True)
         shown = [object_from(TemplateObject, template, variables=names) for template, names in rows]
-        return TemplatesAnswer(shown, templates[-1].alias if more else None, request_id())
+        return TemplatesAnswer(shown, templates[-1].alias if more else None)
 
-    @for_customers(
-        "GET /v1/templates/{alias}", TemplateAnswer, Code.NOT_FOUND, parameters=(_ALIAS,), limited=Limited.OPEN
-    )
+    @for_customers("GET /v1/templates/{alias}", TemplateAnswer, _ALIAS, limited=Limited.OPEN)
     async def get_template(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
         stored = await self.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
         if stored is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         (variables,) = await self._variables(user.account_id, _sources(stored))
-        return object_from(TemplateAnswer, stored, variables=variables, request_id=request_id())
+        return object_from(TemplateAnswer, stored, variables=variables)
 
-    @for_customers(
-        "PUT /v1/templates/{alias}",
-        TemplateAnswer,
-        Code.CONFLICT,
-        body=TemplateRequest,
-        parameters=(_ALIAS,),
-        action="template.saved",
-    )
+    @for_customers("PUT /v1/templates/{alias}", TemplateAnswer, Code.CONFLICT, _ALIAS, action="template.saved")
     async def save_template(self, user: User, alias: str, body: TemplateRequest) -> TemplateAnswer:
         """Save a template as a new version.
 
@@ -165,24 +144,18 @@ class TemplateRoutes(Routes):
             unsubscribe=body.unsubscribe,
             may_store=self.services.intake.quota.bytes(),
         )
-        return object_from(TemplateAnswer, stored, variables=variables, request_id=request_id())
+        return object_from(TemplateAnswer, stored, variables=variables)
 
-    @for_customers(
-        "DELETE /v1/templates/{alias}", DeletedAnswer, Code.NOT_FOUND, parameters=(_ALIAS,), action="template.deleted"
-    )
+    @for_customers("DELETE /v1/templates/{alias}", DeletedAnswer, _ALIAS, action="template.deleted")
     async def delete_template(self, user: User, alias: str) -> DeletedAnswer:
         """Delete a template."""
         if not ALIAS.fullmatch(alias):
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         await self.store.templates.delete(user.account_id, alias)
-        return DeletedAnswer(True, request_id())
+        return DeletedAnswer(True)
 
     @for_customers(
-        "GET /v1/templates/{alias}/versions",
-        TemplateVersionsAnswer,
-        Code.NOT_FOUND,
-        parameters=(_ALIAS, *_VERSIONS),
-        limited=Limited.OPEN,
+        "GET /v1/templates/{alias}/versions", TemplateVersionsAnswer, _ALIAS, *_VERSIONS, limited=Limited.OPEN
     )
     async def list_template_versions(self, user: User, alias: str) -> TemplateVersionsAnswer:
         """List the versions of a template, newest first."""
@@ -193,7 +166,7 @@ class TemplateRoutes(Routes):
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         versions, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
         shown = [object_from(TemplateVersionObject, version) for version in versions]
-        return TemplateVersionsAnswer(shown, str(versions[-1].version) if more else None, request_id())
+        return TemplateVersionsAnswer(shown, str(versions[-1].version) if more else None)
 
     async def _variables(self, account_id: str, *templates: _Sources) -> list[list[str]]:
         """The variables of each template. A template may have thousands, which are extracted at every read."""
@@ -202,9 +175,54 @@ class TemplateRoutes(Routes):
 
 
 def variables_of(templates: Iterable[_Sources]) -> list[list[str]]:
-    """The sorted variable names of each template. Pure."""
     return [sorted(frozenset().union(*map(placeholders, filter(None, sources)))) for sources in templates]
 
 
 def _sources(stored: StoredTemplate) -> _Sources:
     return stored.subject, stored.text, stored.html
+
+
+UNSUBSCRIBE_TAGS = 100  # per account, because every cached caller holds all of them
+
+
+_TAGS = Meta(max_length=UNSUBSCRIBE_TAGS, examples=[["newsletter"]])
+
+
+class UnsubscribeTagsRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """All tags with an unsubscribe link."""
+
+    tags: Annotated[list[MessageTag], Meta(description="An empty list removes all tags."), _TAGS]
+
+
+class UnsubscribeTagsAnswer(ApiAnswer):
+    """All tags with an unsubscribe link."""
+
+    tags: Annotated[list[str], Meta(description="Tags, sorted.")]
+
+
+def check_links(field: str, links: UnsubscribeLinks) -> None:
+    if not links.usable:
+        text = "unsubscribe links require https. Ask the operator to set http.base_url to an https URL"
+        raise invalid(field, text)
+
+
+class UnsubscribeTagRoutes(Routes):
+    tag = Tag.UNSUBSCRIBE
+
+    @for_customers("GET /v1/unsubscribe-tags", UnsubscribeTagsAnswer)
+    async def list_unsubscribe_tags(self, user: User) -> UnsubscribeTagsAnswer:
+        """List the tags whose messages get an unsubscribe link."""
+        return UnsubscribeTagsAnswer(await self.store.unsubscriptions.tags(user.account_id))
+
+    @for_customers("PUT /v1/unsubscribe-tags", UnsubscribeTagsAnswer, action="unsubscribe_tags.saved")
+    async def save_unsubscribe_tags(self, user: User, body: UnsubscribeTagsRequest) -> UnsubscribeTagsAnswer:
+        """Replace the tags whose messages get an unsubscribe link.
+
+        Unsubscriptions from a removed tag stay in force.
+        """
+        check_tags(body.tags, "tags", numbered=True)
+        if body.tags:
+            check_links("tags", self.services.intake.links)
+        tags = sorted(set(body.tags))
+        await self.store.unsubscriptions.replace_tags(user.account_id, tags)
+        return UnsubscribeTagsAnswer(tags)

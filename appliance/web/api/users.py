@@ -14,14 +14,25 @@ from msgspec import Meta
 from appliance.errors import Code, Refused
 from appliance.intake import account_rules
 from appliance.intake.limits import RequestRate
-from appliance.keys.secrets import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
-from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Permission, Person, Role, User
+from appliance.keys.secrets import check_new
+from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, Role, User
 from appliance.model.dashboard import Actor
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about, concerns
-from appliance.web.answer import CreatedAt, DeletedAnswer, Object, RequestId, SinglePage, Time, object_from
-from appliance.web.app import ApiServices, Routes, choice, client_address, request_id
-from appliance.web.operations import ALWAYS, WITH_BODY, Operation, Tag, for_admins, for_customers, identifier, parameter
+from appliance.web.api.login import LoginEmail, NewPassword
+from appliance.web.app import ApiServices, Routes, choice, client_address
+from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, Object, RequestId, SinglePage, Time, object_from
+from appliance.web.operations import (
+    ALWAYS,
+    WITH_BODY,
+    Operation,
+    Tag,
+    for_admins,
+    for_customers,
+    for_owners,
+    identifier,
+    parameter,
+)
 
 LINK_REFUSED = "This link was used, withdrawn or has expired. Ask for a new one."
 NO_USER = "No user has this id."
@@ -52,35 +63,21 @@ _KEEP_KEYS = parameter(
 class InvitationRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The person to invite."""
 
-    email: Annotated[
-        str,
-        Meta(
-            min_length=1, max_length=254, examples=["ann@example.com"], description="Login address. Case-insensitive."
-        ),
-    ]
-    role: Annotated[
-        AccountRole,
-        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
-    ]
+    email: Annotated[LoginEmail, Meta(min_length=1, max_length=254, examples=["ann@example.com"])]
+    role: Annotated[AccountRole, Meta(description="`owner`, `developer` (all but users) or `viewer` (read only).")]
 
 
 class UserRoleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The new role."""
 
-    role: Annotated[
-        AccountRole,
-        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
-    ]
+    role: Annotated[AccountRole, Meta(description="`owner`, `developer` (all but users) or `viewer` (read only).")]
 
 
 class AcceptanceRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The token of a link and the new password."""
 
     token: Annotated[str, Meta(min_length=1, max_length=100, description="Token from the link, after `token=`.")]
-    password: Annotated[
-        str,
-        Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES, description="At least 8 characters."),
-    ]
+    password: Annotated[NewPassword, Meta(description="At least 8 characters.")]
 
 
 class OwnedKeyObject(msgspec.Struct):
@@ -101,11 +98,8 @@ class UserObject(msgspec.Struct):
     """A user of the account."""
 
     id: Annotated[str, Meta(description="User id, `usr_…`.")]
-    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
-    role: Annotated[
-        AccountRole,
-        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
-    ]
+    email: LoginEmail
+    role: Annotated[AccountRole, Meta(description="`owner`, `developer` (all but users) or `viewer` (read only).")]
     admin: Annotated[bool, Meta(description="Whether the user is an administrator of the installation.")]
     totp: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
     created_at: CreatedAt
@@ -124,22 +118,18 @@ class InvitationObject(msgspec.Struct):
     """An open invitation."""
 
     id: Annotated[str, Meta(description="Invitation id, `inv_…`.")]
-    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
-    role: Annotated[
-        AccountRole,
-        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
-    ]
+    email: LoginEmail
+    role: Annotated[AccountRole, Meta(description="`owner`, `developer` (all but users) or `viewer` (read only).")]
     created_at: CreatedAt
     expires_at: Annotated[Time, Meta(description="Expiry time.")]
 
 
-class UsersAnswer(msgspec.Struct):
+class UsersAnswer(ApiAnswer):
     """All users of an account. There are at most 100, so the list has one page."""
 
     users: Annotated[list[UserObject], Meta(description="Users, oldest first.")]
     invitations: Annotated[list[InvitationObject], Meta(description="Open invitations, oldest first.")]
     next: SinglePage
-    request_id: RequestId
 
 
 class RevokedAccessObject(msgspec.Struct):
@@ -149,12 +139,11 @@ class RevokedAccessObject(msgspec.Struct):
     smtp_credentials: Annotated[list[str], Meta(description="Usernames of the SMTP credentials.")]
 
 
-class RemovedUserAnswer(msgspec.Struct):
+class RemovedUserAnswer(ApiAnswer):
     """The user was removed, or the invitation withdrawn."""
 
     deleted: Annotated[bool, Meta(description="Always true.")]
     revoked: Annotated[RevokedAccessObject, Meta(description="What was revoked with the user.")]
-    request_id: RequestId
 
 
 class PasswordLinkAnswer(InvitationObject):
@@ -164,22 +153,21 @@ class PasswordLinkAnswer(InvitationObject):
     request_id: RequestId
 
 
-class AcceptedAnswer(msgspec.Struct):
+class AcceptedAnswer(ApiAnswer):
     """The password is set."""
 
-    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
-    request_id: RequestId
+    email: LoginEmail
+
+
+_INVITED, _LINK = (201, PasswordLinkAnswer, "The invitation with its link."), (201, PasswordLinkAnswer, "The link.")
 
 
 class _People(Routes):
     async def _people(self, account_id: str) -> UsersAnswer:
         access = await self.store.access.of_people(account_id)
         users = [_shown(UserObject, person, access) for person in await self.store.people.of(account_id)]
-        open_ones = [
-            object_from(InvitationObject, person, role=person.account_role)
-            for person in await self.store.people.invitations(account_id)
-        ]
-        return UsersAnswer(users, open_ones, None, request_id())
+        links = await self.store.people.invitations(account_id)
+        return UsersAnswer(users, [object_from(InvitationObject, link, role=link.account_role) for link in links], None)
 
     async def _user(self, user_id: str) -> User:
         user = await self.store.accounts.user(user_id)
@@ -194,11 +182,11 @@ class _People(Routes):
         await self.store.people.set_role(account_id, user_id, role, by_admin=by.role is Role.ADMIN)
         self.services.auth.forget()
         access = await self.store.access.of_people(account_id)
-        return _shown(UserAnswer, await self.store.people.one(account_id, user_id), access, request_id=request_id())
+        return _shown(UserAnswer, await self.store.people.one(account_id, user_id), access)
 
     def _with_link(self, link: PasswordLink, token: str) -> PasswordLinkAnswer:
         shown = account_rules.password_link(self.services.config.http.base_url, link.email, token)
-        return object_from(PasswordLinkAnswer, link, role=link.account_role, link=shown, request_id=request_id())
+        return object_from(PasswordLinkAnswer, link, role=link.account_role, link=shown)
 
 
 class UserRoutes(_People):
@@ -213,14 +201,7 @@ class UserRoutes(_People):
         """List the account's users and open invitations."""
         return await self._people(user.account_id)
 
-    @for_customers(
-        "POST /v1/users",
-        (201, PasswordLinkAnswer, "The invitation with its link."),
-        Code.CONFLICT,
-        body=InvitationRequest,
-        permission=Permission.OWN,
-        action="user.invited",
-    )
+    @for_owners("POST /v1/users", _INVITED, Code.CONFLICT, action="user.invited")
     async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
         """Invite a person to the account with a role.
 
@@ -233,16 +214,7 @@ class UserRoutes(_People):
         about(email, {"role": body.role})
         return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
 
-    @for_customers(
-        "POST /v1/users/{id}/role",
-        UserAnswer,
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        body=UserRoleRequest,
-        parameters=(_USER_ID,),
-        permission=Permission.OWN,
-        action="user.role_changed",
-    )
+    @for_owners("POST /v1/users/{id}/role", UserAnswer, Code.CONFLICT, _USER_ID, action="user.role_changed")
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Change a user's role, effective from the next request. An account keeps at least one owner.
 
@@ -251,14 +223,8 @@ class UserRoutes(_People):
         """
         return await self._change_role(user, user.account_id, user_id, body.role)
 
-    @for_customers(
-        "DELETE /v1/users/{id}",
-        RemovedUserAnswer,
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        parameters=(_PERSON_ID, _KEEP_KEYS),
-        permission=Permission.OWN,
-        action="user.removed",
+    @for_owners(
+        "DELETE /v1/users/{id}", RemovedUserAnswer, Code.CONFLICT, _PERSON_ID, _KEEP_KEYS, action="user.removed"
     )
     async def remove_user(self, user: User, person_id: str) -> RemovedUserAnswer:
         """Remove a user from the account, or withdraw an invitation.
@@ -279,13 +245,12 @@ class UserRoutes(_People):
             revoked = removed.revoked
             self.services.auth.forget()
         ended = RevokedAccessObject(list(revoked.api_keys), list(revoked.smtp_credentials))
-        return RemovedUserAnswer(True, ended, request_id())
+        return RemovedUserAnswer(True, ended)
 
     @Operation(
         "POST /v1/auth/invitation",
         (200, AcceptedAnswer, "The password is set."),
         (*WITH_BODY, Code.UNAUTHORIZED, Code.CONFLICT, *ALWAYS),
-        AcceptanceRequest,
     )
     async def accept_invitation(self, body: AcceptanceRequest) -> AcceptedAnswer:
         """Accept an invitation, or set a new password with an administrator's link.
@@ -304,43 +269,24 @@ class UserRoutes(_People):
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             raise Refused(refused.code, LINK_REFUSED, retry_after=refused.retry_after)
         self.services.auth.forget()
-        return AcceptedAnswer(link.email, request_id())
+        return AcceptedAnswer(link.email)
 
 
 class AdminUserRoutes(_People):
     tag = Tag.ADMINISTRATION
 
-    @for_admins(
-        "GET /v1/admin/accounts/{id}/users",
-        UsersAnswer,
-        Code.NOT_FOUND,
-        parameters=(identifier("Account id.", "^acc_[0-9a-f]{32}$"),),
-    )
+    @for_admins("GET /v1/admin/accounts/{id}/users", UsersAnswer, identifier("Account id.", "^acc_[0-9a-f]{32}$"))
     async def list_managed_users(self, _admin: User, account_id: str) -> UsersAnswer:
         """List the users of an account."""
         return await self._people((await self.store.accounts.find(account_id)).id)
 
-    @for_admins(
-        "POST /v1/admin/users/{id}/role",
-        UserAnswer,
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        body=UserRoleRequest,
-        parameters=(_USER_ID,),
-        action="user.role_changed",
-    )
+    @for_admins("POST /v1/admin/users/{id}/role", UserAnswer, Code.CONFLICT, _USER_ID, action="user.role_changed")
     async def change_managed_user_role(self, admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Change the role of a user of any account."""
         user = await self._user(user_id)
         return await self._change_role(admin, user.account_id, user_id, body.role)
 
-    @for_admins(
-        "POST /v1/admin/users/{id}/password-reset",
-        (201, PasswordLinkAnswer, "The link."),
-        Code.NOT_FOUND,
-        parameters=(_USER_ID,),
-        action="password.reset",
-    )
+    @for_admins("POST /v1/admin/users/{id}/password-reset", _LINK, _USER_ID, action="password.reset")
     async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
         """Create a link that lets a user set a new password. It works once, for a day.
 
@@ -348,20 +294,14 @@ class AdminUserRoutes(_People):
         """
         return self._with_link(*await self.store.people.reset((await self._user(user_id)).id))
 
-    @for_admins(
-        "DELETE /v1/admin/users/{id}/totp",
-        DeletedAnswer,
-        Code.NOT_FOUND,
-        parameters=(_USER_ID,),
-        action="totp.disabled",
-    )
+    @for_admins("DELETE /v1/admin/users/{id}/totp", DeletedAnswer, _USER_ID, action="totp.disabled")
     async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:
         """Turn off two-factor authentication for a user who lost the app and the recovery codes."""
         user = await self._user(user_id)
         if not user.has_totp:
             raise Refused(Code.NOT_FOUND, "This user has no two-factor authentication.")
         await self.store.second_factors.remove(user.id)
-        return DeletedAnswer(True, request_id())
+        return DeletedAnswer(True)
 
 
 def _shown(kind: type[Object], person: Person, access: Mapping[str, OwnedAccess], **more: str) -> Object:

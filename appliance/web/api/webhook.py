@@ -1,38 +1,105 @@
-"""The account's webhook: settings, secret and test event: /v1/webhook."""
+"""The account's webhook: settings, secret, test event, deliveries and replays: /v1/webhook."""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from quart import request
 
+from appliance.concurrency.fair_share import ON_LOOP
+from appliance.config.settings import Config
 from appliance.errors import Code, invalid
+from appliance.intake.limits import RequestRate
 from appliance.model.accounts import User
-from appliance.model.webhooks import RESULT_EVENTS, WEBHOOK_URL_LENGTH, EventType, WebhookOptions
-from appliance.web.answer import CreatedAt, DeletedAnswer, RequestId, Time, object_from
-from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
-from appliance.web.app import Routes, request_id
-from appliance.web.operations import Tag, for_customers
+from appliance.model.webhooks import (
+    PING_TYPE,
+    RESULT_EVENTS,
+    WEBHOOK_URL_LENGTH,
+    EventType,
+    PostStatus,
+    Trigger,
+    WebhookDelivery,
+    WebhookOptions,
+    excerpt,
+)
+from appliance.web.app import ApiServices, Routes, choice, page_limit
+from appliance.web.exchange import (
+    ApiAnswer,
+    CreatedAt,
+    DeletedAnswer,
+    NextPage,
+    RequestId,
+    Time,
+    object_from,
+    request_id,
+)
+from appliance.web.operations import BEFORE_PARAMETER, Tag, choice_parameter, for_customers, limit_parameter, parameter
+
+DELIVERIES_ON_PAGE = 20  # default
+DELIVERY_COST = 60  # microseconds to read and encode a delivery with the longest bodies
+# A replay is stored for seven days and is free. These limits bound replays to about 300 MB per account.
+REPLAYS_AT_ONCE = 10_000  # the events of a long outage of the receiver
+REPLAYS_PER_SECOND = 0.2
+TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries. Replay one every 5 seconds from now on."
+
+
+class DeliveryObject(msgspec.Struct):
+    """One event, and its last attempt."""
+
+    id: Annotated[str, Meta(description="Delivery id, `whd_…`.")]
+    event_id: Annotated[str, Meta(description="Id of the event. Retries and replays keep it.")]
+    type: Annotated[str, Meta(description="Event type.")]
+    message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
+    recipient_id: Annotated[str | None, Meta(description="Recipient id; null if no recipient is involved.")]
+    url: Annotated[str, Meta(description="URL of the last or next attempt.")]
+    trigger: Annotated[Trigger, Meta(description="Cause of the delivery: `event`, `ping` or `replay`.")]
+    status: Annotated[PostStatus, Meta(description="`pending`, `success` (2xx) or `failed` (attempts used up).")]
+    attempt: Annotated[int, Meta(ge=0, description="Number of attempts so far.")]
+    max_attempts: Annotated[int, Meta(ge=1, description="Maximum number of attempts.")]
+    request_body: Annotated[str, Meta(description="First 2 KiB of the posted body.")]
+    response_status: Annotated[int | None, Meta(description="HTTP status of the last response, or null.")]
+    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response, or null.")]
+    error: Annotated[str | None, Meta(description="Why no complete response arrived; null otherwise.")]
+    duration_ms: Annotated[int | None, Meta(description="Duration of the last attempt in milliseconds.")]
+    created_at: CreatedAt
+    attempted_at: Annotated[Time | None, Meta(description="Time of the last attempt; null before the first.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
+
+
+class DeliveryAnswer(ApiAnswer):
+    """The delivery of a ping or a replay."""
+
+    delivery: Annotated[DeliveryObject, Meta(description="The new delivery.")]
+
+
+class DeliveriesAnswer(ApiAnswer):
+    """A page of deliveries, newest first. Pass `next` as `before` to get the next page."""
+
+    deliveries: Annotated[list[DeliveryObject], Meta(description="Deliveries, newest first.")]
+    next: NextPage
+
+
+_POSTED_TYPES = (*EventType, PING_TYPE)
+_DELIVERY_ID = parameter("id", "path", "Delivery id.", {"type": "string"})
+_NEW_DELIVERY = (202, DeliveryAnswer, "The new delivery.")
+_HISTORY = (
+    choice_parameter("status", "Filter by status.", PostStatus),
+    choice_parameter("type", "Filter by event type.", _POSTED_TYPES),
+    parameter("message_id", "query", "Filter by message.", {"type": "string"}),
+    limit_parameter(DELIVERIES_ON_PAGE),
+    BEFORE_PARAMETER,
+)
+
+
+_URL = Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])
+_EVENTS = Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed.")
 
 
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The webhook's settings. It is enabled by default."""
 
-    url: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=WEBHOOK_URL_LENGTH,
-            examples=["https://hooks.example.net/mail"],
-            description="Public `https` URL.",
-        ),
-    ]
-    events: (
-        Annotated[
-            list[EventType],
-            Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed."),
-        ]
-        | UnsetType
-    ) = UNSET
+    url: Annotated[str, Meta(description="Public `https` URL."), _URL]
+    events: Annotated[list[EventType], _EVENTS] | UnsetType = UNSET
     enabled: Annotated[bool, Meta(description="Whether events are posted.")] = True
 
 
@@ -49,11 +116,10 @@ class WebhookObject(msgspec.Struct):
     last_failure_at: Annotated[Time | None, Meta(description="Last failed attempt, or null.")]
 
 
-class WebhookAnswer(msgspec.Struct):
+class WebhookAnswer(ApiAnswer):
     """The account's webhook."""
 
     webhook: Annotated[WebhookObject | None, Meta(description="The webhook, or null.")]
-    request_id: RequestId
 
 
 class SavedWebhookAnswer(msgspec.Struct):
@@ -64,23 +130,26 @@ class SavedWebhookAnswer(msgspec.Struct):
     secret: Annotated[str | UnsetType, Meta(description="Signing secret of a new webhook.")] = UNSET
 
 
-class SecretAnswer(msgspec.Struct):
+class SecretAnswer(ApiAnswer):
     """The new secret."""
 
     secret: Annotated[str, Meta(description="Signing secret.")]
-    request_id: RequestId
 
 
 class WebhookRoutes(Routes):
     tag = Tag.WEBHOOK
 
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self.replays = RequestRate(REPLAYS_PER_SECOND, services.env, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
+
     @for_customers("GET /v1/webhook", WebhookAnswer)
     async def get_webhook(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""
         webhook = await self.store.webhooks.of(user.account_id)
-        return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id())
+        return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook))
 
-    @for_customers("PUT /v1/webhook", SavedWebhookAnswer, body=WebhookRequest, action="webhook.saved")
+    @for_customers("PUT /v1/webhook", SavedWebhookAnswer, action="webhook.saved")
     async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
         """Create or change the webhook.
 
@@ -99,7 +168,7 @@ class WebhookRoutes(Routes):
     async def delete_webhook(self, user: User) -> DeletedAnswer:
         """Delete the webhook, its pending events and its history."""
         await self.store.webhooks.delete(user.account_id)
-        return DeletedAnswer(True, request_id())
+        return DeletedAnswer(True)
 
     @for_customers("POST /v1/webhook/rotate-secret", SecretAnswer, Code.NOT_FOUND, action="webhook.secret_rotated")
     async def rotate_webhook_secret(self, user: User) -> SecretAnswer:
@@ -107,16 +176,49 @@ class WebhookRoutes(Routes):
         webhook = await self.store.webhooks.existing(user.account_id)
         secret, sealed = self.services.webhook_secrets.fresh(webhook.id)
         await self.store.webhooks.replace_secret(webhook, sealed)
-        return SecretAnswer(secret, request_id())
+        return SecretAnswer(secret)
 
-    @for_customers(
-        "POST /v1/webhook/ping",
-        (202, DeliveryAnswer, "The new delivery."),
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        Code.RATE_LIMITED,
-    )
+    @for_customers("POST /v1/webhook/ping", _NEW_DELIVERY, Code.NOT_FOUND, Code.CONFLICT)
     async def ping_webhook(self, user: User) -> DeliveryAnswer:
         """Post a test event. Limited to one every 15 seconds."""
         delivery = await self.store.webhook_history.ping(user.account_id)
-        return delivery_answer(delivery, self.services.config)
+        return DeliveryAnswer(_delivery(delivery, self.services.config))
+
+    @for_customers("GET /v1/webhook/deliveries", DeliveriesAnswer, *_HISTORY)
+    async def list_webhook_deliveries(self, user: User) -> bytes:
+        """List the webhook deliveries of the last 7 days, newest first.
+
+        With `status` or `type`, a page may be incomplete while the search continues; `next` is null only at the end.
+        `message_id` cannot be combined with them.
+        """
+        limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
+        status, kind = choice("status", PostStatus), request.args.get("type")
+        if kind is not None and kind not in _POSTED_TYPES:
+            raise invalid("type", f"must be one of {', '.join(_POSTED_TYPES)}")
+        before, message_id = request.args.get("before"), request.args.get("message_id")
+        if (status or kind) and message_id is None:
+            deliveries, following = await history.search(user.account_id, status, kind, before, limit)
+        else:
+            query = user.account_id, message_id, before, limit + 1
+            deliveries = await history.page(*query, off_loop=DELIVERY_COST * limit > ON_LOOP)
+            following = deliveries[limit - 1].id if len(deliveries) > limit else None
+        shown = deliveries[:limit], following, self.services.config, request_id()
+        cost = DELIVERY_COST * len(deliveries)
+        return await self.services.intake.workers.run(user.account_id, cost, _encoded, *shown)
+
+    @for_customers("POST /v1/webhook/deliveries/{id}/replay", _NEW_DELIVERY, Code.CONFLICT, _DELIVERY_ID)
+    async def replay_webhook_delivery(self, user: User, delivery_id: str) -> DeliveryAnswer:
+        """Post the same body again."""
+        self.replays.take(user.account_id)
+        delivery = await self.store.webhook_history.replay(user.account_id, delivery_id)
+        return DeliveryAnswer(_delivery(delivery, self.services.config))
+
+
+def _encoded(deliveries: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:
+    shown = [_delivery(delivery, config) for delivery in deliveries]
+    return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id=request_id))
+
+
+def _delivery(post: WebhookDelivery, config: Config) -> DeliveryObject:
+    most = max(len(config.webhooks.retry_delays) + 1, post.attempt)  # the schedule may be shorter now
+    return object_from(DeliveryObject, post, max_attempts=most, request_body=excerpt(post.request_body))

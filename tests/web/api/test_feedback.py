@@ -31,7 +31,6 @@ COUNTS = {
 
 
 def test_each_day_has_a_line() -> None:
-    """Also those without mail, oldest first; what is of another day is left out."""
     days = by_day(COUNTS, range(10, 14))
     assert [each.start[:10] for each in days] == ["1970-01-11", "1970-01-12", "1970-01-13", "1970-01-14"]
     assert [each.delivered for each in days] == [3000, 10_005, 0, 0]
@@ -43,7 +42,6 @@ def test_each_day_has_a_line() -> None:
 
 
 def test_providers_and_their_complaints() -> None:
-    """The largest first, all without a name last; a rate needs deliveries."""
     found = by_provider(COUNTS)
     assert [(each.provider, each.delivered, each.complained, each.complaint_rate) for each in found] == [
         ("google", 4000, 6, 0.0015),
@@ -56,13 +54,11 @@ def test_providers_and_their_complaints() -> None:
 
 
 def test_classes_are_summed() -> None:
-    """Whatever has none is not among them."""
     assert classes(COUNTS) == BounceClassesObject(0, 7, 2, 0, 0, 0, 4, 0)
     assert classes({}) == NONE
 
 
 def counts_of(days: int) -> dict[FeedbackKind, int]:
-    """Some of each kind on each day."""
     classed = [("bounced", each) for each in ("policy", "other", "content", "mailbox_full", "reputation")]
     kinds = [("delivered", ""), ("failed", "temporary"), *classed]
     return {
@@ -74,7 +70,6 @@ def counts_of(days: int) -> dict[FeedbackKind, int]:
 
 
 def reports_of(days: int, domains: int) -> list[DomainReports]:
-    """A line of each kind for each day and domain."""
     source = SeenSource(DmarcSource("192.0.2.1", 9, 9, 9, 9, 0, 0), 3, days)
     dmarc = DmarcStanding(900, (DmarcDay(1, 100, 99, "none", 100),) * days, (source,) * days)
     tls = TlsStanding(900, (TlsDay(1, 5, 1),) * days)

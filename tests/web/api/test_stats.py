@@ -11,7 +11,6 @@ MIDNIGHT = 24 * 20_000  # in hours
 
 
 def test_days_are_the_sum_of_their_hours() -> None:
-    """Every hour counts for its own day, and the whole time together."""
     by_hour = {
         (MIDNIGHT - 24, "sent"): 1,
         (MIDNIGHT - 1, "sent"): 2,
@@ -29,14 +28,12 @@ def test_days_are_the_sum_of_their_hours() -> None:
 
 
 def test_refusals_are_told_by_class() -> None:
-    """In the order of the classes, without those that have none."""
     by_class = {BounceClass.POLICY: (0, 0), BounceClass.CONTENT: (2, 0), BounceClass.TEMPORARY: (0, 3)}
     told = stats(AccountStatistics({}, {}, (), 0, by_class), MIDNIGHT, MIDNIGHT, 1, "req_1").bounce_classes
     assert [(each.bounce_class, each.bounced, each.failed) for each in told] == [("content", 2, 0), ("temporary", 0, 3)]
 
 
 def test_simulated_mail_that_waits_is_told() -> None:
-    """It is in no pool, so it has a number of its own."""
     assert stats(AccountStatistics({}, {}, (), 16), MIDNIGHT, MIDNIGHT, 1, "req_1").sandbox == 16
 
 
@@ -53,12 +50,10 @@ def test_simulated_mail_that_waits_is_told() -> None:
     ],
 )
 def test_a_share_is_done_within_a_time(by_bucket: dict[int, int], share: float, expected: int | None) -> None:
-    """The time of the bucket in which the share is reached."""
     assert quantile(by_bucket, share) == expected
 
 
 def test_the_period_before_is_told_if_it_is_known() -> None:
-    """With its start and rate; what is not kept is null."""
     numbers = AccountStatistics({(MIDNIGHT + 2, "sent"): 8}, {}, (), previous={"sent": 3, "bounced": 1})
     told = stats(numbers, MIDNIGHT, MIDNIGHT + 2, 1, "req_1")
     assert told.previous is not None
@@ -69,7 +64,6 @@ def test_the_period_before_is_told_if_it_is_known() -> None:
 
 
 def test_numbers_are_told_by_value() -> None:
-    """In the order they have, the others with null; and up to when."""
     parts = CountsByValue({"order": {"sent": 7}, "": {"sent": 10, "delivered": 3, "bounced": 5}}, MIDNIGHT * HOUR)
     told = stats(AccountStatistics({}, {}, ()), MIDNIGHT, MIDNIGHT, 1, "req_1", parts)
     assert told.breakdown is not None

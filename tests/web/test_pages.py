@@ -12,9 +12,9 @@ from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.store import open_store
-from appliance.web import pages, unsubscribe
+from appliance.web import pages
 from appliance.web.app import create_app
-from appliance.web.unsubscribe import UNSUBSCRIBES_PER_SECOND
+from appliance.web.pages import UNSUBSCRIBES_PER_SECOND
 from tests.store.samples import SECOND, Clock
 
 LINKS = UnsubscribeLinks(b"k" * 32, "https://mail.example.com")
@@ -32,20 +32,18 @@ class Strangers:
     link: str
 
     async def post(self, path: str = "/unsubscribe/forged", address: str = "192.0.2.1", **headers: str) -> Any:
-        """One POST from an address."""
         return await self.client.post(path, headers=headers, scope_base={"appliance": ("req_1", address, None)})
 
 
 @pytest.fixture
 async def strangers(tmp_path: Path) -> AsyncIterator[Strangers]:
-    """They have a link of an account."""
     clock = Clock()
     async with open_store(tmp_path, Environment(now=clock), inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
         intake = SimpleNamespace(links=LINKS, check_disk=lambda: None)
         services: Any = SimpleNamespace(store=store, env=Environment(now=clock), intake=intake)
         auth: Any = None
-        app = create_app(auth, [], [unsubscribe.blueprint(pages.read_site(), services)])
+        app = create_app(auth, [], [pages.unsubscribe_blueprint(pages.read_site(), services)])
         token = LINKS.token(Unsubscription(account.id, "tag:news", "ada@example.net"))
         yield Strangers(app.test_client(), clock, intake, f"/unsubscribe/{token}")
 
@@ -65,8 +63,6 @@ async def test_too_many_posts_are_told_to_wait(strangers: Strangers) -> None:
 
 
 async def test_a_full_disk_is_told(strangers: Strangers) -> None:
-    """Nothing is said to be done that was not written: 503, to be tried again."""
-
     def refuse() -> None:
         raise Refused(Code.TEMPORARY_FAILURE, "The server is low on disk space.", retry_after=60)
 

@@ -1,15 +1,22 @@
-"""The delivery history over HTTP: how often deliveries may be replayed."""
+"""Deliveries over HTTP: how often they may be replayed. Large pages are read off the event loop, small ones on it."""
 
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+import trio
 
 from appliance.concurrency.fair_share import Workers
 from appliance.config.load import load
 from appliance.environment import Environment
 from appliance.model.accounts import Role, User
 from appliance.store import Store, open_store
-from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
+from appliance.web.api.emails import EmailRoutes
+from appliance.web.api.webhook import WebhookRoutes
 from appliance.web.app import create_app
 
 
@@ -20,7 +27,6 @@ class Owner:
         self.user = User("usr_1", account_id, "demo", "owner@example.org", Role.CUSTOMER, "", 0)
 
     async def principal(self, _authorization: object, _address: object) -> User:
-        """Always the same."""
         return self.user
 
 
@@ -31,17 +37,15 @@ def services_for(tmp_path: Path, store: Store, env: Environment, account_id: str
 
 
 async def replay(client: Any, delivery_id: str) -> Any:
-    """One request, as the edge passes it on."""
     path, edge = f"/v1/webhook/deliveries/{delivery_id}/replay", {"appliance": ("req_1", "127.0.0.1", None)}
     return await client.post(path, scope_base=edge)
 
 
 async def test_replays_are_bounded(tmp_path: Path) -> None:
-    """Replays cost nothing and are kept for a week: an account has a burst of them, and then waits."""
     env = Environment()
     async with open_store(tmp_path, env, inline=True) as store:
         services = services_for(tmp_path, store, env, "acc_1")
-        routes = WebhookDeliveryRoutes(services)
+        routes = WebhookRoutes(services)
         routes.replays.burst = 3
         client = create_app(services.auth, [routes]).test_client()
         assert [(await replay(client, "whd_1")).status_code for _ in range(3)] == [404] * 3
@@ -49,3 +53,40 @@ async def test_replays_are_bounded(tmp_path: Path) -> None:
         assert refused.status_code == 429
         assert (await refused.get_json())["code"] == "rate_limited"
         assert refused.headers["Retry-After"] == "5"
+
+
+PATHS = ("/v1/emails", "/v1/webhook/deliveries")
+EDGE = {"appliance": ("req_1", "127.0.0.1", None)}
+
+
+@asynccontextmanager
+async def reading_thread_taken(store: Store) -> AsyncIterator[None]:
+    """The thread for readings is at work until the end, or for ten seconds."""
+    begun, end = threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        begun.set()
+        end.wait(10)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.engine.scan, work)
+        assert await trio.to_thread.run_sync(begun.wait, 10)
+        try:
+            yield
+        finally:
+            end.set()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_only_large_pages_are_read_on_a_thread(tmp_path: Path, path: str) -> None:
+    env = Environment()
+    async with open_store(tmp_path, env) as store:
+        account = await store.accounts.create("demo", "demo@example.org", "hash")
+        services = services_for(tmp_path, store, env, account.id)
+        client = create_app(services.auth, [EmailRoutes(services), WebhookRoutes(services)]).test_client()
+        async with reading_thread_taken(store):
+            assert (await client.get(f"{path}?limit=10", scope_base=EDGE)).status_code == 200
+            with trio.move_on_after(0.3) as waiting:
+                await client.get(f"{path}?limit=100", scope_base=EDGE)
+            assert waiting.cancelled_caught
+        assert (await client.get(f"{path}?limit=100", scope_base=EDGE)).status_code == 200

@@ -1,12 +1,86 @@
-"""The fast answer reader: whatever it reads, h11 reads the same way."""
+"""Answers of receivers: the first 2 KiB, an end to every answer, and a fast path that reads as h11 does."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.webhook.fast_answer import read_fast
-from appliance.webhook.http import BODY_KEPT
-from tests.webhook.answers import answer, by_h11
+from appliance.webhook.connect import NotPosted
+from appliance.webhook.post import ANSWER_LIMIT, BODY_KEPT, CHUNKS_PER_ANSWER, AnswerReader, Posted, read_fast
+from tests.cpu_time import cpu_seconds
+
+
+def by_h11(data: bytes) -> AnswerReader | None:
+    reader = AnswerReader(Posted())
+    try:
+        reader.receive(data)
+    except NotPosted:
+        return None
+    return reader
+
+
+def answer(*fields: bytes, status: bytes = b"200 OK", body: bytes = b"") -> bytes:
+    return b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"", body])
+
+
+@pytest.mark.parametrize("size", [1, 17, 4096])
+def test_two_kib_are_kept(size: int) -> None:
+    body = bytes(index % 251 for index in range(10_000))
+    data = answer(b"Transfer-Encoding: chunked", body=b"2710\r\n" + body + b"\r\n0\r\n\r\n")
+    reader = AnswerReader(Posted())
+    for at in range(0, len(data), size):
+        reader.receive(data[at : at + size])
+    assert (reader.posted.status, reader.posted.body, reader.whole, reader.keep) == (200, body[:BODY_KEPT], True, True)
+
+
+def test_reading_ends_somewhere() -> None:
+    reader = AnswerReader(Posted())
+    reader.receive(answer(b"Content-Length: 1000000000", body=b"x" * ANSWER_LIMIT))
+    assert (reader.posted.status, len(reader.posted.body), reader.done, reader.whole, reader.keep) == (
+        200,
+        2048,
+        True,
+        False,
+        False,
+    )
+
+
+def test_the_smallest_chunks_do_not_hold_the_loop() -> None:
+    """One read may bring thousands: after some the rest is not parsed, the status stands, and the connection ends."""
+
+    def read() -> AnswerReader:
+        reader = AnswerReader(Posted())
+        reader.receive(answer(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n" * 2_700 + b"0\r\n\r\n"))
+        return reader
+
+    reader = read()
+    assert (reader.posted.status, reader.done, reader.whole, reader.keep) == (200, True, False, False)
+    assert reader.posted.body.startswith(b"x" * CHUNKS_PER_ANSWER)
+    assert cpu_seconds(read) < 0.005
+
+
+def test_an_answer_that_ends_with_the_connection() -> None:
+    """Without a length the end of the connection is the end of the answer, which is whole; there is no other one."""
+    reader = AnswerReader(Posted())
+    reader.receive(b"HTTP/1.0 202 Accepted\r\n\r\nfine")
+    assert not reader.done
+    reader.receive(b"")
+    assert (reader.posted.status, reader.posted.body, reader.whole, reader.keep) == (202, b"fine", True, False)
+
+
+def test_an_answer_too_many_leaves_the_connection() -> None:
+    reader = by_h11(answer(b"Content-Length: 2", body=b"okHTTP/1.1 200 OK\r\n\r\n"))
+    assert reader is not None
+    assert (reader.whole, reader.keep) == (True, False)
+
+
+@pytest.mark.parametrize("timed_out", [False, True])
+def test_any_2xx_in_time_is_success_whatever_its_body(timed_out: bool) -> None:
+    accepted = [
+        status for status in range(100, 600) if Posted(status, b"", "not whole", 1, timed_out=timed_out).accepted
+    ]
+    assert accepted == ([] if timed_out else list(range(200, 300)))
+    assert not Posted(None).accepted
+
 
 PLAIN = [
     answer(b"Content-Length: 0"),
@@ -52,7 +126,6 @@ OTHERS = [
 
 @pytest.mark.parametrize("data", PLAIN)
 def test_plain_answers_are_read_fast(data: bytes) -> None:
-    """The usual answers need no h11, and say what h11 would say of them."""
     fast, reader = read_fast(data), by_h11(data)
     assert fast is not None
     assert reader is not None
@@ -67,13 +140,11 @@ def test_plain_answers_are_read_fast(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", OTHERS)
 def test_all_others_are_left_to_h11(data: bytes) -> None:
-    """What could be read in two ways is not read by the fast path."""
     assert read_fast(data) is None
 
 
 @pytest.mark.parametrize("data", PLAIN)
 def test_an_answer_in_two_pieces(data: bytes) -> None:
-    """Of a body that has not come yet it is known how much is missing."""
     head = data.index(b"\r\n\r\n") + 4
     for cut in (head, (head + len(data)) // 2):
         fast = read_fast(data[:cut])
@@ -93,7 +164,6 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=14), st.sampled_from([b"", *PLAIN]), st.data())
 def test_the_two_readers_agree(pieces: list[bytes], begin: bytes, data: st.DataObject) -> None:
-    """Whatever the fast path reads h11 reads, with the same result."""
     cut = data.draw(st.integers(0, len(begin)))
     text = begin[:cut] + b"".join(pieces) + begin[data.draw(st.integers(cut, len(begin))) :]
     fast = read_fast(text)

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.model.dashboard import LoginSession
-from appliance.web.session_proofs import SessionCookies
+from appliance.web.auth import SessionCookies
 
 SESSION = LoginSession(f"ses_{'a' * 32}", "usr_1", 3, "192.0.2.1", "", 0, 1_000_000, 61_000_000)
 PLAIN = SessionCookies(b"key", "http://mail.example.com:8080")
@@ -11,19 +11,16 @@ PROXIED = SessionCookies(b"key", "https://mail.example.com")
 
 
 def value(cookies: SessionCookies) -> str:
-    """What a browser would send back."""
     return cookies.give(SESSION, "http").partition("=")[2].partition(";")[0]
 
 
 def test_it_is_read_back() -> None:
-    """Session and generation are read with the same key only."""
     assert PLAIN.read(value(PLAIN)) == (SESSION.id, 3)
     assert SessionCookies(b"other key", PLAIN.base_url).read(value(PLAIN)) is None
 
 
 @pytest.mark.parametrize("position", range(0, 103, 3))
 def test_every_character_counts(position: int) -> None:
-    """A cookie that was changed anywhere is none."""
     good = value(PLAIN)
     changed = good[:position] + ("0" if good[position] != "0" else "1") + good[position + 1 :]
     assert PLAIN.read(changed) is None
@@ -38,7 +35,6 @@ def test_it_is_secure_wherever_the_browser_sees_https() -> None:
 
 
 def test_it_lasts_as_long_as_the_session() -> None:
-    """And no longer."""
     assert "; Max-Age=60;" in PLAIN.give(SESSION, "http")
     assert "; Max-Age=0;" in PLAIN.clear("http")
 
@@ -65,5 +61,4 @@ def test_it_lasts_as_long_as_the_session() -> None:
     ],
 )
 def test_only_own_pages_may_use_it(site: str | None, origin: str | None, host: str, own: bool) -> None:
-    """What the browser says of the page decides; without these headers no page may."""
     assert PROXIED.is_own_page(site, origin, host) is own

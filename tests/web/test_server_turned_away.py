@@ -7,11 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.web.turned_away import LONG_LINGER, LONG_LINGERING, SHORT_LINGER, TurnedAway
+from appliance.web.server import LONG_LINGER, LONG_LINGERING, SHORT_LINGER, TurnedAway
 
 
 async def connected() -> tuple[socket.socket, trio.SocketStream]:
-    """A client's end, which blocks, and the server's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client, server = socket.create_connection(listener.getsockname()), listener.accept()[0]
     client.settimeout(10)
@@ -29,7 +28,6 @@ def rest(client: socket.socket) -> bytes:
 
 @pytest.fixture
 async def nursery() -> AsyncIterator[trio.Nursery]:
-    """For those who are being answered."""
     async with trio.open_nursery() as opened:
         yield opened
 
@@ -56,7 +54,6 @@ async def test_beyond_the_places_what_has_come_is_read_before_the_end(nursery: t
 async def test_a_client_that_stays_is_read_for_less_time_when_they_are_many(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The first have some time, all others little."""
     turned_away, ended = TurnedAway(lambda: "req_1"), list[float]()
     began = trio.current_time()
 
@@ -76,7 +73,6 @@ async def test_a_client_that_stays_is_read_for_less_time_when_they_are_many(
 
 
 async def test_one_that_is_gone_is_no_error() -> None:
-    """Neither before the answer nor in the place of others."""
     for at_once in (0, 1):
         client, stream = await connected()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, Refused
-from appliance.web.body import (
+from appliance.web.exchange import (
     ANONYMOUS_BYTES,
     MEMORY_FACTOR,
     MEMORY_STEP,
@@ -34,19 +34,16 @@ class Client:
         self._send, self._receive = trio.open_memory_channel[dict[str, Any]](100)
 
     def sends(self, *pieces: int, more: bool = True) -> None:
-        """Bodies of these sizes; without `more` that is the end."""
         for size in pieces:
             self._send.send_nowait({"type": "http.request", "body": bytes(size), "more_body": True})
         if not more:
             self._send.send_nowait({"type": "http.request", "body": b"", "more_body": False})
 
     async def receive(self) -> dict[str, Any]:
-        """The next piece."""
         return await self._receive.receive()
 
 
 def used(owner: BodyOwner) -> int:
-    """How much memory an owner's bodies have, in all budgets."""
     return sum(memory.shares.of(owner.name) for memory in {owner.small, owner.large})
 
 
@@ -68,7 +65,6 @@ async def reading(*bodies: RequestBody) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("length", [64 * KIB, 16 * MIB, None])
 async def test_a_promise_takes_nothing(length: int | None) -> None:
-    """Whatever length a head tells, a body that does not come has no memory, nor has its first piece."""
     budget, client = BodyBudgets(256 * MIB), Client()
     owner = budget.of_network("192.0.2.1")
     async with reading(RequestBody(client.receive, length, 16 * MIB, owner)):
@@ -98,7 +94,6 @@ async def test_memory_grows_with_what_has_come_and_is_given_back() -> None:
 
 
 async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
-    """Its pieces are joined; one byte too many is a 413; and a client that goes has no body."""
     owner = BodyBudgets(256 * MIB).of_account("acc_1")
     for sizes, limit in (((10, 20), 30), ((10, 20, 1), 30)):
         client = Client()
@@ -120,7 +115,6 @@ async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
 
 
 async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clock: MockClock) -> None:
-    """With all of their memory in use an account's small and large bodies are read at once."""
     budget = BodyBudgets(64 * MIB)
     for number in range(9):
         network = budget.of_network(f"192.0.2.{number}")

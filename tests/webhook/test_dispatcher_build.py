@@ -10,7 +10,7 @@ from appliance.config.load import embedded, parse
 from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.net.address_policy import Address
-from appliance.webhook.build import build_poster, own_names
+from appliance.webhook.dispatcher import build_poster, own_names
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import AUTHORITY, HERE, HOST, Receiver, posting
 
@@ -19,7 +19,6 @@ URL = '[http]\nbase_url = "https://API.example.com:8443"\n'
 
 
 def config(text: str, file: Path = Path("/srv/config.toml")) -> Config:
-    """The settings of this file."""
     return parse(text, file)
 
 
@@ -37,7 +36,6 @@ def test_an_address_in_the_base_url_is_no_name(address: str) -> None:
 
 
 async def test_settings_reach_the_url_policy() -> None:
-    """Ports, networks and names are refused or allowed as the file says."""
     text = f'{SERVER}{URL}[webhooks]\nports = [443, 9443]\nallow_networks = ["10.0.0.0/8"]\n'
     zone = {"in.example": {"A": ["10.0.0.7"]}, "other.example": {"A": ["192.168.0.7"]}}
     made = build_poster(config(text), ZoneResolver(zone), Environment())
@@ -50,13 +48,11 @@ async def test_settings_reach_the_url_policy() -> None:
 
 
 async def test_public_addresses_of_the_machine_are_its_own() -> None:
-    """What the operator names as the machine's address behind a NAT is refused, too."""
     made = build_poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Environment())
     assert "an address of this machine" in str(await made.check("https://9.9.9.9/"))
 
 
 async def test_addresses_of_other_nodes_are_this_machines() -> None:
-    """They are refused in the same words, from when they are told."""
     told: set[Address] = set()
     made = build_poster(config(""), ZoneResolver({"b.example": {"A": ["9.9.9.8"]}}), Environment(), lambda: told)
     told.add(ip_address("9.9.9.8"))
@@ -64,7 +60,6 @@ async def test_addresses_of_other_nodes_are_this_machines() -> None:
 
 
 async def test_plain_http_to_this_machine_is_refused_without_any_file(tmp_path: Path) -> None:
-    """The built-in settings alone allow no more than any others; `serve --sandbox` asks for it."""
     settings, url = embedded(tmp_path), "http://localhost:3000/hooks"
     made = build_poster(settings, ZoneResolver({}), Environment())
     assert await made.check(url) == "the URL must begin with https://"
@@ -73,7 +68,6 @@ async def test_plain_http_to_this_machine_is_refused_without_any_file(tmp_path: 
 
 
 async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:
-    """A receiver whose authority only the operator's file knows is trusted with it, and not without."""
     AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     receiver = Receiver()
     async with posting(receiver) as there:
@@ -88,7 +82,6 @@ async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_without_certificates_stops_the_start(tmp_path: Path) -> None:
-    """One line names file, key and reason."""
     (tmp_path / "ca.pem").write_text("nothing of the kind")
     settings = config('[webhooks]\nca_file = "ca.pem"\n', tmp_path / "config.toml")
     with pytest.raises(ConfigError, match=r"config\.toml: webhooks\.ca_file: holds no usable certificates"):

@@ -21,6 +21,7 @@ from appliance.model.accounts import RecordStatus
 from appliance.model.dashboard import Actor
 from appliance.store import open_store
 from appliance.store.domains import Domains
+from appliance.web import exchange
 from appliance.web.api import domains
 from appliance.web.api.domains import DNS_CHECKS, DNS_TIMEOUT, DomainLookups, DomainRoutes
 
@@ -58,7 +59,7 @@ async def test_a_storage_that_refuses_leaves_the_audit_log_true(
 ) -> None:
     """Where only what DNS showed is not kept, the proof has its line; where the proof fails there is none."""
     monkeypatch.setattr(domains, "check", dns)
-    monkeypatch.setattr(domains, "request_id", lambda: "req_1")
+    monkeypatch.setattr(exchange, "request_id", lambda: "req_1")
     env, config = Environment(), load(None, {}, tmp_path)
     async with open_store(tmp_path, env, inline=True) as store:
         keys = SigningKeys(store, env, bytes(32))

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.errors import Code
 from appliance.net.http import HEAD_LINES
-from appliance.web.answer import REASONS, Answer, error_answer, json_answer
-from appliance.web.fast_post import FAST_HEAD_BYTES, QuickRequest, answer_bytes, read_request
+from appliance.web.exchange import REASONS, Answer, answer_bytes, error_answer, json_answer
+from appliance.web.http1 import FAST_HEAD_BYTES, QuickRequest, read_request
 
 SEED = 20_261_115
 GENERATED = 12_000  # requests of each kind; a few seconds
@@ -60,61 +60,23 @@ def check_the_same(data: bytes) -> bool:
 # ---- the two readers against each other
 
 FIELDS = (
-    b"User-Agent: python-requests/2.32.3",
-    b"Accept-Encoding: gzip, deflate",
-    b"Accept: */*",
-    b"Connection: keep-alive",
-    b"connection: Keep-Alive",
-    b"Connection: close",
-    b"Connection: keep-alive, close",
-    b"Connection: Upgrade",
-    b"Idempotency-Key: a b c",
-    b"IDEMPOTENCY-KEY:x",
-    b"X-Empty:",
-    b"X-Spaces:    a    b   ",
-    b"X-Tab:\ta\t",
-    b"X-Folded: a\r\n b",
-    b"X-Colon: a:b:c",
-    b"X-Eight: \xe9",
-    b"X-Bell: \x07",
-    b"X-Null: \x00",
-    b"X_Underscore: 1",
-    b"X-Space : 1",
-    b" X-Leading: 1",
-    b"X-Bare-LF: 1\nX-Next: 2",
-    b"X-Bare-CR: 1\rX-Next: 2",
-    b": nameless",
-    b"colonless",
-    b"Host: other.example.com",
-    b"Content-Length: 2",
-    b"Content-Length: 5",
-    b"Content-Length: 2, 2",
-    b"Content-Length: +2",
-    b"content-length : 2",
-    b"Transfer-Encoding: chunked",
-    b"transfer-encoding: identity",
-    b"Transfer-Encoding:\tchunked",
-    b"TE: trailers",
-    b"Trailer: X-End",
-    b"Expect: 100-continue",
-    b"Upgrade: h2c",
-    b"HTTP2-Settings: AAMA",
-    b"X-Long: " + b"x" * FAST_HEAD_BYTES,
-)
+    b"User-Agent: python-requests/2.32.3", b"Accept-Encoding: gzip, deflate", b"Accept: */*",
+    b"Connection: keep-alive", b"connection: Keep-Alive", b"Connection: close", b"Connection: keep-alive, close",
+    b"Connection: Upgrade", b"Idempotency-Key: a b c", b"IDEMPOTENCY-KEY:x", b"X-Empty:", b"X-Spaces:    a    b   ",
+    b"X-Tab:\ta\t", b"X-Folded: a\r\n b", b"X-Colon: a:b:c", b"X-Eight: \xe9", b"X-Bell: \x07", b"X-Null: \x00",
+    b"X_Underscore: 1", b"X-Space : 1", b" X-Leading: 1", b"X-Bare-LF: 1\nX-Next: 2", b"X-Bare-CR: 1\rX-Next: 2",
+    b": nameless", b"colonless", b"Host: other.example.com", b"Content-Length: 2", b"Content-Length: 5",
+    b"Content-Length: 2, 2", b"Content-Length: +2", b"content-length : 2", b"Transfer-Encoding: chunked",
+    b"transfer-encoding: identity", b"Transfer-Encoding:\tchunked", b"TE: trailers", b"Trailer: X-End",
+    b"Expect: 100-continue", b"Upgrade: h2c", b"HTTP2-Settings: AAMA", b"X-Long: " + b"x" * FAST_HEAD_BYTES,
+)  # fmt: skip
 LINES = (
-    b"post /emails HTTP/1.1\r\n",
-    b"GET /emails HTTP/1.1\r\n",
-    b"POST /emails/ HTTP/1.1\r\n",
-    b"POST //emails HTTP/1.1\r\n",
-    b"POST /emails// HTTP/1.1\r\n",
-    b"POST /emails?a=b HTTP/1.1\r\n",
-    b"POST  /emails HTTP/1.1\r\n",
-    b"POST /emails HTTP/1.0\r\n",
-    b"POST /emails HTTP/1.1\n",
-    b"POST /emails HTTP/1.1 \r\n",
-    b"POST http://mail.example.com/emails HTTP/1.1\r\n",
+    b"post /emails HTTP/1.1\r\n", b"GET /emails HTTP/1.1\r\n", b"POST /emails/ HTTP/1.1\r\n",
+    b"POST //emails HTTP/1.1\r\n", b"POST /emails// HTTP/1.1\r\n", b"POST /emails?a=b HTTP/1.1\r\n",
+    b"POST  /emails HTTP/1.1\r\n", b"POST /emails HTTP/1.0\r\n", b"POST /emails HTTP/1.1\n",
+    b"POST /emails HTTP/1.1 \r\n", b"POST http://mail.example.com/emails HTTP/1.1\r\n",
     b"\r\nPOST /emails HTTP/1.1\r\n",
-)
+)  # fmt: skip
 PIECES = (b"\r", b"\n", b"\r\n", b"\r\n\r\n", b"\n\n", b" ", b"\t", b":", b",", b"\x00", b"\x80", b"0", b"9", b"-")
 
 
@@ -160,7 +122,6 @@ def test_nothing_is_read_in_another_way_than_by_h11(change: bool) -> None:
 
 @pytest.mark.parametrize("byte", range(256))
 def test_every_byte_in_every_place(byte: int) -> None:
-    """No character, wherever in the head it stands, makes the two disagree."""
     data = plain(b"X-A: b")
     for at in range(len(LINE) - 2, len(data)):
         check_the_same(data[:at] + bytes([byte]) + data[at + 1 :])
@@ -183,20 +144,8 @@ def test_every_byte_in_every_place(byte: int) -> None:
         plain(*(b"X-%d: a" % number for number in range(HEAD_LINES - 4))),
         plain(b"X-Long: " + b"x" * (FAST_HEAD_BYTES - 200)),
     ],
-    ids=[
-        "plain",
-        "empty",
-        "kept",
-        "many headers",
-        "zeros",
-        "a slash at the end",
-        "a doubled slash",
-        "100 lines",
-        "long",
-    ],
 )
 def test_a_plain_request_is_read(data: bytes) -> None:
-    """What clients send every day goes the short way, with what follows left over."""
     assert check_the_same(data)
     for rest in (b"\r\n", b"G", plain()):
         quick = read_request(data + rest)
@@ -251,7 +200,6 @@ NOT_PLAIN: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", NOT_PLAIN)
 def test_whatever_is_not_plain_is_left_to_h11(name: str) -> None:
-    """At the slightest doubt, right or wrong, there is no quick reading."""
     assert read_request(NOT_PLAIN[name]) is None
 
 
@@ -268,7 +216,6 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
 @pytest.mark.parametrize("closing", [False, True], ids=["kept", "closing"])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_h11_s_to_the_byte(name: str, closing: bool) -> None:
-    """An answer does not show which way its request went."""
     status, headers, body = ANSWERS[name]()
     if closing:
         headers = [*headers, (b"connection", b"close")]

@@ -8,7 +8,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
-from appliance.web.api.answer_slots import (
+from appliance.web.api.message_body import (
     ACCOUNT_SLOTS,
     ANSWER_SLOTS,
     STALL_CHECK_INTERVAL,
@@ -23,7 +23,6 @@ SOON = STALLED_AFTER + 2 * STALL_CHECK_INTERVAL
 
 @pytest.fixture
 async def nursery() -> AsyncIterator[trio.Nursery]:
-    """For clients that wait."""
     async with trio.open_nursery() as opened:
         yield opened
         opened.cancel_scope.cancel()
@@ -43,7 +42,6 @@ async def filled(slots: AnswerSlots, *, writing: bool = True) -> tuple[list[Answ
 
 
 async def test_an_account_has_its_share(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    """Two slots, the second only while half of all are free; then one for each account."""
     slots, got = AnswerSlots(WAIT), list[str]()
 
     async def take(account_id: str) -> None:
@@ -58,7 +56,6 @@ async def test_an_account_has_its_share(nursery: trio.Nursery, autojump_clock: M
 
 
 async def test_a_client_that_does_not_read_gives_way_to_another(autojump_clock: MockClock) -> None:
-    """The one that has read nothing for longest, and only that one."""
     slots = AnswerSlots(WAIT)
     held, cut = await filled(slots)
     await trio.sleep(STALLED_AFTER / 2)
@@ -70,7 +67,6 @@ async def test_a_client_that_does_not_read_gives_way_to_another(autojump_clock: 
 
 
 async def test_a_client_that_reads_is_not_cut(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    """Nor one whose message is still being loaded: the client that waits is told to retry."""
     for writing in (True, False):
         slots = AnswerSlots(WAIT)
         held, cut = await filled(slots, writing=writing)
@@ -91,7 +87,6 @@ async def test_a_client_that_reads_is_not_cut(nursery: trio.Nursery, autojump_cl
 
 
 async def test_an_account_that_has_a_place_waits_for_its_own(autojump_clock: MockClock) -> None:
-    """It makes no other account give way, though they read nothing either."""
     slots = AnswerSlots(WAIT)
     held, cut = await filled(slots)
     with trio.fail_after(SOON):
@@ -100,7 +95,6 @@ async def test_an_account_that_has_a_place_waits_for_its_own(autojump_clock: Moc
 
 
 async def test_without_a_waiting_client_none_is_cut(autojump_clock: MockClock) -> None:
-    """A client may take its time while there is room."""
     slots = AnswerSlots(WAIT)
     held = [await slots.take("a") for _ in range(2)]
     cut = list[int]()
@@ -112,7 +106,6 @@ async def test_without_a_waiting_client_none_is_cut(autojump_clock: MockClock) -
 
 
 async def test_a_place_is_given_back_once_and_by_who_is_cancelled(autojump_clock: MockClock) -> None:
-    """Neither a second release nor a client that stops waiting changes what others have."""
     slots = AnswerSlots(WAIT)
     held, _ = await filled(slots, writing=False)
     with trio.move_on_after(1):
