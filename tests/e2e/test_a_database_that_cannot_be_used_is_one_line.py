@@ -166,10 +166,10 @@ def test_a_pooler_that_does_not_pool_by_session(tmp_path: Path) -> None:
 
 def test_the_database_of_another_program(server: Server, tmp_path: Path) -> None:
     told = "store.url: the database holds tables that are not the appliance's"
-    url = new_database(server, "foreign")
-    sql(server, "foreign", "SET ROLE appliance", "CREATE TABLE migrations (id serial, migration text, batch int)")
+    url = new_database(server, "another")
+    sql(server, "another", "SET ROLE appliance", "CREATE TABLE migrations (id serial, migration text, batch int)")
     check_refused(tmp_path, url, told)
-    assert contents(server, "foreign") == {"migrations": 0}
+    assert contents(server, "another") == {"migrations": 0}
 
 
 # ---- the key file
