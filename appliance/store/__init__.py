@@ -186,7 +186,7 @@ async def open_store(
     """Open the file in `data_dir`, or the PostgreSQL of a URL, migrated to this version; close it at the end.
 
     Without `may_upgrade` raise OlderDatabase or NoDatabase instead of changing the schema. `check_key` may refuse a
-    PostgreSQL before anything is written; a server has a node name there, a command has none. `inline` writes a file on
+    PostgreSQL before anything is written; a server has a node name there, a command does not. `inline` writes a file on
     the caller's thread, for commands and tests. Otherwise a disk fault goes to `on_failure`, which ends the process.
     """
     if url:

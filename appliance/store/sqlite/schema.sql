@@ -462,7 +462,7 @@ CREATE TABLE feedback_mail (
 ) STRICT;
 CREATE INDEX feedback_mail_next ON feedback_mail (tries, without_token, id);
 
--- Mails in feedback_mail and their bytes, by client network, token, account and others: see store/feedback_shares.py.
+-- Mails in feedback_mail and their bytes, by client network, token, account and others: see store/feedback.py.
 CREATE TABLE feedback_counts (
     scope TEXT NOT NULL,
     name TEXT NOT NULL,
