@@ -92,7 +92,9 @@ def setup(**options: Any) -> None:
     """
     try:
         _set_up(**options)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
+            raise
         click.echo(f"\n{STOPPED}", err=True)
         raise click.exceptions.Exit(130) from None
 

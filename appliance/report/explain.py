@@ -202,7 +202,7 @@ def suppressed(entry: Suppression, account: str, now: int) -> str:
 def suppression_advice(entry: Suppression, account: str) -> str:
     if entry.mail_list:
         return _WHY_LISTED[entry.origin]
-    again = f"`appliance suppressions remove {account} {entry.address}` lets mail go to it again"
+    again = f"`appliance suppression remove --account {account} {entry.address}` lets mail go to it again"
     return f"{_WHY_LISTED[entry.origin]}; {again}"
 
 

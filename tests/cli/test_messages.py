@@ -117,7 +117,7 @@ def test_a_suppressed_address_is_explained(acme: Shell, origin: SuppressionOrigi
     (entry,) = answer["suppressions"]
     assert (entry["account"], entry["origin"], entry["reason"], entry["list"]) == ("acme", origin, "a reason", None)
     assert entry["created_at"].endswith("Z")
-    assert "appliance suppressions remove acme ada@example.net" in entry["advice"]
+    assert "appliance suppression remove --account acme ada@example.net" in entry["advice"]
     assert answer["searched_to"] is None
     first, advice = acme.text("explain", "ada@example.net").splitlines()[:2]
     assert re.fullmatch(r"ada@example\.net is suppressed for acme since [0-9:]+ by [a-z ]+: a reason", first)
