@@ -200,10 +200,10 @@ async def _run_all(
         workers.start_soon(RetentionWorker(store, env, config.retention, shared.intake.free_space).run)
         feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(env), config.inbound.forward_to)
         workers.start_soon(feedback_worker.run)
-        count = partial(_update_statistics, store, shared)
-        workers.start_soon(
-            partial(_repeat, count, "statistics not written", pause=STATISTICS_PAUSE, every=STATISTICS_EVERY)
-        )
+        for count in (partial(_update_statistics, store, shared), partial(_update_breakdown, store)):
+            workers.start_soon(
+                partial(_repeat, count, "statistics not written", pause=STATISTICS_PAUSE, every=STATISTICS_EVERY)
+            )
         index = store.search_index.index_some
         workers.start_soon(partial(_repeat, index, "messages not indexed", pause=0, every=INDEX_EVERY))
         rotating = SigningKeys(store, env, key)
@@ -310,10 +310,11 @@ async def _update_statistics(store: Store, shared: IntakeServices) -> bool:
     """Update statistics and the credentials' last use, and log the end of refused logins; whether there is more."""
     shared.guesses.refusals.log_ended()
     await shared.credentials.record_uses()
-    if not await store.engine.has_chore("statistics"):
-        return False
-    more = await store.statistics.count()
-    return await store.breakdown.count() or more
+    return await store.engine.has_chore("statistics") and await store.statistics.count()
+
+
+async def _update_breakdown(store: Store) -> bool:
+    return await store.engine.has_chore("statistics") and await store.breakdown.count()
 
 
 async def _repeat(work: Callable[[], Awaitable[bool]], failure: str, *, pause: float, every: float) -> None:

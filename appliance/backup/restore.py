@@ -20,12 +20,13 @@ from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import AllWaiting
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing, open_store
+from appliance.store import MISSED, NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing, open_store
 from appliance.store.pools import EVERY, RESTORED
 from appliance.system.data_directory import become_owner, only_server, sync
 
 VERIFYING = 0.7  # share of the work
-REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE)  # SQLite recreates -shm
+# SQLite recreates -shm. An earlier version saved a copy as .rescued.
+REPLACED_FILES = (*(f"{DATABASE}{end}" for end in ("", "-wal", MISSED, ".rescued")), KEY_FILE)
 
 
 class NotRestored(Exception):

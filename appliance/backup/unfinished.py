@@ -12,6 +12,7 @@ from pathlib import Path
 
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
+from appliance.store import MISSED
 from appliance.system.data_directory import only_server, sync
 
 # Prefixes of directories:
@@ -21,7 +22,7 @@ ASIDE = "before-restore-"  # keeps the replaced files
 BEFORE = "before"  # the name of the latter inside the former
 
 # A stale log would corrupt another database. The database goes first: without it there is no installation.
-REMOVED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
+REMOVED = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", MISSED, ".rescued"))
 
 
 class RestoreInterrupted(Exception):

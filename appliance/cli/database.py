@@ -221,7 +221,7 @@ async def server_runs(store: "Store", settings: "Config") -> bool:
     from appliance.system.data_directory import is_running
 
     if settings.store.url:
-        return bool(await store.engine.hosts())
+        return any(not node.ended for node in await store.engine.nodes())
     return is_running(settings.server.data_dir)
 
 
@@ -232,10 +232,10 @@ def completed(kind: str) -> dict[str, Any]:
         import trio
 
         from appliance.environment import Environment
-        from appliance.store import open_store
+        from appliance.store import FILE_NAME, open_store
+        from appliance.system.data_directory import become_owner
 
         async def read() -> list[str]:
-            data_dir, url = settings.server.data_dir, settings.store.url
             async with open_store(data_dir, Environment(), url=url, inline=True, may_upgrade=False) as store:
                 if kind == "pool":
                     return await store.pools.names()
@@ -250,9 +250,12 @@ def completed(kind: str) -> dict[str, Any]:
         try:
             with ctx:
                 settings = load_settings()
-                prepare(settings)
+            data_dir, url = settings.server.data_dir, settings.store.url
+            if not url and not os.path.lexists(data_dir / FILE_NAME):
+                return []
+            become_owner(data_dir)
             return sorted({name for name in trio.run(read) if name.startswith(incomplete)})[:COMPLETED]
-        except Exception:  # an error would be printed into the line that the user is typing
+        except (Exception, SystemExit):  # an error would be printed into the line that the user is typing
             return []
 
     return {"shell_complete": names}

@@ -28,6 +28,7 @@ from appliance.store import (
     DatabaseFault,
     DatabaseRefused,
     DiskFault,
+    FilesMissed,
     NewerDatabase,
     OlderDatabase,
     UnfinishedCopy,
@@ -107,7 +108,7 @@ def _line(error: BaseException, config: Config) -> str | None:
         isinstance(error, NewerDatabase | OlderDatabase | UnfinishedCopy) and config.store.url
     ):
         return f"store.url: {error}"
-    if isinstance(error, NewerDatabase | OlderDatabase | UpgradeRefused | UnfinishedCopy):
+    if isinstance(error, NewerDatabase | OlderDatabase | UpgradeRefused | FilesMissed | UnfinishedCopy):
         return f"{file}: {error}"
     if isinstance(error, DamagedDatabase):
         return f"{file}: {damaged(error)}"

@@ -282,14 +282,14 @@ def _send(key: str, fields: Json, *, allow_send: bool) -> str:
 
 
 def _list_documents(_: Json) -> Json:
-    from appliance.web.pages import documents
+    from appliance.web.documents import documents
 
     listed = [{"uri": _DOCUMENT_URI + name, "name": name, "mimeType": "text/markdown"} for name in documents()]
     return {"resources": listed}
 
 
 def _read_document(params: Json) -> Json:
-    from appliance.web.pages import documents
+    from appliance.web.documents import documents
 
     uri = str(params.get("uri"))
     if (text := documents().get(uri.removeprefix(_DOCUMENT_URI))) is None or not uri.startswith(_DOCUMENT_URI):

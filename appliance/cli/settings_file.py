@@ -63,9 +63,11 @@ class SettingsFile:
         try:
             load.parse(text, self.path)
             _write(self.path, text)
-        except (ConfigError, OSError) as error:
-            reason = f"{error.filename}: {system_text(error)}" if isinstance(error, OSError) else str(error)
-            raise click.ClickException(reason) from None
+        except ConfigError:
+            keys = " and ".join(f"{table}.{key}" for key in values)
+            raise click.ClickException(f"{self.path}: set {keys} by hand, and run this again") from None
+        except OSError as error:
+            raise click.ClickException(f"{error.filename}: {system_text(error)}") from None
         self._text, self.written = text, True
 
     def restart_service(self) -> None:
@@ -93,7 +95,7 @@ def with_setting(text: str, table: str, key: str, value: str | bool) -> str:
         return f"{text.rstrip()}\n\n[{table}]\n{line}\n".lstrip()
     following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
     end = following.start() if following else len(text)
-    old = re.compile(rf'^{key}[ \t]*=[ \t]*(?:"[^"\n]*"|true|false)', re.MULTILINE)
+    old = re.compile(rf"""^[ \t]*{key}[ \t]*=[ \t]*(?:"[^"\n]*"|'[^'\n]*'|true|false)""", re.MULTILINE)
     body, count = old.subn(lambda _: line, text[head.end() : end], count=1)
     return text[: head.end()] + (body if count else f"{line}\n{body}") + text[end:]
 

@@ -6,7 +6,6 @@ The checks of the machine depend on DNS and remote servers. They run in a thread
 that no question waits for them.
 """
 
-import getpass
 import os
 import queue
 import secrets
@@ -24,7 +23,7 @@ import click
 from appliance.cli import database
 from appliance.cli.domain import domain_name, records_of, register
 from appliance.cli.options import common, flag, number_option, text_option
-from appliance.cli.output import coloured, printable, record, show
+from appliance.cli.output import coloured, printable, record, show, system_user
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
 from appliance.cli.settings_file import SettingsFile, has_systemd
 from appliance.cli.setup_records import mta_sts_lines, wait_for_records, with_tls_reports, zone_lines
@@ -122,7 +121,9 @@ def _set_up(
     tls_rpt = tls_rpt and _address(tls_rpt)
     ask = partial(_asked, asks=asks)
     file = SettingsFile()
-    _write_settings(file, ask(hostname, _FULL_NAME, "--hostname", _default_name(file), _host_name), acme, warmup, asks)
+    user = os.environ.get("SUDO_USER") or system_user(os.getuid())  # before the privileges are dropped
+    parse = partial(_host_name, file.hostname)
+    _write_settings(file, ask(hostname, _FULL_NAME, "--hostname", _default_name(file), parse), acme, warmup, asks)
     settings = file.settings()
     _set_backup_timer(settings, backup_timer, asks)
     if mta_sts and not settings.inbound.bind:
@@ -161,7 +162,7 @@ def _set_up(
     if to is not None and not (unfit := trio.run(check_name, settings)):
         answer["test"] = database.run(partial(_send_test, sender.account, domain, to, settings), settings=settings)
     answer["findings"] += [row for row in map(_row, unfit) if row not in answer["findings"]]
-    show(as_json, answer, "\n".join(_end(answer, unfit, settings)))
+    show(as_json, answer, "\n".join(_end(answer, unfit, settings, user)))
     if waits and not answer["dns_ok"]:
         raise click.ClickException(f"DNS records of {domain} are not all published yet")
     if to and (unfit or answer["test"]["status"] != "delivered"):
@@ -193,20 +194,29 @@ def _default_name(file: SettingsFile) -> str:
     return file.hostname or (machine if "." in machine else "")
 
 
-def _host_name(text: str) -> str:
+def _host_name(current: str, text: str) -> str:
     from appliance.config.values import is_host_name
 
-    if not is_host_name(text) or "." not in text:
+    if text != current and (not is_host_name(text) or "." not in text):
         raise click.ClickException(f"{text!r} is not a full host name such as mail.example.com")
     return text
 
 
 def _write_settings(file: SettingsFile, hostname: str, acme: bool | None, warmup: bool | None, asks: bool) -> None:
     """Write the host name, and offer a certificate and warm-up; restart the service if anything changed."""
-    file.change("server", hostname=hostname)
+    if hostname != file.hostname:
+        file.change("server", hostname=hostname)
+    try:
+        _offer_settings(file, acme, warmup, asks)
+    finally:
+        file.restart_service()
+
+
+def _offer_settings(file: SettingsFile, acme: bool | None, warmup: bool | None, asks: bool) -> None:
     settings = file.settings()
     if acme is None and asks and not settings.smtp.tls_cert:
-        click.echo(f"\nA certificate for {hostname}: Let's Encrypt issues it free of charge, and the server renews it.")
+        host = settings.server.hostname
+        click.echo(f"\nA certificate for {host}: Let's Encrypt issues it free of charge, and the server renews it.")
         click.echo("Port 80 of this machine must be reachable from the internet. Yes accepts the authority's terms.")
         acme = click.confirm("Get a certificate", default=settings.acme.enabled)
     if acme is not None and acme != settings.acme.enabled:
@@ -219,7 +229,6 @@ def _write_settings(file: SettingsFile, hostname: str, acme: bool | None, warmup
         warmup = click.confirm("Warm this address up", default=settings.warmup.enabled)
     if warmup is not None and warmup != settings.warmup.enabled:
         file.change("warmup", enabled=warmup)
-    file.restart_service()
 
 
 def _is_local(settings: "Config") -> bool:
@@ -388,7 +397,7 @@ def _row(finding: "Finding") -> dict[str, Any]:
     return record(finding, "level", "check", "subject", "text")
 
 
-def _end(answer: dict[str, Any], unfit: "Sequence[Finding]", settings: "Config") -> list[str]:
+def _end(answer: dict[str, Any], unfit: "Sequence[Finding]", settings: "Config", user: str) -> list[str]:
     """Return the last lines; `unfit` are the faults that prevent a test message."""
     wrong = [row for row in answer["records"] if row["status"] != "ok"]
     text = [""]
@@ -407,7 +416,7 @@ def _end(answer: dict[str, Any], unfit: "Sequence[Finding]", settings: "Config")
         "localhost",
         settings.http.bind[0].host,
     ):
-        port, user = settings.http.bind[0].port, os.environ.get("SUDO_USER") or getpass.getuser()
+        port = settings.http.bind[0].port
         tunnel = f"ssh -L {port}:{settings.http.bind[0]} {user}@{answer['hostname']}"
         text.append(f"           from your laptop: {tunnel}, then open http://localhost:{port}/dashboard")
     text.append("Run `appliance setup` again after changes; `appliance doctor` checks everything.")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import chain
 from typing import TypeVar
 
 import trio
@@ -338,25 +339,29 @@ async def _check_tls_rpt(resolver: Resolver, record: DnsRecord) -> CheckedRecord
 
 
 async def find_senders(resolver: Resolver, config: Config, nodes: Iterable[str]) -> Senders:
-    """The hosts that send, by address if they are too many for an SPF record that names them.
+    """The hosts that send, by address if a record with their names would exceed the limits of receivers.
 
     A host whose addresses DNS does not have now keeps its name.
     """
     sending = senders(config, nodes)
-    if len(sending.hosts) <= SPF_NAMES:
+    if len(sending.hosts) <= SPF_VOID_LOOKUPS:
         return sending
-    known: dict[str, list[str]] = {host: [host] for host in sending.hosts}
+    known: dict[str, list[Address]] = {host: [] for host in sending.hosts}
 
     async def look_up(host: str) -> None:
         with suppress(LookupFailed):
-            addresses = await addresses_of(resolver, host)
-            known[host] = sorted(map(str, addresses)) or [host]
+            known[host] = sorted(await addresses_of(resolver, host), key=lambda one: (one.version, one.packed))
 
     with trio.move_on_after(SENDERS_TIMEOUT):
         async with trio.open_nursery() as nursery:
             for host in sending.hosts:
                 nursery.start_soon(look_up, host)
-    return replace(sending, addresses=tuple(name for names in known.values() for name in names))
+    # A name without an address of the client's family is a void lookup.
+    void = sum(len({address.version for address in addresses}) == 1 for addresses in known.values())
+    if len(sending.hosts) <= SPF_NAMES and void <= SPF_VOID_LOOKUPS:
+        return sending
+    terms = ([str(address) for address in addresses] or [host] for host, addresses in known.items())
+    return replace(sending, addresses=tuple(chain.from_iterable(terms)))
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:

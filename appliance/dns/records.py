@@ -13,9 +13,7 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.times import DAY, SECOND
 
-SPF_NAMES = (
-    5  # hosts named in an SPF record. Receivers follow ten names (RFC 7208 4.6.4); the domain needs some for others
-)
+SPF_NAMES = 5  # that our hosts may take of the ten which receivers follow (RFC 7208 4.6.4)
 RETIRED_KEY_KEPT = 7 * DAY  # longer than mail is queued: two days here, and five at a forwarder
 
 _ALGORITHMS = {"rsa": "RSA", "ed25519": "Ed25519"}

@@ -62,7 +62,16 @@ from appliance.store.sqlite.faults import (
     failed_writing,
     translated,
 )
-from appliance.store.sqlite.file_care import CopyProgress, FilesMoved, Space, checkpoint_file, copy_inside
+from appliance.store.sqlite.file_care import (
+    MISSED,
+    CopyProgress,
+    FilesMissed,
+    FilesMoved,
+    Space,
+    checkpoint_file,
+    copy_inside,
+    refuse_missed,
+)
 from appliance.store.sqlite.integrity import (
     Contents,
     QuickCheck,
@@ -82,7 +91,16 @@ if TYPE_CHECKING:  # its driver may not be installed
     from appliance.store.copying import CopyEndpoint
     from appliance.store.postgresql.engine import PostgresEngine
 
-__all__ = ["DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
+__all__ = [
+    "MISSED",
+    "DatabaseRefused",
+    "FilesMissed",
+    "FilesMoved",
+    "KeyTaken",
+    "NewerDatabase",
+    "NoDatabase",
+    "OlderDatabase",
+]
 __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 # For backups, which copy and check the file of the embedded database.
@@ -196,6 +214,7 @@ async def open_store(
         store = Store(engine, env)
     else:
         path = data_dir / FILE_NAME
+        refuse_missed(path)
         bring_up_to_date(path, env.now(), is_server=not inline, may_upgrade=may_upgrade)
         file = SqliteEngine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
         store = Store(file, env, Space(file, path))
@@ -260,6 +279,7 @@ def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
         with server_endpoint.source(url, copied_tables()) as source:
             yield source
         return
+    refuse_missed(data_dir / FILE_NAME)
     with copy_endpoint.source(data_dir / FILE_NAME) as file:
         yield file
 

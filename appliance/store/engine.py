@@ -247,7 +247,7 @@ class Engine(ABC):
 
     async def hosts(self) -> tuple[str, ...]:
         """The host names of all nodes, also of those that ended within the hour: they may be restarting."""
-        return tuple(sorted({node.address for node in await self.nodes() if node.address}))
+        return ()
 
     async def drain(self, name: str) -> bool:
         """Ask a node to hand over its mail and end; whether there is one of that name."""

@@ -283,7 +283,10 @@ def _recipient(*columns: Any) -> FeedbackRecipient | None:
     *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    return FeedbackRecipient(*(*recipient, sent_from, tuple(lists_of(readable_tags(tags), template_alias))))
+    # A token names a list by its number, so lists of which some cannot be read are none.
+    readable = readable_tags(tags)
+    lists = tuple(lists_of(readable, template_alias)) if readable or tags == "[]" else ()
+    return FeedbackRecipient(*(*recipient, sent_from, lists))
 
 
 # ---- steps of a transaction

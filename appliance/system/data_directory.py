@@ -20,6 +20,7 @@ NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, err
 LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not look like a server
 LOCK_PAUSE = 0.05  # seconds between two tries
 NOTE_BYTES = 4096
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # root reads here as well, and must not wait for a FIFO
 ROOT_UID = 0
 
 
@@ -60,8 +61,12 @@ def is_running(data_dir: Path) -> bool:
     """Whether a server runs on this directory now; creates nothing."""
     for path in (data_dir, data_dir / LOCK_FILE):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, _READ if path == data_dir else _READ | os.O_NOFOLLOW)
         except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # the lock file is no link of ours
+                raise
             continue
         try:
             if not _try(descriptor, fcntl.LOCK_SH):
@@ -82,7 +87,7 @@ def read_note(data_dir: Path) -> dict[str, int]:
     try:
         if not is_running(data_dir):
             return {}
-        with open(os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        with open(os.open(data_dir / LOCK_FILE, _READ | os.O_NOFOLLOW), "rb") as file:
             note = json.loads(file.read(NOTE_BYTES))
     except (OSError, ValueError):
         return {}

@@ -161,7 +161,7 @@ class Peer:
     gone: bool = False  # writing failed
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # its headers have secrets
 class Exchange:
     _receive: Receive
     headers: dict[bytes, bytes]

@@ -1,14 +1,13 @@
 """Pages outside the API: the dashboard's frame and files, the documentation as Markdown, and unsubscribe links.
 
 The frame is the same for every account; its scripts get the account's data from /v1. Files are read once. Their URL
-changes with their content, so browsers may cache them for a year. The binary and the Debian package include the
-Markdown files of `docs/` next to the code; a checkout reads its own `docs/`.
+changes with their content, so browsers may cache them for a year.
 """
 
 import gzip
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
-from functools import cache, lru_cache, wraps
+from functools import lru_cache, wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
@@ -17,13 +16,13 @@ import msgspec
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
-from appliance import __version__
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import UNSUBSCRIBE_PATH, Unsubscription
 from appliance.intake.limits import RequestRate
 from appliance.net.address_policy import client_network
 from appliance.telemetry.metrics import UNSUBSCRIBES
 from appliance.web.app import ApiServices, answer, client_address, may_compress, not_modified, refusal
+from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
 from appliance.web.exchange import CONTENT_SECURITY_POLICY, request_id
 
 DASHBOARD_ROOT = "/dashboard"
@@ -203,54 +202,6 @@ def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int =
     if compressed:
         response.headers["Content-Encoding"] = "gzip"
     return response
-
-
-# ---- the documentation
-
-DOCUMENTS_PATH = "/docs"
-LIST_PATH = "/llms.txt"
-SUFFIX = ".md"
-
-_INTRODUCTION = f"""\
-# The mail appliance
-
-> A self-hosted transactional-email server in one program, version {__version__}. Applications send mail by HTTP \
-(`POST /emails`) or SMTP submission; it delivers directly to the recipients' mail servers and reports \
-the result of each recipient by polling and by signed webhooks.
-
-The API is described by [/openapi.json](/openapi.json). Everything under `/v1` needs a token or a key with the scope \
-`manage`.
-
-## Documents
-
-"""
-
-
-@cache
-def documents() -> dict[str, bytes]:
-    """Each document by its path below `docs/`; empty if the installation has no documentation."""
-    packed = files("appliance") / "docs"
-    return dict(sorted(_markdown(packed if packed.is_dir() else files("appliance") / ".." / "docs")))
-
-
-@cache
-def document_list() -> bytes:
-    lines = [f"- [{title}]({DOCUMENTS_PATH}/{name}): {headings}" for name, title, headings in map(_head, documents())]
-    return (_INTRODUCTION + "\n".join(lines) + "\n").encode()
-
-
-def _markdown(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    for entry in directory.iterdir() if directory.is_dir() else ():
-        if entry.name.endswith(SUFFIX):
-            yield prefix + entry.name, entry.read_bytes()
-        else:
-            yield from _markdown(entry, f"{prefix}{entry.name}/")
-
-
-def _head(name: str) -> tuple[str, str, str]:
-    title, *lines = documents()[name].decode().splitlines()
-    headings = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
-    return name, title.removeprefix("# "), ", ".join(headings)
 
 
 # ---- unsubscribe links

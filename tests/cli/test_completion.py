@@ -85,3 +85,13 @@ def test_each_shell_has_its_script(shell: Shell, name: str) -> None:
 
 def test_another_shell_is_wrong_usage(shell: Shell) -> None:
     assert "'bash', 'zsh', 'fish'" in shell.misused("completion", "csh")
+
+
+def test_the_tab_key_creates_nothing(installed: dict[str, str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    script = PRESS_TAB.format(words="appliance account show ''", last=3)
+    ran = subprocess.run(
+        ["bash", "-c", script], env=installed, cwd=empty, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (ran.stdout.split(), ran.stderr, list(empty.iterdir())) == ([], "", [])

@@ -139,6 +139,7 @@ def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: s
     [
         ('[server]\nhostname=""\n', '[server]\nhostname = "a.b"\n'),
         ('[server]\nhostname = "old.example"  # ours\n[acme]\n', '[server]\nhostname = "a.b"  # ours\n[acme]\n'),
+        ("[server]\n  hostname = 'old'\n", '[server]\nhostname = "a.b"\n'),
         ('[server] # x\ndata_dir = "d"\n', '[server] # x\nhostname = "a.b"\ndata_dir = "d"\n'),
         ('[http]\nhostname = "no"\n[server]', '[http]\nhostname = "no"\n[server]\nhostname = "a.b"\n'),
         ('[http]\nbind = ["127.0.0.1:1"]\n', '[http]\nbind = ["127.0.0.1:1"]\n\n[server]\nhostname = "a.b"\n'),
@@ -206,6 +207,15 @@ def test_every_answer_can_be_changed_by_a_second_run(tmp_path: Path, resolvers: 
     )
 
 
+@pytest.mark.parametrize("line", [f"hostname = '{HOST}'", f'  hostname="{HOST}"', 'hostname = "mail"'])
+def test_a_name_that_stays_is_not_written_again(tmp_path: Path, resolvers: str, line: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[server]\n{line}\ndata_dir = "data"\n{resolvers}')
+    before = file.read_bytes()
+    answer("--email", "ada@example.org", "--domain", "example.com")
+    assert file.read_bytes() == before
+
+
 def test_the_end_names_the_dashboard_and_the_way_to_it(
     tmp_path: Path, resolvers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +241,14 @@ class Terminal:
         environment.pop("APPLIANCE_CONFIG", None)
         command = [sys.executable, "-m", "appliance", "setup", *words]
         self.process = subprocess.Popen(
-            command, cwd=directory, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in background jobs
         )
         os.close(theirs)
         self.shown = ""

@@ -1,12 +1,13 @@
 """The records a domain needs, and whether DNS shows them."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from appliance.config.load import parse
-from appliance.dns.check import CheckedRecord, check, find_senders, read_tags
+from appliance.dns.check import CheckedRecord, check, find_senders, permits, read_tags
 from appliance.dns.records import SPF_NAMES, DnsRecord, RecordKind, Senders, records, return_path_records, spf_term
 from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.times import DAY
@@ -107,6 +108,17 @@ async def test_a_record_without_one_node_is_wrong_and_the_note_says_what_to_add(
     (result,) = await check(ZoneResolver({**zone, "acme.example": text(without)}), [record])
     assert (result.status, result.is_wrong) == (RecordStatus.DIFFERS, True)
     assert result.note == f"it does not let node1.example.com send: put {term} into it"
+
+
+@pytest.mark.parametrize(("nodes", "by_name"), [(2, True), (3, False)])
+async def test_nodes_without_ipv6_are_listed_by_address_before_receivers_give_up(nodes: int, by_name: bool) -> None:
+    """To a client with IPv6 each of their names is a void lookup, of which RFC 7208 4.6.4 allows two."""
+    zone, names = cluster(nodes)
+    zone = {name: {"A": kinds["A"]} for name, kinds in zone.items()} | {"other.test": {"AAAA": ["2001:db8::99"]}}
+    record = await spf_of(zone, names[0], names)
+    assert (" a:" in record.value) is by_name
+    merged = record.value.replace("-all", "a:other.test -all")
+    assert await permits(ZoneResolver(zone), "acme.example", merged, ip_address("2001:db8::99"))
 
 
 async def test_a_node_that_dns_does_not_know_keeps_its_name_in_the_record() -> None:

@@ -264,6 +264,9 @@ class PostgresEngine(Engine):
     async def nodes(self) -> list[NodeState]:
         return await self._asking.run(nodes.states)
 
+    async def hosts(self) -> tuple[str, ...]:
+        return tuple(address for (address,) in await self.rows(nodes.HOSTS, {"kept": nodes.KEPT}))
+
     async def drain(self, name: str) -> bool:
         return await self._asking.run(lambda connection: nodes.drain(connection, name))
 

@@ -75,6 +75,8 @@ _NODES = f"""SELECT n.name, n.address, n.version, n.started_at, n.beat_at, n.lea
         (SELECT count(*) FROM recipients r WHERE r.owner = n.owner AND r.next_attempt_at IS NOT NULL),
         n.draining, n.adopted_by IS NOT NULL
     FROM nodes n ORDER BY n.adopted_by IS NOT NULL, n.name, n.started_at DESC"""
+HOSTS = f"""SELECT DISTINCT address FROM nodes
+    WHERE address <> '' AND (adopted_by IS NULL OR lease_until > {_NOW} - :kept) ORDER BY address"""
 _DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL RETURNING name"
 
 

@@ -196,6 +196,7 @@ class Space:
 
 # ---- files that lose their place
 
+MISSED = ".missed"  # behind the database's name: the identities of files that a server missed
 CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
 CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
 
@@ -204,6 +205,10 @@ Identity = tuple[int, ...]  # device and inode
 
 class FilesMoved(StorageFault):
     """Files of the database are not where they were opened; the text says which, and what to do."""
+
+
+class FilesMissed(Exception):
+    """A server stopped because files of the database were gone, and they are not back; the text says what to do."""
 
 
 class _Names(NamedTuple):
@@ -249,6 +254,9 @@ class FileWatch:
         if self._can_checkpoint(now) and _checkpointed(connection):
             return FilesMoved(f"{what}; what it held was saved: start it again")
         _leave_alone(connection)
+        with suppress(OSError):
+            _note(self._path).write_text(_identities(self._opened))
+            sync(self._path.parent)
         return FilesMoved(f"{what}: put the files back, or restore the last backup")
 
     def _missing(self, now: _Names) -> str:
@@ -266,8 +274,37 @@ class FileWatch:
         )
 
     def _names(self) -> _Names:
-        files = (self._path.parent, self._path, f"{self._path}-wal", f"{self._path}-shm")
-        return _Names(*(_facts(file, "st_dev", "st_ino") for file in files))
+        return _names(self._path)
+
+
+def refuse_missed(path: Path) -> None:
+    """Raise FilesMissed unless the files that a server missed are back: the log of another database would do harm.
+
+    A new database in their place would also make SQLite delete the log.
+    """
+    note, rescued = _note(path), Path(f"{path}.rescued")  # the latter by versions that saved a copy
+    if rescued.exists():
+        how = f"`rm -f {path}-wal {path}-shm && mv {rescued} {path}` puts it back"
+        raise FilesMissed(f"its files were gone while a server ran, which saved a copy: {how}, or delete the copy")
+    if not note.exists():
+        return
+    if note.read_text() != _identities(_names(path)):
+        how = f"put the same files back, or restore the last backup; or delete {note} to go on without them"
+        raise FilesMissed(f"its files were deleted or replaced while a server ran: {how}")
+    note.unlink()
+
+
+def _note(path: Path) -> Path:
+    return Path(f"{path}{MISSED}")
+
+
+def _identities(names: _Names) -> str:
+    return repr((names.database, names.log))
+
+
+def _names(path: Path) -> _Names:
+    files = (path.parent, path, f"{path}-wal", f"{path}-shm")
+    return _Names(*(_facts(file, "st_dev", "st_ino") for file in files))
 
 
 def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:

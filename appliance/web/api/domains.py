@@ -7,6 +7,7 @@ other account has it.
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 from weakref import WeakValueDictionary
 
@@ -15,10 +16,11 @@ import trio
 from msgspec import Meta
 from quart import request
 
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.domain_watch import is_proven, use_if_published
 from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, check, find_senders, summary
-from appliance.dns.records import DnsRecord
+from appliance.dns.records import DnsRecord, Senders
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
@@ -30,6 +32,7 @@ from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, NextPage
 from appliance.web.operations import PAGING, Limited, Tag, for_customers, parameter
 
 DNS_TIMEOUT = 12.0  # seconds for all records of a domain
+SENDERS_KEPT = 60.0  # seconds for which the nodes' addresses are not looked up again
 DNS_CHECKS = 10  # concurrent domain checks of all accounts
 ACCOUNT_DNS_CHECKS = 3  # of one account, so that a domain whose DNS never answers does not block the others
 
@@ -109,6 +112,8 @@ class DomainLookups:
 
     services: ApiServices
     _making: trio.Lock = field(default_factory=trio.Lock)
+    _senders: TtlCache[tuple[str, ...], Senders] = field(default_factory=lambda: TtlCache(10, SENDERS_KEPT))
+    _finding: SingleFlight[tuple[str, ...], Senders] = field(default_factory=SingleFlight)
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(DNS_CHECKS))
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
 
@@ -118,7 +123,10 @@ class DomainLookups:
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.env.now()
         nodes = await self.services.store.engine.hosts()
-        sending = await find_senders(DnsResolver(config.dns.resolvers), config, nodes)
+        if (sending := self._senders.get(nodes)) is None:
+            resolver = DnsResolver(config.dns.resolvers)
+            sending = await self._finding.run(nodes, partial(find_senders, resolver, config, nodes))
+            self._senders.put(nodes, sending)
         return dns_records.records_for(config, domain, keys, now, sending, nodes)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:

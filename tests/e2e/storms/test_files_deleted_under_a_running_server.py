@@ -66,6 +66,16 @@ def started_by_hand(running: Running) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def assert_start_is_refused(running: Running) -> None:
+    """A new database in place of the missing one would make SQLite delete the log."""
+    log = running.data_dir / f"{FILE_NAME}-wal"
+    before = log.read_bytes()
+    ran = started_by_hand(running)
+    assert ran.returncode == 1
+    assert "its files were deleted or replaced while a server ran: put the same files back" in ran.stderr
+    assert log.read_bytes() == before
+
+
 def acting_under_load(running: Running, senders: Senders, act: Callable[[Running], None]) -> None:
     sending = threading.Thread(target=senders.send_until_gone, args=(running,))
     sending.start()
@@ -110,6 +120,9 @@ def test_the_server_stops_when_its_database_is_gone(tmp_path: Path, act: Callabl
     with appliance(tmp_path, credit=CREDIT) as running:
         acting_under_load(running, Senders(size=1_000), act)
         assert "restore the last backup" in reason(running)
+        assert_start_is_refused(running)
+        (running.data_dir / f"{FILE_NAME}.missed").unlink()
+        running.start()
 
 
 def test_a_database_that_is_put_back_has_every_message(tmp_path: Path) -> None:
@@ -117,6 +130,7 @@ def test_a_database_that_is_put_back_has_every_message(tmp_path: Path) -> None:
     with appliance(tmp_path, credit=CREDIT) as running:
         acting_under_load(running, senders, rename_database)
         assert "put the files back" in reason(running)
+        assert_start_is_refused(running)
         (running.data_dir / "old.db").rename(running.data_dir / FILE_NAME)
         running.start()
         senders.accepted_again_within(running)
