@@ -12,9 +12,11 @@ from tests.fakes.webhook_server import hooks
 
 pytestmark = pytest.mark.sqlite_only
 
-MOST = 63  # files in which anything is called for every message, by any task
+MOST = 47  # files in which anything is called for every message, by any task
 MESSAGES = 5  # a file that is called for some of them alone is of a task that runs now and then
 HOUSEKEEPING = {"store/sqlite/file_care.py"}  # runs every second
+# Records, units, log and counters: the trace in docs/architecture.md leaves them out, too.
+LEAVES = {"environment.py", "errors.py", "model/webhooks.py", "telemetry/log.py", "telemetry/metrics.py", "times.py"}
 
 
 async def by_http(made: World) -> None:
@@ -44,6 +46,6 @@ async def test_a_message_passes_few_files(tmp_path: Path, send: Callable[[World]
                 if number > 1:  # what is looked up once for all was looked up for the first
                     files = called if files is None else files & called
     assert files is not None
-    files -= HOUSEKEEPING
+    files -= HOUSEKEEPING | LEAVES
     assert {"store/sqlite/engine.py", "deliver/scheduler.py", "webhook/post.py"} <= files, files
     assert len(files) <= MOST, "\n".join([str(len(files)), *sorted(files)])
