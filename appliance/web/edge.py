@@ -71,7 +71,8 @@ _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
 _SLASHES = re.compile("/+")
-_OWN_COOKIE = re.compile(rb"(?:^|;)[ \t]*(%s=[^;]{0,200})(?:;|$)" % COOKIE_NAME.encode())
+_OWN_NAME = COOKIE_NAME.encode()
+_OWN_COOKIE = re.compile(rb"(?:^|;)[ \t]*(%s=[^;]{0,200})(?:;|$)" % _OWN_NAME)
 
 _GET_EMAIL = {
     "operationId": "getEmail",
@@ -390,7 +391,8 @@ def _cheap_fields(headers: Headers) -> Headers:
     passed = []
     for name, value in headers:
         if name == b"cookie":
-            passed += [(name, own[1])] if (own := _OWN_COOKIE.search(value)) else []
+            own = _OWN_COOKIE.search(value) if _OWN_NAME in value else None
+            passed += [(name, own[1])] if own else []
         elif name not in OPTIONAL_FIELDS or len(value) <= OPTIONAL_FIELD:
             passed.append((name, value))
     return passed

@@ -83,7 +83,8 @@ class Raw:
                 self.socket.bind((source, 0))
             self.socket.connect(endpoint(running, scheme))
             if scheme == "smtps":
-                self.socket = trusting(running).wrap_socket(self.socket, server_hostname="127.0.0.1")
+                wrapped = trusting(running).wrap_socket(self.socket, server_hostname="127.0.0.1")
+                self.socket = stack.enter_context(wrapped)
             self._unread = b""
             if greeted:
                 assert self.reply().startswith(b"220 ")
