@@ -289,7 +289,7 @@ def refuse_missed(path: Path) -> None:
     if not note.exists():
         return
     if note.read_text() != _identities(_names(path)):
-        how = f"put the same files back, or restore the last backup; or delete {note} to go on without them"
+        how = f"put the same files back, or restore the last backup; or delete {note} to start with the present files"
         raise FilesMissed(f"its files were deleted or replaced while a server ran: {how}")
     note.unlink()
 
