@@ -144,7 +144,7 @@ def test_completion_completes(deb: Path, tmp_path: Path) -> None:
     script = f'source {tmp_path}/usr/share/bash-completion/completions/appliance; {tab}; echo "${{COMPREPLY[@]}}"'
     environment = {**os.environ, "PATH": f"{tmp_path}/usr/bin:{os.environ['PATH']}"}
     ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert ran.stdout == "suppressions\n"
+    assert ran.stdout == "suppression\n"
 
 
 def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
