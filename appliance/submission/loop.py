@@ -163,6 +163,7 @@ def _read_by_callbacks(loop: Any) -> None:
 def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log an error in a callback; without a handler it would end the process."""
     error = context.get("exception")
-    # A broken connection or TLS handshake is the client's fault.
-    if not isinstance(error, OSError | ssl.SSLError):
+    # A broken connection or TLS handshake is the client's fault. A loop that has ended queues no callbacks.
+    ended = loop.is_closed() or isinstance(error, trio.ClosedResourceError | trio.BrokenResourceError)
+    if not ended and not isinstance(error, OSError | ssl.SSLError):
         log.exception("connection failed", error, message=str(context.get("message", "")))

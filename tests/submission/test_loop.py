@@ -77,6 +77,17 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 
+async def test_a_callback_after_the_end_of_the_loop_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A client may still send when the loop has ended; its callbacks can be queued no more."""
+    async with open_loop() as loop:
+        prepare(loop)
+        with caplog.at_level(logging.ERROR, "appliance"):
+            loop.call_exception_handler({"message": "queued", "exception": trio.ClosedResourceError()})
+    with caplog.at_level(logging.ERROR, "appliance"):
+        loop.call_exception_handler({"message": "closed", "exception": RuntimeError("Event loop is closed")})
+    assert caplog.records == []
+
+
 async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
     watched: list[int] = []
     async with open_loop() as loop:
