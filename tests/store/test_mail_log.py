@@ -95,7 +95,7 @@ async def test_a_search_without_time_goes_on_later(store: Store, messages: Messa
 async def test_what_waits_is_found_either_way(
     store: Store, messages: Messages, account: Account, clock: Clock, few: int
 ) -> None:
-    store.mail_log = replace(store.mail_log, few_waiting=few)
+    store.mail_log = replace(store.mail_log, few_listed=few)
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
     waiting = await accept(store, messages, 3)

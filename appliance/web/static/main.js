@@ -1,6 +1,7 @@
 // Starts the dashboard: session, router and keyboard.
 import * as api from "./api.js";
 import { fragment, h, refuse } from "./dom.js";
+import { zone } from "./time.js";
 
 const ROOT = "/dashboard";
 const LISTS = ["messages", "domains", "templates"]; // with a page per item
@@ -84,7 +85,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	}
 	if (signal.aborted || !content) return;
 	document.body.className = alone(place) ? "alone" : "";
-	main.replaceChildren(fragment(content));
+	main.replaceChildren(fragment(content, !alone(place) && h("p", { class: "quiet small" }, `Times are in ${zone()}.`)));
 	main.dataset.page = place?.name ?? "";
 	mark(place?.section);
 	const title = main.querySelector("h1");

@@ -94,7 +94,7 @@ def test_a_message_is_cancelled(stage: Stage, browser: Browser) -> None:
     assert stage.world.recipient(message).status == "deferred"
     browser.click("Cancel message")
     browser.one("//dialog//button[normalize-space()='Cancel message']").click()
-    browser.see("cancelled: given up by the account's owner")
+    browser.see(f"cancelled: by {account.email}")
     assert stage.world.recipient(message).status == "failed"
 
 

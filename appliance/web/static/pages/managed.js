@@ -5,6 +5,7 @@ import { fragment, h, path, style, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
 import { badge, button, copyButton, facts, head, notice, section, table } from "../pieces.js";
 import { bytes } from "../bytes.js";
+import { rate } from "../rate.js";
 import { ago, number, percent, when } from "../time.js";
 import { changeRole } from "./people.js";
 
@@ -15,14 +16,6 @@ const PEOPLE = [{ title: "Person" }, { title: "Actions" }];
 const tile = (name, value, more) =>
 	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
 
-/** A rate with the server's rating. */
-function rate(share, mark) {
-	if (share === null) return "no mail yet";
-	const text = share < 0.01 ? `${(share * 100).toFixed(2)} %` : percent(share);
-	if (mark === "good") return text;
-	return mark === "high" ? badge("deferred", `${text}, high`) : badge("bounced", `${text}, too high`);
-}
-
 function tiles(account, usage) {
 	const tried = usage.delivered + usage.bounced + usage.failed;
 	return h(
@@ -30,8 +23,12 @@ function tiles(account, usage) {
 		{ class: "tiles" },
 		tile("Sent", number(usage.sent), `${number(usage.sent_today)} today (UTC)`),
 		tile("Delivered", number(usage.delivered), tried ? percent(usage.delivered / tried) : ""),
-		tile("Bounced", number(usage.bounced), rate(usage.bounce_rate, usage.bounce_mark)),
-		tile("Complaints", number(usage.complained), rate(usage.complaint_rate, usage.complaint_mark)),
+		tile("Bounced", number(usage.bounced), tried ? rate(usage.bounce_rate, usage.bounce_mark) : "no mail yet"),
+		tile(
+			"Complaints",
+			number(usage.complained),
+			usage.delivered ? rate(usage.complaint_rate, usage.complaint_mark) : "no mail yet",
+		),
 		tile("Waiting", number(usage.waiting)),
 		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);

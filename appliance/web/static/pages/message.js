@@ -3,9 +3,9 @@ import { get, post } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { standing, templatePath } from "../lists.js";
+import { outcomes, stateBadge, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
-import { badge, button, copyButton, errorText, facts, head, section } from "../pieces.js";
+import { button, copyButton, errorText, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
 import { isProblem, sendAgain } from "../problems.js";
 import { timeline } from "../timeline.js";
@@ -25,8 +25,9 @@ const isNear = (message) =>
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
 // Display order of recipients: problems first.
-const ORDER = ["bounced", "failed", "suppressed", "cancelled", "deferred", "queued", "delivered"];
-const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(recipient.outcome));
+const ORDER = ["complained", "late_bounced", "bounced", "failed", "suppressed", "cancelled", "deferred", "queued"];
+ORDER.push("delivered");
+const rank = (recipient) => ORDER.indexOf(recipient.outcome);
 const LONG = 160; // characters of a field to show at once
 
 /** A header field, collapsed if long. */
@@ -74,9 +75,10 @@ function finished(message) {
 
 /** Recipients by status: a bar, and the numbers in words. */
 function counts(message) {
-	const found = new Map(ORDER.map((each) => [each, 0]));
-	for (const each of message.recipients) found.set(each.outcome, found.get(each.outcome) + 1);
-	const shown = [...found].filter(([, many]) => many).reverse();
+	const found = outcomes(message);
+	const shown = ORDER.filter((each) => found[each])
+		.map((each) => [each, found[each]])
+		.reverse();
 	let at = 0;
 	return [
 		s(
@@ -98,7 +100,7 @@ function counts(message) {
 			{ class: "counts" },
 			shown.map(([status, many], index) => [
 				index > 0 && " · ",
-				h("span", { class: status }, `${number(many)} ${status}`),
+				h("span", { class: status }, `${number(many)} ${status.replace("_", " ")}`),
 			]),
 		),
 	];
@@ -121,7 +123,7 @@ function stories(message, go) {
 	const many = message.recipients.length >= FOLDED;
 	return [...message.recipients]
 		.sort((one, other) => rank(one) - rank(other))
-		.map((each) => timeline(message, each, many && each.status === "delivered" && !each.late_bounce, go));
+		.map((each) => timeline(message, each, many && each.outcome === "delivered", go));
 }
 
 async function posts(message, signal, again) {
@@ -159,7 +161,7 @@ export default async function message(page) {
 	const top = h("div", { class: "card" }, summary(shown, found, home));
 	const tally = h("div", { class: "tally" }, counts(shown));
 	const story = h("div", null, stories(shown, go));
-	const state = h("span", null, badge(standing(shown)));
+	const state = h("span", null, stateBadge(shown));
 	const about = h("div", { class: "card" }, details(shown));
 	const cancel = button(
 		"Cancel message",
@@ -181,7 +183,8 @@ export default async function message(page) {
 		},
 		"danger",
 	);
-	const undelivered = () => shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at);
+	const undelivered = () =>
+		shown.recipients.filter((each) => isProblem(each) && each.outcome !== "complained" && !each.next_attempt_at);
 	const again = button("", () => sendAgain(shown, undelivered(), page.go));
 	const offer = () => {
 		const many = undelivered().length;
@@ -200,7 +203,7 @@ export default async function message(page) {
 		update(top, summary(shown, found, home));
 		update(tally, counts(shown));
 		update(story, stories(shown, go));
-		update(state, badge(standing(shown)));
+		update(state, stateBadge(shown));
 		update(about, details(shown));
 		offer();
 		await tell();

@@ -2,13 +2,14 @@
 import { get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
 import { labelled } from "../form.js";
-import { older, standing } from "../lists.js";
-import { badge, button, empty, head, row, table } from "../pieces.js";
+import { older, stateBadge } from "../lists.js";
+import { button, empty, head, row, table } from "../pieces.js";
 import { firstMessageTabs } from "../snippets.js";
 import { when } from "../time.js";
 
 const FILTERS = ["q", "outcome", "status", "source", "recipient", "from", "tag", "since", "until"];
 const STATUSES = ["queued", "deferred", "delivered", "partial", "bounced", "failed", "suppressed", "cancelled"];
+const RETURNED = ["late_bounced", "complained"];
 const SEARCHED = "recipients, senders, subjects, ids, tags, templates and server replies";
 const PAGE = 50;
 const COLUMNS = [
@@ -41,7 +42,7 @@ const listed = (home) => (message) => {
 				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
 			),
 			h("bdi", { class: "mono quiet" }, sender),
-			badge(standing(message)),
+			stateBadge(message),
 			h("span", { class: "quiet" }, when(message.created_at)),
 		],
 	});
@@ -74,7 +75,7 @@ async function find(api, filters, before, signal) {
 }
 
 function filterForm(page, filters, home) {
-	const choices = (values) => [["", "Any"], ...values.map((each) => [each, each])];
+	const choices = (values) => [["", "Any"], ...values.map((each) => [each, each.replace("_", " ")])];
 	const { q, ...others } = filters;
 	const narrowed = Object.keys(others).length > 0;
 	const made = h(
@@ -120,7 +121,7 @@ function filterForm(page, filters, home) {
 					label: "Status",
 					type: "select",
 					value: filters.outcome ?? filters.status,
-					options: choices(STATUSES),
+					options: choices([...STATUSES, ...RETURNED]),
 				}),
 				labelled({ name: "since", label: "From", type: dated(filters.since), value: filters.since }),
 				labelled({ name: "until", label: "To", type: dated(filters.until), value: filters.until }),
@@ -194,7 +195,8 @@ function merge(body, emails, below, above, toRow) {
 		known.delete(message.id);
 		if (old) {
 			const shown = old.querySelector(".badge");
-			if (shown.textContent !== standing(message)) shown.replaceWith(badge(standing(message)));
+			const now = stateBadge(message);
+			if (shown.textContent !== now.textContent || shown.className !== now.className) shown.replaceWith(now);
 		} else if (message.id > newest) fresh.push(message);
 		else body.insertBefore(toRow(message), [...body.rows].find((each) => each.dataset.id < message.id) ?? null);
 	}

@@ -11,6 +11,10 @@ const KINDS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelle
 	name.toLowerCase(),
 ]);
 const RARE = 4; // kinds from here on are shown only if not zero
+const RETURNED = [
+	["late_bounced", "Late bounced"],
+	["complained", "Complained"],
+];
 
 /** Messages accepted in a period, with recipients of this kind. */
 const list = (kind, since, until) =>
@@ -32,20 +36,21 @@ function tile(name, value, ...more) {
 	);
 }
 
-function tiles({ totals, previous, days }, kinds, account, warning) {
+function tiles({ totals, previous, days }, kinds, account, rate) {
 	const tried = totals.delivered + totals.bounced + totals.failed;
 	const more = tried
-		? { delivered: percent(totals.delivered / tried), bounced: warning || percent(totals.bounce_rate) }
+		? { delivered: percent(totals.delivered / tried), bounced: rate(totals.bounce_rate, totals.bounce_mark) }
 		: {};
+	if (totals.complained) more.complained = rate(totals.complaint_rate, totals.complaint_mark);
 	return h(
 		"dl",
 		{ class: "tiles" },
-		kinds.map(([kind, name]) =>
+		[...kinds, ...RETURNED.filter(([kind]) => totals[kind])].map(([kind, name]) =>
 			tile(
 				h("a", { href: list(kind, days[0].start) }, name),
 				number(totals[kind]),
 				more[kind] ?? "",
-				previous && change(totals[kind], previous[kind]),
+				previous && kind in previous && change(totals[kind], previous[kind]),
 			),
 		),
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
@@ -88,7 +93,6 @@ export default async function overview(page) {
 		const busy = stats.hours.filter((each) => kinds.some(([kind]) => each[kind])).length;
 		const hourly = days === 7 && (by ? by === "hour" : busy * 2 > stats.hours.length);
 		const more = stats.totals.bounced || stats.totals.failed || stats.sandbox || stats.queue.length;
-		const high = stats.totals.bounce_rate >= 0.05 && stats.totals.bounce_rate;
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // do not show a page of zeros
 		await put(
@@ -100,7 +104,7 @@ export default async function overview(page) {
 					"section",
 					null,
 					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-					tiles(stats, kinds, account, high && (await import("../bounce-rate.js")).rate(high)),
+					tiles(stats, kinds, account, (await import("../rate.js")).rate),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
 				more > 0 && (await (await import("../overview-tables.js")).tables(stats, page.signal)),
