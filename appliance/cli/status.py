@@ -165,11 +165,10 @@ async def _stored(store: "Store") -> "_Stored":
     """Return the queue, the recipients since the beginning of the last full hour, pauses, and the newest message."""
     from collections import Counter
 
-    from appliance.environment import Environment
     from appliance.model.numbers import COUNTED
 
     waiting, hour = await store.queue_control.totals(), Counter[str]()
-    since = Environment().now() - HOUR
+    since = store.statistics.env.now() - HOUR
     for account in await store.accounts.all():
         for (_, outcome), recipients in (await store.statistics.of(account.id, since)).by_hour.items():
             hour[outcome] += recipients

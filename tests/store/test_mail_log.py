@@ -224,6 +224,16 @@ def deferral(recipient: DueRecipient, clock: Clock) -> Outcome:
     return Outcome(recipient, DEFERRED, (), at=clock(), next_attempt_at=clock(), note="451 later")
 
 
+async def test_test_mail_is_no_problem(store: Store, messages: Messages, clock: Clock) -> None:
+    """No number counts it; the problems of real mail before it are still found."""
+    await store.messages.accept(messages.new("real@example.net"))
+    await record(store, clock, [BOUNCED])
+    for number in range(3):
+        await store.messages.accept(messages.new(f"test{number}@example.net", test=True))
+        await record(store, clock, [BOUNCED])
+    assert [each.email for each in await store.mail_log.problems(messages.account_id, 2)] == ["real@example.net"]
+
+
 async def test_what_was_not_tried_or_is_old_is_no_problem(store: Store, messages: Messages, clock: Clock) -> None:
     await store.messages.accept(messages.new("gone@example.net", "given-up@example.net"))
     due = sorted(await store.queue.due(simulated=True, most=9), key=lambda each: each.id)

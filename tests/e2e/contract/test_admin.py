@@ -7,7 +7,6 @@ import pytest
 
 from appliance.model.accounts import Role
 from appliance.store.pools import EVERY
-from appliance.web.api.admin_accounts import mark
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, eventually, message, owner, waiting
 from tests.engines import Kind
@@ -216,7 +215,12 @@ def test_what_an_account_sends_is_told_with_marks(admin: Caller, new_account: Ne
     caller = new_account()
     path = f"/v1/admin/accounts/{caller.account.account_id}/usage"
     none = admin.get(path).json()
-    assert (none["sent"], none["bounce_rate"], none["bounce_mark"], none["complaint_rate"]) == (0, None, "too_few", None)
+    assert (none["sent"], none["bounce_rate"], none["bounce_mark"], none["complaint_rate"]) == (
+        0,
+        None,
+        "too_few",
+        None,
+    )
     assert [(each["name"], each["usable"]) for each in none["domains"]] == [(caller.account.domain, True)]
     caller.delivered(to=["ada@example.net", "bounce@example.net"])
     told = eventually(lambda: admin.get(path).json(), lambda found: found["bounced"] == 1)
