@@ -10,7 +10,7 @@ from tests.e2e.dashboard.stage import Stage
 from tests.running_appliance import NO_TLS, PASSWORD, Provisioned
 
 SHOWN = """return [...document.querySelectorAll("main button, main a.button, main form")]
-    .filter((each) => each.checkVisibility()).map((each) => each.textContent)"""
+    .filter((each) => each.checkVisibility() || each.closest("[popover]")).map((each) => each.textContent)"""
 
 
 def text_of(browser: Browser, css: str) -> str:
@@ -123,13 +123,13 @@ CHANGES = {
     "": ["Send a test"],
     "/messages": ["Send a test"],
     "/messages/{message}": ["Send again", "Remove from suppressions"],
-    "/domains": ["Add domain"],
+    "/domains": ["Add a domain"],
     "/domains/{domain}": ["Check now", "Remove domain"],
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
     "/webhook": ["Delete", "Rotate secret", "Send a ping", "Replay failed deliveries"],
-    "/suppressions": ["Suppress address", "Import CSV", "Add tag", "Release", "Select all shown"],
-    "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
+    "/suppressions": ["Suppress an address", "Import CSV", "Add a tag", "Release", "Select all shown"],
+    "/keys": ["New key", "New credential", "Roll key", "Delete key", "Delete credential"],
     "/people": ["Invite user", "Change role", "Remove"],
 }
 

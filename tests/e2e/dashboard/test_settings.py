@@ -27,6 +27,7 @@ def test_a_key_is_revoked(stage: Stage, browser: Browser) -> None:
     assert read(stage, account) == 404
     browser.log_in(account.email)
     browser.go("Keys & credentials")
+    browser.click(f"Actions for key …{account.full_key[-4:]}")
     browser.click(f"Delete key …{account.full_key[-4:]}")
     browser.one("//dialog//button[normalize-space()='Delete key']").click()
     browser.see("revoked")
@@ -38,8 +39,10 @@ def test_a_key_is_made_with_limits_and_rolled(stage: Stage, browser: Browser) ->
     account = stage.account()
     browser.log_in(account.email)
     browser.go("Keys & credentials")
+    browser.click("New key")
     browser.fill("Name of the key", "deploy")
-    for label, choice in (("Scope", "read"), ("From", account.domain), ("Expires", "in 90 days")):
+    browser.one("//dialog//label[b='read' or .//b='read']").click()
+    for label, choice in (("From", account.domain), ("Expires", "in 90 days")):
         Select(browser.field(label)).select_by_visible_text(choice)
     browser.click("Create key")
     browser.see("Copy it now")
@@ -47,6 +50,7 @@ def test_a_key_is_made_with_limits_and_rolled(stage: Stage, browser: Browser) ->
     browser.one(f"//td[normalize-space()='read from {account.domain}']")
     (made,) = [each for each in stage.ask(account, "GET", "/v1/api-keys")["api_keys"] if each["name"] == "deploy"]
     assert (made["scope"], made["domain"], made["expires_at"] is None) == ("read", account.domain, False)
+    browser.click("Actions for key deploy")
     browser.click("Roll key deploy")
     browser.one("//dialog//button[normalize-space()='Roll key']").click()
     browser.see("Copy it now")
@@ -191,7 +195,8 @@ def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -
     account = stage.account()
     browser.log_in(account.email)
     browser.go("Suppressions")
-    browser.fill("Suppress an address", "ada@good.test")
+    browser.click("Suppress an address")
+    browser.fill("Address", "ada@good.test")
     browser.fill("Reason", "asked us to stop")
     browser.click("Suppress address")
     browser.see("asked us to stop", "td")

@@ -1,10 +1,11 @@
 // The operator's page: all accounts, and the queue by provider pool.
 import { credits, suspension } from "../accounts.js";
 import { get, post } from "../api.js";
-import { fragment, h, path, s, toast } from "../dom.js";
+import { fragment, h, path, toast } from "../dom.js";
 import { dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
+import { sparkline } from "../tile.js";
 import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
@@ -259,23 +260,11 @@ function remember(past, nodes) {
 	}
 }
 
-/** A sparkline, newest on the right, scaled to `top`; `most` values fill its width. */
-function trace(values, top, most) {
-	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
-	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
-	if (points.length === 1) points.unshift(`${x(-1).toFixed(1)},${points[0].split(",")[1]}`);
-	return s(
-		"svg",
-		{ class: "trace", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
-		s("polyline", { points: points.join(" ") }),
-	);
-}
-
 // The number, and its history since the page was opened, on one scale for all nodes.
 function traced(past, name, field) {
 	const most = Math.max(1, ...[...past.values()].flatMap((each) => each[field]));
 	const values = past.get(name)[field];
-	return h("span", { class: "traced" }, number(values.at(-1)), trace(values, most, SEEN));
+	return h("span", { class: "traced" }, number(values.at(-1)), sparkline(values, most, SEEN));
 }
 
 function nodeSection(nodes, past, draw) {

@@ -1,19 +1,17 @@
 // One account, for administrators: volume, limits, domains, users and messages.
 import { credits, suspension } from "../accounts.js";
 import { del, get, post } from "../api.js";
-import { fragment, h, path, style, toast } from "../dom.js";
+import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
 import { badge, button, copyButton, facts, head, notice, section, table } from "../pieces.js";
 import { bytes } from "../bytes.js";
+import { tile, tiles } from "../tile.js";
 import { ago, number, percent, when } from "../time.js";
 import { changeRole } from "./people.js";
 
 const DAYS = 30;
 const DOMAINS = [{ title: "Domain" }, { title: "State", class: "side" }];
 const PEOPLE = [{ title: "Person" }, { title: "Actions" }];
-
-const tile = (name, value, more) =>
-	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
 
 /** A rate with the server's rating. */
 function rate(share, mark) {
@@ -23,15 +21,13 @@ function rate(share, mark) {
 	return mark === "high" ? badge("deferred", `${text}, high`) : badge("bounced", `${text}, too high`);
 }
 
-function tiles(account, usage) {
+function volume(account, usage) {
 	const tried = usage.delivered + usage.bounced + usage.failed;
-	return h(
-		"dl",
-		{ class: "tiles" },
-		tile("Sent", number(usage.sent), `${number(usage.sent_today)} today (UTC)`),
-		tile("Delivered", number(usage.delivered), tried ? percent(usage.delivered / tried) : ""),
-		tile("Bounced", number(usage.bounced), rate(usage.bounce_rate, usage.bounce_mark)),
-		tile("Complaints", number(usage.complained), rate(usage.complaint_rate, usage.complaint_mark)),
+	return tiles(
+		tile("Sent", number(usage.sent), { notes: [`${number(usage.sent_today)} today (UTC)`] }),
+		tile("Delivered", number(usage.delivered), { notes: [tried > 0 && percent(usage.delivered / tried)] }),
+		tile("Bounced", number(usage.bounced), { notes: [rate(usage.bounce_rate, usage.bounce_mark)] }),
+		tile("Complaints", number(usage.complained), { notes: [rate(usage.complaint_rate, usage.complaint_mark)] }),
 		tile("Waiting", number(usage.waiting)),
 		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);
@@ -129,8 +125,6 @@ async function account(page, id) {
 		get(address, page.signal),
 		get(`${address}/usage?days=${DAYS}`, page.signal),
 		get(`${address}/users`, page.signal),
-		style("overview"),
-		style("lists"),
 	]);
 	const place = h("div");
 	return fragment(
@@ -145,7 +139,7 @@ async function account(page, id) {
 			],
 		}),
 		place,
-		section(`Last ${DAYS} days`, tiles(shown, usage)),
+		section(`Last ${DAYS} days`, volume(shown, usage)),
 		section(
 			"Account",
 			h(
