@@ -141,12 +141,12 @@ export function dialog(title, build) {
 }
 
 /** A dialog with one form, explained by `about`. After `send` succeeds it closes, and `done` gets the result. */
-export const formDialog = (title, { about, send, done, ...more }) =>
+export const formDialog = (title, { about, send, done, extra, ...more }) =>
 	dialog(title, (close) => [
 		about && h("p", { class: "quiet" }, about),
 		form({
 			...more,
-			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+			extra: [extra, h("button", { type: "button", onclick: close }, "Cancel")],
 			async send(values) {
 				const result = await send(values);
 				close();

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import httpx
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from appliance.config.settings import WarmupSettings
@@ -214,6 +215,7 @@ def test_the_password_is_changed_and_all_sessions_end(stage: Stage, browser: Bro
     browser.log_in(account.email)
     browser.go("Account")
     browser.see("this one")
+    browser.click("Set a new password")
     browser.fill("Current password", "wrong")
     browser.fill("New password", "a new and longer password")
     browser.click("Change password")
@@ -292,13 +294,18 @@ def test_an_administrator_suspends_and_holds(stage: Stage, browser: Browser) -> 
     operator = stage.account(role=Role.ADMIN)
     browser.log_in(operator.email)
     browser.go("Admin")
+    browser.click(f"Actions for {customer.name}")
     browser.click(f"Credits of {customer.name}")
     browser.fill("Amount", "500")
     browser.click("Save")
     browser.see("1,000,499", "td")
+    browser.click(f"Actions for {customer.name}")
     browser.click(f"Suspend {customer.name}")
     browser.click("Suspend account")
+    browser.one("//*[contains(@class, 'toast')]//button[.='Undo']")
+    browser.click(f"Actions for {customer.name}")
     browser.one(f"//button[@aria-label='Resume {customer.name}']")
+    browser.type(Keys.ESCAPE)
     browser.click("Hold mail to grey.test")
     browser.fill("Reason", "they move")
     browser.click("Hold mail")
