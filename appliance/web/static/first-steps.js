@@ -24,7 +24,7 @@ export async function firstSteps(page) {
 	);
 	const usable = domains.some((each) => each.status !== "pending");
 	const pending = domains.find((each) => each.status !== "verified");
-	// The operator may allow a domain whose records nobody has checked.
+	// An operator may allow a domain before its records are checked.
 	const published = domains.some((each) => each.status === "verified" || each.dns?.dkim === "ok");
 	const keyed = keys.length + credentials.length > 0;
 	if (emails.length && usable && keyed) return null;
