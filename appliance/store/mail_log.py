@@ -51,7 +51,7 @@ SHOWN_RECIPIENTS = 3  # of each message in a list
 CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
 CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
 FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # of the index in which words are looked up at once; more each time
-COUNTED_TOGETHER = 20_000  # messages that one request counts, at most
+COUNTED_AT_ONCE = 20_000  # messages that one request counts, at most
 PROBLEMS_SINCE = 30 * DAY
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
@@ -143,7 +143,7 @@ class MailLog(StorePart):
     block: int = MESSAGES_SEARCHED
     few_waiting: int = FEW_WAITING
     uses_index: bool = True
-    counted_together: int = COUNTED_TOGETHER
+    counted_together: int = COUNTED_AT_ONCE
 
     async def page(
         self, account_id: str, filters: MailFilter, before: str | None, most: int, *, off_loop: bool = False

@@ -18,7 +18,7 @@ from appliance.times import rfc3339
 
 CSV_MESSAGES = 100_000  # newest matching messages in one response
 PAGE_MESSAGES = 100
-LINE_BYTES = 500  # the cost of encoding one line
+CSV_LINE_BYTES = 500  # the cost of encoding one line
 COLUMNS = (
     *("message_id", "accepted_at", "source", "from", "subject", "tags", "key"),
     *("recipient", "outcome", "attempts", "last_smtp_code", "last_smtp_response", "delivered_at"),
@@ -38,7 +38,7 @@ def exported(
             lines, following = await log.export(account_id, filters, following, PAGE_MESSAGES)
             messages += len({line.message_id for line in lines})
             if lines:
-                yield await workers.run(account_id, cost_of_size(LINE_BYTES * len(lines)), encoded_lines, lines)
+                yield await workers.run(account_id, cost_of_size(CSV_LINE_BYTES * len(lines)), encoded_lines, lines)
             if following is None:
                 return
 
