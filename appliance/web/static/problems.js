@@ -101,7 +101,9 @@ export async function sendAgain(message, recipients, go) {
 /** A recipient's problem and the possible actions; none without `go`. */
 export function advice(message, recipient, go) {
 	const [means, helps] = meaning(recipient);
-	const release = recipient.suppression && recipient.suppression !== "unsubscribe";
+	const address = recipient.email.toLowerCase();
+	const { suppression } = recipient;
+	const release = suppression && suppression !== "unsubscribe";
 	const sender = /@([^@>]+)>?$/.exec(message.from)?.[1] ?? "";
 	return h(
 		"div",
@@ -114,11 +116,17 @@ export function advice(message, recipient, go) {
 				release &&
 					button(
 						"Remove from suppressions",
-						async () => {
-							await del(path("/v1/suppressions", recipient.email)).catch((error) => {
+						async (made) => {
+							await del(path("/v1/suppressions", address)).catch((error) => {
 								if (error.status !== 404) throw error;
 							});
-							toast(`${recipient.email} is no longer suppressed`);
+							recipient.suppression = null;
+							made.hidden = true;
+							toast(`${recipient.email} is no longer suppressed`, async () => {
+								await post("/v1/suppressions", { address });
+								recipient.suppression = suppression;
+								made.hidden = false;
+							});
 						},
 						"",
 						{ needs: "removeSuppression" },
