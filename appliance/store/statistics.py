@@ -54,7 +54,7 @@ _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
 FINAL_EVENT = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
 # What came back of mail later is an event, too.
 COUNTED_EVENT = f"({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))"
-# Of a recipient at this event. Mail may have come back before its final event is counted, and has an event of its own.
+# The number that an event counts for. A late bounce or complaint may precede the counting of the final event.
 KIND = f"CASE WHEN {FINAL_EVENT} THEN {RESULT} ELSE substr(e.type, 7) END"
 _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
     DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""

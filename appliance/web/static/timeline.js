@@ -154,7 +154,7 @@ function complained(complaint) {
 	);
 }
 
-/** The state in one sentence. What came back after delivery is told with its own time, in the viewer's zone. */
+/** The state in one sentence. A late bounce or complaint has its time in the time zone of the viewer. */
 function standing(recipient) {
 	if (recipient.outcome === "complained")
 		return ["Complained: the recipient reported this message as spam at ", when(recipient.complaint.at), "."];

@@ -221,7 +221,6 @@ export default async function message(page) {
 				.then((node) => place.replaceChildren(node));
 		return place;
 	};
-	look();
 	await tell();
 	const panels = [
 		["Activity", [tally, story]],
