@@ -103,7 +103,9 @@ export function selectionBar(body, after) {
 					show();
 				}
 				const skipped = chosen.length - did;
-				toast([did && action.done(did), skipped && `${messages(skipped)} ${action.skipped}`].filter(Boolean).join("; "));
+				toast(
+					[did && action.done(did), skipped && `${messages(skipped)} ${action.skipped}`].filter(Boolean).join("; "),
+				);
 				check(boxes(":checked"), false);
 				await after();
 			},

@@ -21,12 +21,11 @@ const TITLES = {
 	until: "Until",
 };
 const TYPED = { to: "recipient", status: "outcome", contains: "address" }; // typed names that differ from the URL's
-const STATUSES = "queued deferred delivered partial bounced failed suppressed cancelled late_bounced complained";
+const STATUSES = "queued deferred delivered partial bounced failed suppressed cancelled";
 const SPANS = { today: "today", "7d": "the last 7 days", "30d": "the last 30 days" };
 const PRESETS = [
 	["Bounced today", { outcome: "bounced", since: "today" }],
 	["Waiting now", { status: "queued" }],
-	["Complaints", { outcome: "complained" }],
 ];
 const PARTS = 20; // requests of one count at most, of 50 ms each
 
@@ -67,7 +66,8 @@ export const asked = ({ since, until, ...filters }) => ({
 });
 
 /** A filter in words: `Status: bounced`. */
-const worded = (name, value) => `${TITLES[name]}: ${SPANS[value] ?? words(value)}`;
+const worded = (name, value) =>
+	`${TITLES[name]}: ${TITLES[name] === "Status" ? words(value) : (SPANS[value] ?? value)}`;
 
 /** All filters in words, for a list without results. */
 export const described = ({ q, ...others }) =>
@@ -106,7 +106,8 @@ async function keys(signal) {
 async function choose(page, filters, home) {
 	const choices = (values) => [["", "Any"], ...values.map((each) => [each, words(each)])];
 	const known = await keys(page.signal).catch(() => []);
-	const named = known.some(([id]) => id === filters.key) || !filters.key ? known : [[filters.key, filters.key], ...known];
+	const named =
+		known.some(([id]) => id === filters.key) || !filters.key ? known : [[filters.key, filters.key], ...known];
 	const text = (name, placeholder, label = TITLES[name]) => ({ name, label, placeholder, value: filters[name] });
 	const select = (name, options, label = TITLES[name]) => ({
 		name,

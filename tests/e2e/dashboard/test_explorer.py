@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
 
 from appliance.store import Store
 from tests.e2e.contract.service import change
@@ -12,8 +13,10 @@ from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 
 COUNT_CLICKS = """window.clicks = 0;
-    addEventListener("click", (event) => event.isTrusted && event.detail && (window.clicks += 1), true)"""
-KEEP_FILES = "URL.createObjectURL = (blob) => { blob.text().then((text) => (window.saved = text)); return 'about:blank' }"
+    const count = (event) => event.isTrusted && event.detail && (window.clicks += 1);
+    window.counts ||= !addEventListener("click", count, true)"""
+KEEP_FILES = """const make = URL.createObjectURL.bind(URL);
+    URL.createObjectURL = (blob) => (blob.text().then((text) => (window.saved = text)), make(blob))"""
 
 
 @contextmanager
@@ -76,20 +79,21 @@ def test_typed_filters_become_chips_and_the_back_button_restores_them(stage: Sta
 
 
 def test_a_filter_is_chosen_in_a_dialog(stage: Stage, browser: Browser) -> None:
-    """By the key that sent the messages: three clicks, and the choice of the key."""
+    """By the key that sent the messages: two clicks, and the choice of the key."""
     account = stage.account()
     stage.send(account, "ada@good.test")
     stage.ask(account, "POST", "/v1/emails/test", {"to": "ada@good.test"})
+    keys = stage.ask(account, "GET", "/v1/api-keys")["api_keys"]
+    (key,) = [each["id"] for each in keys if account.bearer["Authorization"].endswith(each["hint"])]
     browser.log_in(account.email)
     browser.open("/dashboard/messages")
     rows(browser, 2)
     with clicks(browser, 2):
         browser.click("Filter")
-        key = browser.field("Key")
-        key.send_keys(Keys.ARROW_DOWN)
+        Select(browser.field("Key")).select_by_value(key)
         browser.click("Show messages")
         rows(browser, 1)
-    assert browser.path().startswith("/dashboard/messages?key=key_")
+    assert browser.path() == f"/dashboard/messages?key={key}"
 
 
 def test_text_that_cannot_be_searched_keeps_the_page(stage: Stage, browser: Browser) -> None:
@@ -99,7 +103,9 @@ def test_text_that_cannot_be_searched_keeps_the_page(stage: Stage, browser: Brow
     browser.open("/dashboard/messages")
     for text in ("(", "\N{PARTY POPPER}"):
         browser.open("/dashboard/messages")
-        browser.script("const q = document.querySelector('[name=q]'); q.value = arguments[0]; q.form.requestSubmit()", text)
+        browser.script(
+            "const q = document.querySelector('[name=q]'); q.value = arguments[0]; q.form.requestSubmit()", text
+        )
         browser.until(lambda: "q=" in browser.path(), "the search")
         browser.see("Messages", "h1")
         assert browser.script("return document.querySelector('[name=q]').value") == text

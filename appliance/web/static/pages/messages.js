@@ -155,9 +155,7 @@ export default async function messages(page) {
 	// Going back shows the loaded rows and fetches new ones.
 	const kept = page.back && left?.href === location.href ? left : null;
 	const actions = [button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" })];
-	const exported = button("Export CSV", async () =>
-		(await import("../message-actions.js")).exportFile(asked(filters)),
-	);
+	const exported = button("Export CSV", async () => (await import("../message-actions.js")).exportFile(asked(filters)));
 	const { parts, recount } = filterBar(page, filters, home, own, own ? [exported] : []);
 	const top = fragment(account ? page.of.head() : head("Messages", { actions }), parts);
 	let first;
