@@ -3,9 +3,9 @@ import { post } from "../api.js";
 import { fragment, h, may, path, style } from "../dom.js";
 import { form } from "../form.js";
 import { loader, paged } from "../lists.js";
-import { badge, empty, head, row } from "../pieces.js";
+import { empty, head, row } from "../pieces.js";
 import { ago } from "../time.js";
-import { added, dnsStates } from "./domain.js";
+import { added, dnsStates, standingBadge } from "./domain.js";
 
 const COLUMNS = [
 	{ title: "Domain" },
@@ -20,7 +20,7 @@ const listed = (each) => ({
 	id: each.name,
 	cells: [
 		h("span", { class: "mono break" }, h("bdi", null, each.name)),
-		badge(each.status),
+		standingBadge(each),
 		dnsStates(each.dns),
 		ago(each.dns?.checked_at, "not yet"),
 	],
