@@ -34,7 +34,7 @@ def value_to_publish(checked: CheckedRecord) -> str:
     record, is_right = checked.record, checked.status is RecordStatus.OK
     if record.kind in SPF_KINDS and checked.found:
         return checked.found[0] if is_right else merged_spf(checked.found, record.value)
-    if record.kind in _OF_ANY_VALUE and is_right and not checked.note:  # the note names a parent's record
+    if record.kind in _OF_ANY_VALUE and is_right and checked.found and not checked.note:  # the note names a parent's record
         return checked.found[0]
     return record.value
 
@@ -233,9 +233,9 @@ def verdict(checked: Iterable[CheckedRecord]) -> Verdict:
 def _consequence(checked: Sequence[CheckedRecord], problems: Sequence[CheckedRecord]) -> str:
     """The worst effect on mail. Gmail requires SPF or DKIM of every sender, and of bulk senders both and DMARC."""
     kinds = {one.record.kind for one in problems}
-    is_signed = any(
-        one.record.proves and one.status is RecordStatus.OK and "k=ed25519" not in one.record.value for one in checked
-    )  # Gmail verifies no Ed25519 signatures
+    signing = [one for one in checked if one.record.proves and not one.record.pending]
+    # Gmail verifies no Ed25519 signatures.
+    is_signed = any(one.status is RecordStatus.OK and "k=ed25519" not in one.record.value for one in signing)
     is_unsigned = RecordKind.DKIM in kinds and not is_signed
     if is_unsigned and RecordKind.SPF in kinds:
         return "Gmail rejects mail"

@@ -54,8 +54,10 @@ def _judge_record(domain: str, checked: CheckedRecord, *, uses_return_path: bool
 
 
 def _needs_manual_repair(checked: CheckedRecord) -> bool:
-    """Whether publishing our record would not help: the published one is broken, or contains ours."""
-    return checked.record.kind in SPF_KINDS and (checked.permerror or value_to_publish(checked) in checked.found)
+    """Whether pasting a record would not help: the published one is broken, contains ours, or is too long to show."""
+    is_long = any(len(text) > RECORD_LENGTH for text in checked.found)
+    is_useless = checked.permerror or is_long or value_to_publish(checked) in checked.found
+    return checked.record.kind in SPF_KINDS and is_useless
 
 
 def _advice(checked: CheckedRecord) -> str:

@@ -23,8 +23,7 @@ export const isBroken = ({ status, dns }) =>
 	status !== "pending" && ["spf", "dkim", "dmarc"].some((kind) => ["missing", "differs"].includes(dns?.[kind]));
 
 /** The status of a domain; broken DNS comes before "verified". */
-export const standingBadge = (domain) =>
-	isBroken(domain) ? badge("bounced", "DNS problem") : badge(domain.status);
+export const standingBadge = (domain) => (isBroken(domain) ? badge("bounced", "DNS problem") : badge(domain.status));
 
 const WORDS = { ok: "published", missing: "missing", differs: "differs", unknown: "not checked" };
 const KINDS = { spf: "SPF", dkim: "DKIM", dmarc: "DMARC", return_path: "Return path" };
@@ -82,7 +81,12 @@ function record(each) {
 			h(
 				"div",
 				{ class: "stack" },
-				h("div", { class: "row" }, h("b", null, title), badge(each.problem ? "bounced" : each.status, WORDS[each.status])),
+				h(
+					"div",
+					{ class: "row" },
+					h("b", null, title),
+					badge(each.problem ? "bounced" : each.status, WORDS[each.status]),
+				),
 				h("span", { class: "quiet small" }, [remark(each), purpose.join(": ")].filter(Boolean).join(" ")),
 			),
 			h(
