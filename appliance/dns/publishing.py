@@ -34,7 +34,8 @@ def value_to_publish(checked: CheckedRecord) -> str:
     record, is_right = checked.record, checked.status is RecordStatus.OK
     if record.kind in SPF_KINDS and checked.found:
         return checked.found[0] if is_right else merged_spf(checked.found, record.value)
-    if record.kind in _OF_ANY_VALUE and is_right and checked.found and not checked.note:  # the note names a parent's record
+    has_own = is_right and checked.found and not checked.note  # the note names a parent's record
+    if record.kind in _OF_ANY_VALUE and has_own:
         return checked.found[0]
     return record.value
 
