@@ -76,7 +76,7 @@ def test_a_correct_value_stays(
         ({"acme.example": {"SOA": SOA}}, "acme.example"),
         ({"acme.example": {"SOA": SOA}, "mail.acme.example": {"SOA": SOA}}, "mail.acme.example"),
         ({"acme.example": {"SOA": SOA}, "mail.acme.example": {"TXT": ['"x"']}}, "acme.example"),
-        ({"example": {"SOA": SOA}}, None),  # a top-level domain: nobody publishes there
+        ({"example": {"SOA": SOA}}, None),  # a top-level domain belongs to no customer
         ({"mail.acme.example": {"SOA": Trouble.SERVFAIL}, "acme.example": {"SOA": SOA}}, None),
         ({"mail.acme.example": {"CNAME": ["cdn.test."]}, "cdn.test": {"SOA": SOA}}, None),
     ],
