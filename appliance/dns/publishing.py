@@ -207,7 +207,7 @@ class VerdictStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Verdict(NamedTuple):
+class DnsVerdict(NamedTuple):
     """All records of a domain in one sentence: the number of problems and the worst consequence."""
 
     status: VerdictStatus
@@ -220,15 +220,15 @@ def is_problem(checked: CheckedRecord) -> bool:
     return checked.is_wrong and checked.status is not RecordStatus.UNKNOWN and not checked.record.pending
 
 
-def verdict(checked: Iterable[CheckedRecord]) -> Verdict:
+def verdict(checked: Iterable[CheckedRecord]) -> DnsVerdict:
     checked = list(checked)
     problems = [one for one in checked if is_problem(one)]
     if problems:
         count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
-        return Verdict(VerdictStatus.PROBLEMS, len(problems), f"{count}: {_consequence(checked, problems)}.")
+        return DnsVerdict(VerdictStatus.PROBLEMS, len(problems), f"{count}: {_consequence(checked, problems)}.")
     if any(one.record.needed and one.status is RecordStatus.UNKNOWN for one in checked):
-        return Verdict(VerdictStatus.UNKNOWN, 0, "DNS has not answered for all records.")
-    return Verdict(VerdictStatus.OK, 0, "No problems: DNS has all required records.")
+        return DnsVerdict(VerdictStatus.UNKNOWN, 0, "DNS has not answered for all records.")
+    return DnsVerdict(VerdictStatus.OK, 0, "No problems: DNS has all required records.")
 
 
 def _consequence(checked: Sequence[CheckedRecord], problems: Sequence[CheckedRecord]) -> str:
