@@ -127,7 +127,7 @@ CHANGES = {
     "/domains/{domain}": ["Check now", "Remove domain"],
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
-    "/webhook": ["Delete", "Rotate secret", "Send a ping", "Replay failed deliveries"],
+    "/webhook": ["Delete", "Rotate secret", "Send a test event", "Replay failed deliveries", "Replay selected"],
     "/suppressions": ["Suppress address", "Import CSV", "Add tag", "Release", "Select all shown"],
     "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
     "/people": ["Invite user", "Change role", "Remove"],
