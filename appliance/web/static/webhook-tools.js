@@ -1,10 +1,12 @@
 // Parts of the webhook page: statistics, test events, and replays of many deliveries.
 import { get, post } from "./api.js";
 import { chart } from "./chart.js";
-import { h, path, query, s, style, toast } from "./dom.js";
-import { dialog, form } from "./form.js";
+import { fragment, h, path, query, toast } from "./dom.js";
+import { dialog, form, formDialog } from "./form.js";
 import { button } from "./pieces.js";
+import { tile, tiles } from "./tile.js";
 import { count, hour, number, percent, span } from "./time.js";
+import { segments } from "./toolbar.js";
 
 const PING = "webhook.test";
 const PERIODS = { 1: "the last hour", 24: "the last day", 168: "the last 7 days" };
@@ -19,116 +21,68 @@ const OUTCOMES = [
 	["server_error", "Server errors (5xx)", "bounced"],
 	["no_response", "No response", "failed"],
 ];
+const DURATIONS = [
+	["mean_ms", "Mean", "queued"],
+	["slowest_ms", "Slowest", "deferred"],
+];
 
 // ---- statistics
 
-const tile = (name, value, note) =>
-	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value), h("dd", { class: "note" }, note));
-
-/** The mean duration of each hour as a line; hours without attempts are left out. */
-function durations(hours) {
-	const means = hours.map((each) => each.mean_ms);
-	const top = Math.max(1, ...means);
-	const points = means.flatMap((mean, at) =>
-		mean === null ? [] : [`${((at + 0.5) / means.length) * 100},${23 - (mean / top) * 22}`],
-	);
-	return (
-		points.length > 1 &&
-		s(
-			"svg",
-			{
-				class: "trace",
-				viewBox: "0 0 100 24",
-				preserveAspectRatio: "none",
-				role: "img",
-				"aria-label": `Mean duration by hour, at most ${span(top)}`,
-			},
-			s("polyline", { points: points.join(" ") }),
-		)
-	);
-}
-
 function numbers({ totals, hours }) {
 	if (!totals.attempts) return h("p", { class: "card quiet" }, "No attempts in this period.");
-	const errors = totals.attempts - totals.success;
 	const kinds = OUTCOMES.filter(([kind]) => totals[kind]);
-	const words = kinds.slice(totals.success ? 1 : 0).map(([kind, name]) => `${name}: ${number(totals[kind])}`);
-	return [
-		h(
-			"dl",
-			{ class: "tiles" },
-			tile("Success rate", percent(totals.success_rate), `${count(totals.attempts, "attempt", "attempts")}`),
-			tile("Mean duration", [span(totals.mean_ms), " ", durations(hours)], `slowest ${span(totals.slowest_ms)}`),
-			tile("Errors", number(errors), words.join(", ") || "none"),
+	const errors = kinds.filter(([kind]) => kind !== "success").map(([kind, name]) => `${name}: ${number(totals[kind])}`);
+	return fragment(
+		tiles(
+			tile("Success rate", percent(totals.success_rate), { notes: [count(totals.attempts, "attempt", "attempts")] }),
+			tile("Mean duration", span(totals.mean_ms), { notes: [`slowest: ${span(totals.slowest_ms)}`] }),
+			tile("Errors", number(totals.attempts - totals.success), { notes: errors }),
 		),
-		h("div", { class: "card spaced" }, chart("Attempts per hour", hours, kinds, hour)),
-	];
-}
-
-/** Success rate, durations and errors of the last day or week. */
-export async function statistics(page) {
-	await style("overview");
-	const place = h("div", null);
-	let hours = SPANS[0][0];
-	const draw = async () => {
-		const read = await get(query("/v1/webhook/statistics", { hours }), page.signal);
-		place.replaceChildren(...[numbers(read)].flat());
-	};
-	const choices = SPANS.map(([value, text]) =>
-		button(
-			text,
-			async (made) => {
-				hours = value;
-				for (const each of choices) each.ariaPressed = String(each === made);
-				await draw();
-			},
-			"tiny",
-			{ "aria-pressed": String(value === hours) },
+		h("div", { class: "card" }, chart("Attempts per hour", hours, kinds, hour)),
+		h(
+			"div",
+			{ class: "card" },
+			chart("Duration per hour", hours, DURATIONS, hour, null, null, null, { lines: true, format: span }),
 		),
 	);
+}
+
+/** Success rate, durations and errors of the last day or week; the period is part of the URL. */
+export async function statistics(page) {
+	const hours = page.query.get("hours") === "168" ? 168 : 24;
+	const place = h("div", { class: "stack" });
+	const draw = async () =>
+		place.replaceChildren(numbers(await get(query("/v1/webhook/statistics", { hours }), page.signal)));
 	await draw();
 	// The chart is rebuilt, so not while it is in use.
 	page.every(15, async () => place.querySelector("svg:hover, svg:focus-within, details[open]") || (await draw()));
-	return h(
-		"section",
-		null,
-		h(
-			"div",
-			{ class: "titled" },
-			h("h2", null, "Attempts"),
-			h("div", { class: "row", role: "group", "aria-label": "Period" }, choices),
-		),
-		place,
-	);
+	const links = SPANS.map(([value, text]) => [text, query("/dashboard/webhook", { hours: value }), value === hours]);
+	return h("section", null, h("div", { class: "titled" }, h("h2", null, "Attempts"), segments("Period", links)), place);
 }
 
 // ---- test events
 
 /** Ask for an event type, and post an example of it. */
 export function sendTest(types, draw) {
-	dialog("Send a test event", (close) =>
-		form({
-			fields: [
-				{
-					name: "type",
-					label: "Event type of the test",
-					type: "select",
-					value: PING,
-					options: [PING, ...types].map((each) => [each, each]),
-					hint: "Posts an example with “test”: true, signed like every event. It is about no real message.",
-					autofocus: true,
-				},
-			],
-			submit: "Send test event",
-			extra: button("Cancel", () => close()),
-			async send({ type }) {
-				await (type === PING ? post("/v1/webhook/ping") : post("/v1/webhook/test", { type }));
-				close();
-				toast(`Test event ${type} is being sent`);
-				await draw();
+	formDialog("Send a test event", {
+		fields: [
+			{
+				name: "type",
+				label: "Event type of the test",
+				type: "select",
+				value: PING,
+				options: [PING, ...types].map((each) => [each, each]),
+				hint: "Posts an example with “test”: true, signed like every event. It is about no real message.",
+				autofocus: true,
 			},
-		}),
-	);
+		],
+		submit: "Send test event",
+		send: ({ type }) => (type === PING ? post("/v1/webhook/ping") : post("/v1/webhook/test", { type })),
+		async done(_, { type }) {
+			toast(`Test event ${type} is being sent`);
+			await draw();
+		},
+	});
 }
 
 // ---- replays

@@ -2,6 +2,7 @@
 import { del, get, post } from "../api.js";
 import { copy, fragment, h, path, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
+import { shownName } from "../idn.js";
 import { badge, button, copyButton, errorText, head, notice, table } from "../pieces.js";
 import { ago } from "../time.js";
 
@@ -219,7 +220,11 @@ export default async function domain(page) {
 		);
 	}
 	return fragment(
-		head(name, { crumb: { href: "/dashboard/domains", title: "Domains" }, badge: state, actions: [remove, check] }),
+		head(shownName(name), {
+			crumb: { href: "/dashboard/domains", title: "Domains" },
+			badge: state,
+			actions: [remove, check],
+		}),
 		place,
 	);
 }

@@ -152,7 +152,7 @@ async function history(page, wanted) {
 		});
 		return h(
 			"div",
-			{ class: "choice", "data-key": `choice ${each.id}` },
+			{ class: "selectable", "data-key": `selectable ${each.id}` },
 			may("replayWebhookDelivery") && box,
 			shownPost(each, draw),
 		);
