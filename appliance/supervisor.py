@@ -210,6 +210,7 @@ async def _run_all(
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
         workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
         workers.start_soon(MESSAGE_LOG.run)
+        workers.start_soon(shared.requests.run)
         readings = prometheus.Readings(config.server.data_dir, store)
         async with trio.open_nursery() as listeners:
             with shutdown.begun_by_errors():

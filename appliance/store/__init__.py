@@ -46,6 +46,7 @@ from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue
 from appliance.store.queue_control import QueueControl, UnderDelivery
 from appliance.store.reports import Reports
+from appliance.store.request_log import RequestPages
 from appliance.store.retention import Deletion, LedgerFolding
 from appliance.store.search_index import SearchIndex
 from appliance.store.sessions import SecondFactors, Sessions
@@ -148,6 +149,7 @@ class Store:
         self.statistics = Statistics(engine, env)
         self.breakdown = Breakdown(engine, env)
         self.reports = Reports(engine, env)
+        self.request_pages = RequestPages(engine, env)
         self.queue = Queue(engine, env, self.webhook_posts)
         self.lanes = Lanes(engine, env)
         self.under_delivery = UnderDelivery()

@@ -395,6 +395,7 @@ def build(
         services=services,
         rate=intake_services.rate,
         read_rate=intake_services.read_rate,
+        requests=intake_services.requests,
         settings=config.http,
         pages=app,
         open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),

@@ -50,6 +50,8 @@ BOUNDS = {
     "pool_states": "rows: pools in use, bounded by the limiters in memory",
     "recipients": "bytes; age: retention.metadata",
     "recovery_codes": "parent: users, ten for each",
+    "request_pages": "rows: ACCOUNT_BYTES of each account, LOG_BYTES of all; age: REQUESTS_KEPT",
+    "request_sizes": "parent: accounts",
     "search_blocks": "parent: messages",
     "search_changes": "parent: messages; deleted once indexed",
     "search_positions": "parent: accounts",

@@ -640,3 +640,17 @@ CREATE TABLE audit_log (
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX audit_log_old ON audit_log (at);
+
+-- The request log: a page is the requests of one account within a second or so.
+CREATE TABLE request_pages (
+    id TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL,
+    size INTEGER NOT NULL,                      -- in bytes, as request_sizes counts it
+    data BLOB NOT NULL                          -- compressed JSON lines, see store/request_log.py
+) STRICT;
+CREATE INDEX request_pages_by_account ON request_pages (account_id, id);
+
+CREATE TABLE request_sizes (
+    account_id TEXT PRIMARY KEY,
+    bytes INTEGER NOT NULL                      -- of its pages
+) STRICT, WITHOUT ROWID;

@@ -40,6 +40,7 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "GET /v1/feedback/inbox": (403, {}),
     "GET /v1/feedback/inbox/{id}": (403, {}),
     "GET /v1/audit": (403, {}),
+    "GET /v1/requests": (403, {}),
     "GET /v1/domains": (200, {}),
     "POST /v1/domains": (403, {"json": {"domain": "third.example"}}),
     "GET /v1/domains/{domain}": (403, {}),
