@@ -52,6 +52,7 @@ BOUNDS = {
     "recovery_codes": "parent: users, ten for each",
     "request_pages": "rows: ACCOUNT_BYTES of each account, LOG_BYTES of all; age: REQUESTS_KEPT",
     "request_sizes": "parent: accounts",
+    "saved_views": "rows: VIEWS_PER_USER",
     "search_blocks": "parent: messages",
     "search_changes": "parent: messages; deleted once indexed",
     "search_positions": "parent: accounts",
