@@ -447,5 +447,5 @@ def build_services(config: Config, env: Environment, store: Store, key: bytes) -
     nodes, reads = store.engine.live_nodes, READS_PER_WRITE * limits.requests_per_second
     rate = RequestRate(limits.requests_per_second, env, nodes=nodes)
     read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=nodes)
-    requests = RequestLog(store, env, free_space)
-    return IntakeServices(intake, Credentials(store, env, guesses), guesses, rate, read_rate, requests)
+    services = Credentials(store, env, guesses), guesses, rate, read_rate, RequestLog(store, env, free_space)
+    return IntakeServices(intake, *services)
