@@ -15,11 +15,11 @@ from appliance.web.exchange import ApiAnswer, NextPage, Time, request_id
 from appliance.web.operations import PAGING_BACK, Tag, for_customers, parameter
 
 ACCEPTED = {"accepted": True, "refused": False}
-TEXT_LENGTH = 200  # of a filter, in characters
+FILTER_LENGTH = 200  # of a filter, in characters
 REQUEST_COST = 30  # microseconds to encode a request with the longest body
 
 _STATUS = {"type": "string", "pattern": "^(accepted|refused|[2-5][0-9]{2})$"}
-_TEXT = {"type": "string", "minLength": 1, "maxLength": TEXT_LENGTH}
+_TEXT = {"type": "string", "minLength": 1, "maxLength": FILTER_LENGTH}
 _FILTERS = (
     parameter("status", "query", "An HTTP status or SMTP reply code, or `accepted` or `refused`.", _STATUS),
     parameter("key", "query", "Id of an API key, or username of an SMTP credential.", _TEXT),
@@ -90,6 +90,6 @@ def _shown(request: LoggedRequest) -> RequestObject:
 
 def _text(name: str) -> str | None:
     text = request.args.get(name)
-    if text is not None and not 1 <= len(text) <= TEXT_LENGTH:
-        raise invalid(name, f"must have 1 to {TEXT_LENGTH} characters")
+    if text is not None and not 1 <= len(text) <= FILTER_LENGTH:
+        raise invalid(name, f"must have 1 to {FILTER_LENGTH} characters")
     return text
