@@ -47,7 +47,7 @@ STRING_SHOWN = 400  # characters of a string
 FILE_STRING_SHOWN = 120  # of a string of an attachment
 ENTRIES_SHOWN = 50
 NAME_SHOWN = 100
-SECRET_REMOVED = "[removed]"
+BODY_MASK = "[removed]"
 _SECRET_NAME = re.compile(
     r"passw|passphrase|pwd|secret|token|authoriz|credential|cookie|session|otp|signature"
     r"|(?:api|access|private|auth|signing)[-_ ]?key",
@@ -77,10 +77,10 @@ def shown_body(body: bytes | str) -> str:
         # Not JSON: it is shown up to the first name of a secret, because the end of the value is not known.
         text = body[:LARGE_BODY].decode("utf-8", "replace")  # type: ignore[union-attr]  # bytes
         if (name := _UNREADABLE.search(text)) is not None:
-            text = text[: name.start()] + SECRET_REMOVED
+            text = text[: name.start()] + BODY_MASK
     for part, secret in _SECRET_VALUES:
         if part in text:
-            text = secret.sub(rf"\1{SECRET_REMOVED}", text)
+            text = secret.sub(rf"\1{BODY_MASK}", text)
     return excerpt(text.encode())
 
 
@@ -100,13 +100,13 @@ def _shown(value: Any, *, in_file: bool = False) -> Any:
     if isinstance(value, list):
         return [_shown(inner, in_file=in_file) for inner in value[:ENTRIES_SHOWN]]
     if isinstance(value, str) and len(value) > (FILE_STRING_SHOWN if in_file else STRING_SHOWN):
-        return SECRET_REMOVED if in_file else f"{value[:STRING_SHOWN]}… ({len(value):,} characters)"
+        return BODY_MASK if in_file else f"{value[:STRING_SHOWN]}… ({len(value):,} characters)"
     return value
 
 
 def _member(name: str, value: object, in_file: bool) -> object:
     if _is_secret(name) or (in_file and name == "content"):
-        return SECRET_REMOVED
+        return BODY_MASK
     return _shown(value, in_file=in_file or name == "attachments")
 
 
@@ -194,7 +194,7 @@ class RequestLog:
         self._bytes += len(body)
 
     async def run(self) -> None:
-        """Write the log until cancelled, and what is left then."""
+        """Write the log until cancelled, then write the remaining requests."""
         try:
             while True:
                 await trio.sleep(WRITE_EVERY)

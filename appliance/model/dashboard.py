@@ -229,7 +229,7 @@ class LoggedRequest(Struct, frozen=True, gc=False, array_like=True):
     request_id: str
     at: int
     source: str  # api, smtp
-    route: str  # the operation, or the SMTP command that was answered
+    route: str  # the operation, or the SMTP command
     key: str | None  # the API key's id or the SMTP credential's username; None: a user's token
     client: str  # its address
     status: int  # of HTTP, or the code of the SMTP reply

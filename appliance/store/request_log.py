@@ -2,8 +2,8 @@
 
 A row holds up to PAGE_REQUESTS requests. So writing, indexing and deleting costs a fraction of a row per request, which
 keeps the log under 3 % of the accept throughput. `request_sizes` has the bytes of each account: retention deletes the
-oldest pages of an account above ACCOUNT_BYTES, and above LOG_BYTES in total those of the account with the largest log,
-so that no account pushes out the requests of a smaller one.
+oldest pages of an account above ACCOUNT_BYTES. Above LOG_BYTES in total, it deletes the oldest pages of the account with
+the largest log, so that no account pushes out the requests of a smaller one.
 """
 
 import re
@@ -24,7 +24,7 @@ REQUESTS_KEPT = 7 * DAY
 PAGE_REQUESTS = 64  # in one row
 ACCOUNT_BYTES = 128 * 1024 * 1024  # of one account's pages, compressed: about 500,000 requests
 LOG_BYTES = 1024 * 1024 * 1024  # of all pages
-ROW_BYTES = 200  # of a page beside its data
+ROW_BYTES = 200  # overhead of a page
 REQUESTS_SCANNED = 20_000  # for one answer
 PAGES_READ = 32  # at once
 PAGES_PER_BUDGET = 4  # a page of the log takes about four of the database
