@@ -2,8 +2,8 @@
 
 A row holds up to PAGE_REQUESTS requests. So writing, indexing and deleting costs a fraction of a row per request, which
 keeps the log under 3 % of the accept throughput. `request_sizes` has the bytes of each account: retention deletes the
-oldest pages of an account above ACCOUNT_BYTES. Above LOG_BYTES in total, it deletes the oldest pages of the account with
-the largest log, so that no account pushes out the requests of a smaller one.
+oldest pages of an account above ACCOUNT_BYTES. Above LOG_BYTES in total, it deletes the oldest pages of the account
+with the largest log, so that no account pushes out the requests of a smaller one.
 """
 
 import re
