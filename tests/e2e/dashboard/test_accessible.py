@@ -81,7 +81,7 @@ def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provi
         browser.size(*DESKTOP)
         browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
         if name == "records":
-            browser.see("DNS records to publish")
+            browser.see("DNS records", "h2")
         for size in (DESKTOP, PHONE):
             browser.size(*size)
             for theme in ("light", "dark"):
