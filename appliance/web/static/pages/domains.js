@@ -15,12 +15,16 @@ const COLUMNS = [
 ];
 const LOOK_EVERY = 30; // seconds
 
+/** A domain that may send, although DNS lacks a record that receivers check. */
+const isBroken = ({ status, dns }) =>
+	status !== "pending" && ["dkim", "spf"].some((name) => ["missing", "differs"].includes(dns?.[name]));
+
 const listed = (each) => ({
 	href: path("/dashboard/domains", each.name),
 	id: each.name,
 	cells: [
 		h("span", { class: "mono break" }, h("bdi", null, each.name)),
-		badge(each.status),
+		isBroken(each) ? badge("bounced", "DNS broken") : badge(each.status),
 		dnsStates(each.dns),
 		ago(each.dns?.checked_at, "not yet"),
 	],
