@@ -78,7 +78,7 @@ class Problems:
         return list(judge_holds(await self.store.pools.all_holds(), for_operator=True))
 
     async def shown(self, account: Account | None, *, is_admin: bool) -> list[Problem]:
-        """The problems of an account, for administrators with those of the machine; the most serious first."""
+        """Return problems of an account, for administrators also problems of the machine; the most serious first."""
         problems = [] if account is None else await self.of_account(account)
         stored = [] if account is None else await self.store.attention.of(account.id)
         if is_admin:

@@ -1,4 +1,4 @@
-"""Checks for problems every half minute, records them, and mails people what is new to them.
+"""Checks for problems every half minute, records them, and mails new ones to people.
 
 Every node checks its own machine; one node checks the accounts and sends the mail. A problem is recorded when two
 checks in a row find it, so that a single failed post or lookup sends no mail. A person gets a limited number of mails

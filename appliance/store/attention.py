@@ -1,4 +1,4 @@
-"""Problems that people are told about, and the mail that tells them: each problem once per person.
+"""Stores problems that need a person, and queues the mail about them: each problem once per person.
 
 A row stays open until a check no longer finds the problem. A person has a mark, `notified_until`: open problems that
 opened after it are new to that person. The transaction that queues the mail moves the mark, so neither a restart nor

@@ -645,7 +645,7 @@ CREATE TABLE audit_log (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX audit_log_old ON audit_log (at);
 
--- Problems that people are told about, once each: see model/attention.py.
+-- Problems that need a person; the server mails each once: see model/attention.py.
 CREATE TABLE attention (
     account_id TEXT NOT NULL,                   -- empty: the machine, which concerns administrators
     node TEXT NOT NULL,                         -- whose machine; empty: all nodes

@@ -1,5 +1,5 @@
 -- compatible since: 1
--- Problems that people are told about, once each: see model/attention.py.
+-- Problems that need a person; the server mails each once: see model/attention.py.
 CREATE TABLE attention (
     account_id TEXT COLLATE "C" NOT NULL,
     node TEXT COLLATE "C" NOT NULL,

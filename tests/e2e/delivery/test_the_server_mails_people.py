@@ -27,9 +27,9 @@ def subjects(server: FakeMx) -> list[str]:
 
 def token_in(mail: Received) -> str:
     text = mail.data.decode().replace("=\r\n", "").replace("=3D", "=")
-    found = re.search(r"/dashboard/invitation#token=([\w%-]+)", text)
-    assert found is not None, text
-    return unquote(found[1])
+    match = re.search(r"/dashboard/invitation#token=([\w%-]+)", text)
+    assert match is not None, text
+    return unquote(match[1])
 
 
 async def open_to_all(made: World, path: str, body: dict[str, str]) -> httpx.Response:
