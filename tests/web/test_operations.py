@@ -116,6 +116,7 @@ def test_operations_that_need_no_permission_are_few() -> None:
         "POST /v1/auth/login",
         "POST /v1/auth/refresh",
         "POST /v1/auth/invitation",
+        "POST /v1/auth/forgotten-password",
         "GET /healthz",
         "GET /readyz",
     }
