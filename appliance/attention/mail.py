@@ -12,13 +12,13 @@ from appliance.environment import Environment
 from appliance.intake import account_rules
 from appliance.message.addresses import Address, parse
 from appliance.model.accounts import PasswordLink
-from appliance.model.attention import NotifiedPerson, Notify, Problem
+from appliance.model.attention import AttentionItem, NotifiedPerson, Notify
 from appliance.model.dashboard import Actor
 from appliance.store import Store
 from appliance.store.people import FORGOTTEN_LIFETIME
 from appliance.times import HOUR, rfc3339
 
-SENDER_NAME = "Mail appliance"
+NOTICE_SENDER = "Mail appliance"
 PASSWORD_MAIL = Actor("service", "password mail")
 
 
@@ -32,7 +32,7 @@ class Mailer:
     def sender(self) -> Address | None:
         """The sender, None if the server sends no mail of its own."""
         address = self.config.notifications.from_
-        return parse(f"{SENDER_NAME} <{address}>", "notifications.from") if address else None
+        return parse(f"{NOTICE_SENDER} <{address}>", "notifications.from") if address else None
 
     @property
     def simulated(self) -> bool:
@@ -63,7 +63,7 @@ class Mailer:
             return False
         return await self.store.attention.notify(person.id, self.sender, self._compose, simulated=self.simulated)
 
-    def _compose(self, person: NotifiedPerson, problems: Sequence[Problem]) -> tuple[str, str]:
+    def _compose(self, person: NotifiedPerson, problems: Sequence[AttentionItem]) -> tuple[str, str]:
         return problem_texts(person, problems, self.config.http.base_url)
 
 
@@ -76,13 +76,13 @@ def link_texts(link: PasswordLink, url: str, account_name: str, base_url: str) -
         ending = "If you do not expect this invitation, ignore this mail."
     else:
         subject = f"Set a new password on {_host(base_url)}"
-        opening = f"Somebody asked for a new password for {link.email} on {base_url}."
+        opening = f"A new password was requested for {link.email} on {base_url}."
         ending = "If it was not you, ignore this mail: your password does not change."
     steps = f"Open this link to set your password. It works once, within {lifetime}:"
     return subject, f"{opening}\n\n{steps}\n\n{url}\n\n{ending}\n"
 
 
-def problem_texts(person: NotifiedPerson, problems: Sequence[Problem], base_url: str) -> tuple[str, str]:
+def problem_texts(person: NotifiedPerson, problems: Sequence[AttentionItem], base_url: str) -> tuple[str, str]:
     first, *others = problems
     subject = f"[{_host(base_url)}] {first.title}" + (f", and {len(others)} more" if others else "")
     parts = []

@@ -17,7 +17,7 @@ from appliance.config.values import MIB
 from appliance.environment import Environment
 from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import Account, ApiKey, Domain, RecordStatus
-from appliance.model.attention import MACHINE, AttentionKind, Problem, Severity
+from appliance.model.attention import MACHINE, AttentionItem, AttentionKind, Severity
 from appliance.model.feedback import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
 from appliance.model.queue import PoolHold
 from appliance.model.webhooks import Webhook
@@ -52,7 +52,7 @@ class Problems:
     _depth: Depth | None = None
     _depth_at: float = float("-inf")
 
-    async def of_account(self, account: Account) -> list[Problem]:
+    async def of_account(self, account: Account) -> list[AttentionItem]:
         now, store = self.env.now(), self.store
         recent = await store.attention.recent_mail(account.id, now - RATES_SINCE)
         keys = await store.access.expiring_keys(account.id, now + KEY_EXPIRES_WITHIN)
@@ -65,7 +65,7 @@ class Problems:
             *judge_keys(keys, now),
         ]
 
-    async def of_node(self) -> list[Problem]:
+    async def of_node(self) -> list[AttentionItem]:
         """The problems of this node's machine."""
         now = self.env.now()
         return [
@@ -74,10 +74,10 @@ class Problems:
             *judge_queue(await self._queue(), now),
         ]
 
-    async def of_all_nodes(self) -> list[Problem]:
+    async def of_all_nodes(self) -> list[AttentionItem]:
         return list(judge_holds(await self.store.pools.all_holds(), for_operator=True))
 
-    async def shown(self, account: Account | None, *, is_admin: bool) -> list[Problem]:
+    async def shown(self, account: Account | None, *, is_admin: bool) -> list[AttentionItem]:
         """Return problems of an account, for administrators also problems of the machine; the most serious first."""
         problems = [] if account is None else await self.of_account(account)
         stored = [] if account is None else await self.store.attention.of(account.id)
@@ -97,7 +97,9 @@ class Problems:
         return self._depth
 
 
-def in_order(problems: Iterable[Problem], since: Mapping[tuple[str, str], int | None], now: int) -> list[Problem]:
+def in_order(
+    problems: Iterable[AttentionItem], since: Mapping[tuple[str, str], int | None], now: int
+) -> list[AttentionItem]:
     """Sort by severity, then newest first. A problem without a time of its own began when a check first found it."""
     dated = [
         problem if problem.since is not None else replace(problem, since=since.get(problem.key) or now)
@@ -109,7 +111,7 @@ def in_order(problems: Iterable[Problem], since: Mapping[tuple[str, str], int | 
 # ---- problems of an account
 
 
-def judge_domains(domains: Iterable[Domain]) -> Iterator[Problem]:
+def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
     """A domain that may send, and whose last DNS check showed a wrong record. A failed lookup proves nothing."""
     for domain in domains:
         if not domain.usable or domain.dns is None:
@@ -122,7 +124,7 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[Problem]:
         if not wrong:
             continue
         is_critical = dns.dkim in (missing, differs) or dns.spf in (missing, differs)
-        yield Problem(
+        yield AttentionItem(
             AttentionKind.DOMAIN_BROKEN,
             domain.name,
             Severity.CRITICAL if is_critical else Severity.WARNING,
@@ -135,7 +137,7 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[Problem]:
 _STATES = {RecordStatus.MISSING: "missing", RecordStatus.DIFFERS: "wrong"}
 
 
-def judge_rates(recent: RecentMail) -> Iterator[Problem]:
+def judge_rates(recent: RecentMail) -> Iterator[AttentionItem]:
     final = recent.delivered + recent.bounced + recent.failed
     advice = "Remove addresses that do not exist, and send only mail that people requested."
     yield from _judge_rate(
@@ -157,17 +159,17 @@ def judge_rates(recent: RecentMail) -> Iterator[Problem]:
 
 def _judge_rate(
     kind: AttentionKind, count: int, total: int, marks: tuple[float, float], text: str
-) -> Iterator[Problem]:
+) -> Iterator[AttentionItem]:
     high, too_high = marks
     if total and count >= high * total:
         name = "Bounce rate" if kind is AttentionKind.BOUNCE_RATE else "Complaint rate"
         digits = 1 if kind is AttentionKind.BOUNCE_RATE else 2
         severity = Severity.CRITICAL if count >= too_high * total else Severity.WARNING
         title = f"{name} is {100 * count / total:.{digits}f} %"
-        yield Problem(kind, "", severity, title, f"{count:,} of {total:,} {text}", "/dashboard/feedback")
+        yield AttentionItem(kind, "", severity, title, f"{count:,} of {total:,} {text}", "/dashboard/feedback")
 
 
-def judge_holds(holds: Iterable[PoolHold], *, for_operator: bool = False) -> Iterator[Problem]:
+def judge_holds(holds: Iterable[PoolHold], *, for_operator: bool = False) -> Iterator[AttentionItem]:
     for hold in holds:
         reason = hold.reason if for_operator else public_reason(hold)
         link = _ADMIN if for_operator else _QUEUED
@@ -181,18 +183,18 @@ def judge_holds(holds: Iterable[PoolHold], *, for_operator: bool = False) -> Ite
                 advice = f"Release it with: appliance queue resume {hold.pool}" if for_operator else ""
         subject = f"{hold.pool} {hold.node}".strip()
         text = f"{reason[:1].upper()}{reason[1:].rstrip('.')}. {advice}".rstrip()
-        yield Problem(kind, subject, Severity.CRITICAL, title, text, link, hold.held_at)
+        yield AttentionItem(kind, subject, Severity.CRITICAL, title, text, link, hold.held_at)
 
 
-def judge_webhook(webhook: Webhook | None) -> Iterator[Problem]:
+def judge_webhook(webhook: Webhook | None) -> Iterator[AttentionItem]:
     if webhook and webhook.enabled and (webhook.last_failure_at or 0) > (webhook.last_success_at or 0):
         text = f"{webhook.url} rejects events or does not answer. The server retries them for a day. See the history."
-        yield Problem(
+        yield AttentionItem(
             AttentionKind.WEBHOOK_FAILING, webhook.id, Severity.WARNING, "The webhook fails", text, "/dashboard/webhook"
         )
 
 
-def judge_credits(account: Account, used: int) -> Iterator[Problem]:
+def judge_credits(account: Account, used: int) -> Iterator[AttentionItem]:
     """`used` are the credits of the last day."""
     left = account.credits
     if left is None or (left >= FEW_CREDITS and left >= used):
@@ -202,17 +204,17 @@ def judge_credits(account: Account, used: int) -> Iterator[Problem]:
     else:
         severity, title = Severity.WARNING, f"Credits are low: {left:,} left"
     text = f"The last day used {used:,}. Without credits the server refuses new mail. Ask the operator for credits."
-    yield Problem(AttentionKind.CREDITS_LOW, "", severity, title, text, "/dashboard/account")
+    yield AttentionItem(AttentionKind.CREDITS_LOW, "", severity, title, text, "/dashboard/account")
 
 
-def judge_keys(keys: Iterable[ApiKey], now: int) -> Iterator[Problem]:
+def judge_keys(keys: Iterable[ApiKey], now: int) -> Iterator[AttentionItem]:
     for key in keys:
         if key.expires_at is not None:
             name, at = key.name or f"…{key.hint}", key.expires_at
             text = f"It works until {_day(at)}. Create a new key, and give it to the programs that use this one."
             severity = Severity.CRITICAL if at - now < EXPIRES_SOON else Severity.WARNING
             title, since = f"API key {name} expires in {span(at - now)}", at - KEY_EXPIRES_WITHIN
-            yield Problem(AttentionKind.KEY_EXPIRING, key.id, severity, title, text, "/dashboard/keys", since)
+            yield AttentionItem(AttentionKind.KEY_EXPIRING, key.id, severity, title, text, "/dashboard/keys", since)
 
 
 # ---- problems of the machine
@@ -226,7 +228,7 @@ def certificate_expiries(config: Config) -> dict[str, float]:
     return {name: at for name, file in files.items() if file is not None and (at := expiry(file)) is not None}
 
 
-def judge_certificates(expiries: Mapping[str, float], now: int) -> Iterator[Problem]:
+def judge_certificates(expiries: Mapping[str, float], now: int) -> Iterator[AttentionItem]:
     for name, seconds in expiries.items():
         at = round(seconds * SECOND)
         if at - now < CERTIFICATE_EXPIRES_WITHIN:
@@ -235,23 +237,23 @@ def judge_certificates(expiries: Mapping[str, float], now: int) -> Iterator[Prob
             text = f"It is valid until {_day(at)}. Clients refuse an expired certificate. "
             text += "See the log of appliance.acme." if name == "acme" else f"Renew the file of {name}.tls_cert."
             title, since = f"The certificate of {name} {state}", at - CERTIFICATE_EXPIRES_WITHIN
-            yield Problem(AttentionKind.CERTIFICATE_EXPIRING, name, severity, title, text, _ADMIN, since)
+            yield AttentionItem(AttentionKind.CERTIFICATE_EXPIRING, name, severity, title, text, _ADMIN, since)
 
 
-def judge_disk(free: int, needed: int) -> Iterator[Problem]:
+def judge_disk(free: int, needed: int) -> Iterator[AttentionItem]:
     if free < needed * DISK_MARGIN:
         severity = Severity.CRITICAL if free < needed else Severity.WARNING
         text = f"{free // MIB:,} MiB are free. Below {needed // MIB:,} MiB the server refuses new mail. Free space."
-        yield Problem(AttentionKind.DISK_LOW, "", severity, "Disk space is low", text, _ADMIN)
+        yield AttentionItem(AttentionKind.DISK_LOW, "", severity, "Disk space is low", text, _ADMIN)
 
 
-def judge_queue(depth: Depth, now: int) -> Iterator[Problem]:
+def judge_queue(depth: Depth, now: int) -> Iterator[AttentionItem]:
     waited = round(depth.overdue * SECOND)
     if depth.due >= QUEUE_DUE and waited >= QUEUE_OVERDUE and EVERY not in depth.held:
         text = f"{depth.due:,} recipients are due, the first for {span(waited)}. More mail arrives than leaves. "
         text += "See which pool is slow: appliance queue"
         title, since = "The queue is growing", now - waited
-        yield Problem(AttentionKind.QUEUE_GROWING, "", Severity.WARNING, title, text, _ADMIN, since)
+        yield AttentionItem(AttentionKind.QUEUE_GROWING, "", Severity.WARNING, title, text, _ADMIN, since)
 
 
 def _day(at: int) -> str:

@@ -14,7 +14,7 @@ from appliance.attention.mail import Mailer
 from appliance.attention.problems import Problems
 from appliance.errors import Refused, StorageUnavailable
 from appliance.intake.limits import RequestRate
-from appliance.model.attention import MACHINE, Problem
+from appliance.model.attention import MACHINE, AttentionItem
 from appliance.store import StorageFault
 from appliance.telemetry.log import get_logger
 
@@ -69,8 +69,10 @@ class AttentionWatch:
             await self._mail()
         self._seen = seen
 
-    async def _observe(self, account_id: str, problems: Sequence[Problem], seen: set[Key], node: str = "") -> None:
-        """Record the problems that the last check found, too."""
+    async def _observe(
+        self, account_id: str, problems: Sequence[AttentionItem], seen: set[Key], node: str = ""
+    ) -> None:
+        """Record the problems of this check that the last check also showed."""
         keys = {problem: (account_id, *problem.key) for problem in problems}
         seen |= set(keys.values())
         stored = await self.problems.store.attention.of(account_id)

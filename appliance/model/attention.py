@@ -47,7 +47,7 @@ class Notify(StrEnum):
     NEVER = "never"
 
 
-class Problem(Struct, frozen=True):
+class AttentionItem(Struct, frozen=True):
     kind: AttentionKind
     subject: str  # the domain, pool, key, URL or listener; empty if there is only one
     severity: Severity
@@ -62,7 +62,7 @@ class Problem(Struct, frozen=True):
 
 
 class StoredProblem(Struct, frozen=True):
-    problem: Problem
+    problem: AttentionItem
     opened_at: int
     ended_at: int | None = None
     node: str = ""  # whose machine has the problem; empty: all nodes
@@ -75,7 +75,7 @@ class NotifiedPerson(Struct, frozen=True):
 
 
 def changes(
-    stored: Iterable[StoredProblem], problems: Iterable[Problem], now: int, node: str = ""
+    stored: Iterable[StoredProblem], problems: Iterable[AttentionItem], now: int, node: str = ""
 ) -> list[StoredProblem]:
     """Return the rows to write after a check: new, returned, changed and ended problems."""
     known = {row.problem.key: row for row in stored}

@@ -14,10 +14,10 @@ from appliance.message.addresses import Address, parse
 from appliance.message.system_mail import notice_mail
 from appliance.model.attention import (
     MACHINE,
+    AttentionItem,
     AttentionKind,
     NotifiedPerson,
     Notify,
-    Problem,
     Severity,
     StoredProblem,
     changes,
@@ -67,7 +67,7 @@ _COMPLAINED = """SELECT coalesce(sum(recipients), 0) FROM daily_feedback
     WHERE account_id = :account_id AND day >= :since AND kind = 'complained'"""
 
 # Returns the subject and text of the mail.
-Compose = Callable[[NotifiedPerson, Sequence[Problem]], tuple[str, str]]
+Compose = Callable[[NotifiedPerson, Sequence[AttentionItem]], tuple[str, str]]
 
 
 class RecentMail(NamedTuple):
@@ -97,7 +97,7 @@ class AttentionStore(StorePart):
         """The problems of an account or of the machine, open or ended within a day."""
         return await self.engine.all(_problem, _OF, {"account_id": account_id})
 
-    async def observe(self, account_id: str, problems: Sequence[Problem], node: str = "") -> None:
+    async def observe(self, account_id: str, problems: Sequence[AttentionItem], node: str = "") -> None:
         """Record a check's result. A check that changes nothing writes nothing."""
         now = self.env.now()
 
@@ -151,7 +151,7 @@ class AttentionStore(StorePart):
 
     @transaction
     def send_secret(self, tx: Tx, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
-        """Queue a mail with a one-time link, whose content nobody can read here; False if it cannot be sent."""
+        """Queue a mail with a one-time link, whose content only its recipient can read; False if it cannot be sent."""
         return _queue(tx, self.env, sender, email, subject, text, simulated=simulated, confidential=True)
 
     # ---- settings of a person
@@ -201,7 +201,9 @@ def _queue(
 
 def _problem(kind: str, subject: str, severity: str, *columns: Any) -> StoredProblem:
     *texts, opened_at, ended_at, node = columns
-    return StoredProblem(Problem(AttentionKind(kind), subject, Severity(severity), *texts), opened_at, ended_at, node)
+    return StoredProblem(
+        AttentionItem(AttentionKind(kind), subject, Severity(severity), *texts), opened_at, ended_at, node
+    )
 
 
 def _person(user_id: str, email: str, notify: str) -> NotifiedPerson:

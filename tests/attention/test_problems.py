@@ -15,7 +15,7 @@ from appliance.attention.problems import (
     judge_rates,
 )
 from appliance.model.accounts import Account, ApiKey, Domain, DomainDns, RecordStatus, Scope
-from appliance.model.attention import AttentionKind, Problem, Severity
+from appliance.model.attention import AttentionItem, AttentionKind, Severity
 from appliance.model.queue import PoolHold
 from appliance.store.attention import RecentMail
 from appliance.store.pools import EVERY
@@ -89,7 +89,7 @@ def test_a_key_that_expires_is_named() -> None:
 
 
 def test_certificates() -> None:
-    def judged(left: int) -> list[Problem]:
+    def judged(left: int) -> list[AttentionItem]:
         return list(judge_certificates({"http": (NOW + left) / SECOND}, NOW))
 
     assert judged(CERTIFICATE_EXPIRES_WITHIN) == []

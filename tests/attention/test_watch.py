@@ -12,13 +12,11 @@ from appliance.config.load import parse as parse_settings
 from appliance.environment import Environment
 from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import AccountRole, PasswordLink
-from appliance.model.attention import MACHINE, AttentionKind, NotifiedPerson, Notify, Problem, Severity
+from appliance.model.attention import MACHINE, AttentionItem, AttentionKind, NotifiedPerson, Notify, Severity
 from appliance.store import Store, open_store
 from appliance.times import HOUR, SECOND
 
 SETTINGS = '[delivery]\nmode = "sandbox"\n[http]\nbase_url = "https://mail.example.com"\n'
-    '[delivery]\nmode = "sandbox"\n[http]\nbase_url = "https://mail.example.com"\n[limits]\nmin_free_disk = "0"\n'
-)
 SENDER = '[notifications]\nfrom = "alerts@example.com"\n'
 LINK = PasswordLink("inv_1", "acc_1", None, "ann@example.org", AccountRole.VIEWER, 0, 7 * 24 * HOUR)
 
@@ -85,7 +83,7 @@ def test_the_texts_name_the_link_its_lifetime_and_what_to_do() -> None:
     subject, text = link_texts(LINK, "https://m.example/#token=x", "acme", "https://m.example")
     assert subject == "Invitation to acme on m.example"
     assert "It works once, within 7 days:\n\nhttps://m.example/#token=x\n" in text
-    problem = Problem(
+    problem = AttentionItem(
         AttentionKind.DISK_LOW, "", Severity.CRITICAL, "Disk space is low", "Free space.", "/dashboard/admin", SECOND
     )
     person = NotifiedPerson("usr_1", "ann@example.org", Notify.DAILY)

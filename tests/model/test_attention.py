@@ -1,12 +1,14 @@
 """When a problem opens, ends, and counts as new."""
 
-from appliance.model.attention import ENDS_AFTER, AttentionKind, Problem, Severity, StoredProblem, changes
+from appliance.model.attention import ENDS_AFTER, AttentionItem, AttentionKind, Severity, StoredProblem, changes
 
 NOW = 1_000_000_000_000
 
 
-def problem(detail: str = "Publish it.", since: int | None = None) -> Problem:
-    return Problem(AttentionKind.DOMAIN_BROKEN, "a.example", Severity.WARNING, "Broken", detail, "/dashboard", since)
+def problem(detail: str = "Publish it.", since: int | None = None) -> AttentionItem:
+    return AttentionItem(
+        AttentionKind.DOMAIN_BROKEN, "a.example", Severity.WARNING, "Broken", detail, "/dashboard", since
+    )
 
 
 def test_a_new_problem_opens_now_and_keeps_its_own_time() -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from appliance.message.addresses import parse
 from appliance.model.accounts import Account, Role
-from appliance.model.attention import ENDS_AFTER, MACHINE, AttentionKind, NotifiedPerson, Notify, Problem, Severity
+from appliance.model.attention import (
+    ENDS_AFTER,
+    MACHINE,
+    AttentionItem,
+    AttentionKind,
+    NotifiedPerson,
+    Notify,
+    Severity,
+)
 from appliance.store import Store
 from appliance.store.attention import DIGEST_EVERY, ENDED_KEPT, RecentMail
 from appliance.times import DAY, HOUR
@@ -15,11 +23,11 @@ from tests.store.samples import HASH, Clock
 SENDER = parse("Alerts <alerts@example.com>", "from")
 
 
-def problem(subject: str, kind: AttentionKind = AttentionKind.DOMAIN_BROKEN) -> Problem:
-    return Problem(kind, subject, Severity.WARNING, f"{subject} is broken", "Repair it.", "/dashboard")
+def problem(subject: str, kind: AttentionKind = AttentionKind.DOMAIN_BROKEN) -> AttentionItem:
+    return AttentionItem(kind, subject, Severity.WARNING, f"{subject} is broken", "Repair it.", "/dashboard")
 
 
-def compose(person: NotifiedPerson, problems: Sequence[Problem]) -> tuple[str, str]:
+def compose(person: NotifiedPerson, problems: Sequence[AttentionItem]) -> tuple[str, str]:
     return ", ".join(problem.subject for problem in problems), f"For {person.email}\n"
 
 
@@ -30,7 +38,7 @@ async def sending(store: Store, account: Account) -> Account:
 
 
 async def mail(store: Store) -> list[tuple[str, str]]:
-    """Notify everybody who is due; return the new messages."""
+    """Notify all people who are due; return the new messages."""
     before = await messages(store)
     for person in await store.attention.people_to_notify():
         assert await store.attention.notify(person.id, SENDER, compose, simulated=True)
@@ -90,7 +98,7 @@ async def test_the_machine_concerns_administrators(store: Store, sending: Accoun
     assert sorted(await mail(store)) == [("", "admin@example.org"), ("a.example", "demo@example.org")]
 
 
-async def test_without_a_sending_domain_nobody_is_notified(store: Store, account: Account) -> None:
+async def test_without_a_sending_domain_no_person_is_notified(store: Store, account: Account) -> None:
     await store.attention.observe(account.id, [problem("a.example")])
     (person,) = await store.attention.people_to_notify()
     assert not await store.attention.notify(person.id, SENDER, compose, simulated=True)
@@ -103,7 +111,7 @@ async def test_a_suppressed_address_gets_no_mail(store: Store, sending: Account)
     assert await mail(store) == []
 
 
-async def test_nobody_reads_a_mail_with_a_link(store: Store, sending: Account) -> None:
+async def test_only_the_recipient_reads_a_mail_with_a_link(store: Store, sending: Account) -> None:
     for email, is_sent in (("ann@example.org", True), ("owner@localhost", False)):
         sent = await store.attention.send_secret(SENDER, email, "Password", "https://a/#token=x\n", simulated=True)
         assert sent is is_sent

@@ -170,7 +170,7 @@ CREATE TABLE messages (
     credits_reserved INTEGER NOT NULL,
     size INTEGER NOT NULL,                      -- bytes of the MIME message
     created_at INTEGER NOT NULL,
-    confidential INTEGER NOT NULL DEFAULT 0,    -- has a link that sets a password: nobody reads its content here
+    confidential INTEGER NOT NULL DEFAULT 0,    -- has a link that sets a password: only its recipient reads it
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 -- Rare among messages, so that finding them must not mean reading all.

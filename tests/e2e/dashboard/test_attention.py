@@ -36,6 +36,6 @@ def test_a_person_chooses_when_to_get_mail(stage: Stage, browser: Browser) -> No
 def test_a_forgotten_password_needs_a_server_that_sends_mail(stage: Stage, browser: Browser) -> None:
     browser.open("/dashboard/login")
     browser.click("Forgot your password?")
-    browser.fill("Email address", "nobody@example.org")
+    browser.fill("Email address", "stranger@example.org")
     browser.click("Send a link")
     browser.see("This server sends no mail. Ask an administrator for a password link.")

@@ -19,5 +19,5 @@ CREATE TABLE attention (
 ALTER TABLE users ADD COLUMN notify TEXT COLLATE "C" NOT NULL DEFAULT 'at_once';
 ALTER TABLE users ADD COLUMN notified_at BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE users ADD COLUMN notified_until BIGINT NOT NULL DEFAULT 0;
--- A message with a link that sets a password: nobody reads its content here.
+-- A message with a link that sets a password: only its recipient reads it.
 ALTER TABLE messages ADD COLUMN confidential BIGINT NOT NULL DEFAULT 0;

@@ -18,5 +18,5 @@ CREATE TABLE attention (
 ALTER TABLE users ADD COLUMN notify TEXT NOT NULL DEFAULT 'at_once';
 ALTER TABLE users ADD COLUMN notified_at INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE users ADD COLUMN notified_until INTEGER NOT NULL DEFAULT 0;
--- A message with a link that sets a password: nobody reads its content here.
+-- A message with a link that sets a password: only its recipient reads it.
 ALTER TABLE messages ADD COLUMN confidential INTEGER NOT NULL DEFAULT 0;
