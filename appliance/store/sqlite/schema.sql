@@ -77,6 +77,17 @@ CREATE TABLE recovery_codes (
     PRIMARY KEY (user_id, code_sha256)
 ) STRICT, WITHOUT ROWID;
 
+-- A user's named filters of the message list.
+CREATE TABLE saved_views (
+    user_id TEXT NOT NULL REFERENCES users (id),
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    filters TEXT NOT NULL,                      -- a JSON object of texts
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (user_id, id),
+    UNIQUE (user_id, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE domains (
     account_id TEXT NOT NULL REFERENCES accounts (id),
     name TEXT NOT NULL,                         -- A-labels, lower case
@@ -170,6 +181,7 @@ CREATE TABLE messages (
     credits_reserved INTEGER NOT NULL,
     size INTEGER NOT NULL,                      -- bytes of the MIME message
     created_at INTEGER NOT NULL,
+    credential TEXT,                            -- the API key's id or the SMTP username; NULL: a login, or unknown
     confidential INTEGER NOT NULL DEFAULT 0,    -- has a link that sets a password: only its recipient reads it
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
