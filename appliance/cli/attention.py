@@ -8,9 +8,16 @@ from appliance.cli import database
 from appliance.cli.output import printable_row, show_list
 
 if TYPE_CHECKING:
+    from appliance.model.attention import AttentionItem
     from appliance.store import Store
 
-COLUMNS = {"severity": "SEVERITY", "account": "ACCOUNT", "title": "PROBLEM", "since": "SINCE (UTC)", "detail": "DETAIL"}
+ATTENTION_COLUMNS = {
+    "severity": "SEVERITY",
+    "account": "ACCOUNT",
+    "title": "PROBLEM",
+    "since": "SINCE (UTC)",
+    "detail": "DETAIL",
+}
 
 
 @click.command()
@@ -37,7 +44,9 @@ def attention(name: str | None, as_json: bool) -> None:
     async def read(store: "Store") -> list[dict[str, Any]]:
         problems = Problems(settings, store, env, space)
         accounts = await store.accounts.all() if name is None else [await store.accounts.named(name)]
-        lists = [(account.name, await problems.shown(account, is_admin=False)) for account in accounts]
+        lists: list[tuple[str | None, list[AttentionItem]]] = [
+            (account.name, await problems.shown(account, is_admin=False)) for account in accounts
+        ]
         if name is None:
             lists.append((None, await problems.shown(None, is_admin=True)))
         rows = [
@@ -55,6 +64,7 @@ def attention(name: str | None, as_json: bool) -> None:
         ]
         return sorted(rows, key=lambda row: str(row["severity"]))
 
-    rows = database.run(read, settings=settings, or_nothing=[])
+    nothing: list[dict[str, Any]] = []
+    rows = database.run(read, settings=settings, or_nothing=nothing)
     shown = rows if as_json else [printable_row(row | {"since": row["since"][:16].replace("T", " ")}) for row in rows]
-    show_list(as_json, "items", shown, COLUMNS, "Nothing needs attention.", ("detail", "account"))
+    show_list(as_json, "items", shown, ATTENTION_COLUMNS, "Nothing needs attention.", ("detail", "account"))

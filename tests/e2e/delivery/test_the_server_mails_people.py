@@ -1,7 +1,6 @@
 """The server mails people itself: problems once, invitations, and links for forgotten passwords; free, and signed."""
 
 import re
-from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -125,5 +124,5 @@ async def test_without_a_sender_links_are_shown_only(tmp_path: Path) -> None:
         assert (invited.json()["mailed"], "#token=" in invited.json()["link"]) == (False, True)
         answer = await open_to_all(made, "/v1/auth/forgotten-password", {"email": "demo@example.org"})
         assert (answer.status_code, answer.json()["error"].partition(".")[0]) == (409, "This server sends no mail")
-        run = partial(trio.to_thread.run_sync, command, made.running.config_file)
-        assert (await run("user", "reset-password", "demo@example.org"))["mailed"] is False
+        words = (made.running.config_file, "user", "reset-password", "demo@example.org")
+        assert (await trio.to_thread.run_sync(command, *words))["mailed"] is False
