@@ -11,13 +11,8 @@ if TYPE_CHECKING:
     from appliance.model.attention import AttentionItem
     from appliance.store import Store
 
-ATTENTION_COLUMNS = {
-    "severity": "SEVERITY",
-    "account": "ACCOUNT",
-    "title": "PROBLEM",
-    "since": "SINCE (UTC)",
-    "detail": "DETAIL",
-}
+ATTENTION_COLUMNS = {"severity": "SEVERITY", "account": "ACCOUNT", "title": "PROBLEM", "since": "SINCE (UTC)"}
+ATTENTION_COLUMNS |= {"detail": "DETAIL"}
 
 
 @click.command()

@@ -17,16 +17,19 @@ from appliance.model.webhooks import (
     DuePost,
     EventType,
     Lane,
+    PostOutcome,
     PostResult,
     PostStatus,
     SealedSecret,
     Trigger,
     Webhook,
     WebhookDelivery,
+    WebhookHour,
     WebhookOptions,
-    ping_envelope,
+    example_envelope,
 )
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.times import HOUR
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -148,6 +151,11 @@ FROM new WHERE webhook_deliveries.webhook_id = new.webhook_id AND webhook_delive
 """)
 _NOTE_SUCCESS = "UPDATE webhooks SET last_success_at = :at WHERE id = :id"
 _NOTE_FAILURE = "UPDATE webhooks SET last_failure_at = :at WHERE id = :id"
+_NOTE_HOUR = """INSERT INTO webhook_hours AS h (webhook_id, hour, outcome, attempts, total_ms, slowest_ms)
+    VALUES (:webhook_id, :hour, :outcome, :attempts, :total_ms, :slowest_ms)
+    ON CONFLICT (webhook_id, hour, outcome) DO UPDATE SET attempts = h.attempts + excluded.attempts,
+        total_ms = h.total_ms + excluded.total_ms,
+        slowest_ms = CASE WHEN h.slowest_ms > excluded.slowest_ms THEN h.slowest_ms ELSE excluded.slowest_ms END"""
 _GIVE_UP = f"""UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
     WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most)
     RETURNING 1"""
@@ -269,7 +277,19 @@ def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
         latest[key] = max(result.attempted_at, latest.get(key, 0))
     for (note, webhook_id), at in latest.items():
         run(tx, note, {"id": webhook_id, "at": at})
+    _count_attempts(tx, results)
     return [None] * len(several)
+
+
+def _count_attempts(tx: Tx, results: Iterable[PostResult]) -> None:
+    """Add the attempts to their hours, in the same order on every node, so that none waits for another in a circle."""
+    durations: dict[tuple[str, int, str], list[int]] = {}
+    for result in results:
+        key = result.post.lane.webhook_id, result.attempted_at // HOUR, result.outcome.value
+        durations.setdefault(key, []).append(result.duration_ms)
+    for (webhook_id, hour, outcome), taken in sorted(durations.items()):
+        row = {"webhook_id": webhook_id, "hour": hour, "outcome": outcome, "attempts": len(taken)}
+        run(tx, _NOTE_HOUR, row | {"total_ms": sum(taken), "slowest_ms": max(taken)})
 
 
 def _result_row(result: PostResult) -> Row:
@@ -295,6 +315,9 @@ _OF_MESSAGE = """AND d.id IN
 _ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
 _BLOCK = """SELECT d.id, d.status, d.type FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
     WHERE w.account_id = :account_id AND d.id < :before ORDER BY d.id DESC LIMIT :block"""
+_HOURS = """SELECT h.hour, h.outcome, h.attempts, h.total_ms, h.slowest_ms
+    FROM webhooks w JOIN webhook_hours h ON h.webhook_id = w.id
+    WHERE w.account_id = :account_id AND h.hour >= :first_hour ORDER BY h.hour"""
 POSTS_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 POST_SEARCH_TIME = 0.05  # seconds of searching for one page
 _PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
@@ -327,9 +350,15 @@ class WebhookHistory(StorePart):
             lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
         )
 
-    async def ping(self, account_id: str) -> WebhookDelivery:
-        """Have a test event posted; refused when the last one was a moment ago."""
-        delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id))
+    async def hours(self, account_id: str, first_hour: int) -> list[WebhookHour]:
+        """Return the attempts by hour and outcome since this hour, for the account's current webhook."""
+        bindings = {"account_id": account_id, "first_hour": first_hour}
+        results = await self.engine.scan(lambda tx: rows(tx, _HOURS, bindings), account_id)
+        return [WebhookHour(hour, PostOutcome(outcome), *counts) for hour, outcome, *counts in results]
+
+    async def ping(self, account_id: str, kind: EventType | None = None) -> WebhookDelivery:
+        """Post a test event, or an example of this kind; refused within 15 seconds of the last one."""
+        delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id, kind))
         self.posts.add_new([account_id])
         return delivery
 
@@ -360,7 +389,7 @@ def _search(
     return [_delivery(*row) for row in shown], following
 
 
-def _ping(tx: Tx, env: Environment, account_id: str) -> WebhookDelivery:
+def _ping(tx: Tx, env: Environment, account_id: str, kind: EventType | None) -> WebhookDelivery:
     webhook = enabled_webhook(tx, account_id)
     now, event_id = env.now(), env.identifier("evt")
     pinged_at = one(tx, int, _PINGED_AT, {"account_id": account_id})
@@ -370,8 +399,8 @@ def _ping(tx: Tx, env: Environment, account_id: str) -> WebhookDelivery:
         text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
         raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
     run(tx, _NOTE_PING, {"account_id": account_id, "now": now})
-    event = (event_id, PING_TYPE, None, None)
-    return _insert(tx, env, webhook, Trigger.PING, event, ping_envelope(event_id, now))
+    event = (event_id, kind or PING_TYPE, None, None)
+    return _insert(tx, env, webhook, Trigger.PING, event, example_envelope(event_id, kind, now))
 
 
 def _replay(tx: Tx, env: Environment, account_id: str, delivery_id: str) -> WebhookDelivery:

@@ -448,6 +448,18 @@ CREATE INDEX webhook_deliveries_lanes ON webhook_deliveries (cause, webhook_id, 
 CREATE INDEX webhook_deliveries_by_message ON webhook_deliveries (webhook_id, message_id, id);
 CREATE INDEX webhook_deliveries_done ON webhook_deliveries (created_at) WHERE next_attempt_at IS NULL;
 
+-- Attempts by the hour (UTC) and their outcome, added up as each is recorded: the page of a webhook shows them.
+CREATE TABLE webhook_hours (
+    webhook_id TEXT NOT NULL,
+    hour INTEGER NOT NULL,                      -- hours since 1970
+    outcome TEXT NOT NULL CHECK (outcome IN ('success', 'redirect', 'client_error', 'server_error', 'no_response')),
+    attempts INTEGER NOT NULL,
+    total_ms INTEGER NOT NULL,
+    slowest_ms INTEGER NOT NULL,
+    PRIMARY KEY (webhook_id, hour, outcome)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhook_hours_by_hour ON webhook_hours (hour);
+
 -- Recipients by the hour (UTC): accepted, and what became of them; test mail is not counted. Added up from messages and
 -- events some seconds after they were written, so that sending does not pay for it.
 CREATE TABLE hourly_counts (

@@ -79,6 +79,8 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "DELETE /v1/webhook": (403, {}),
     "POST /v1/webhook/rotate-secret": (403, {}),
     "POST /v1/webhook/ping": (403, {}),
+    "POST /v1/webhook/test": (403, {"json": {"type": "email.bounced"}}),
+    "GET /v1/webhook/statistics": (403, {}),
     "GET /v1/webhook/deliveries": (403, {}),
     "POST /v1/webhook/deliveries/{id}/replay": (403, {}),
 }

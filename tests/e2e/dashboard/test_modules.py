@@ -62,19 +62,36 @@ def test_the_command_field_knows_what_is_meant(call: Any, text: str, first: str 
 
 
 def test_records_are_written_for_every_console(call: Any) -> None:
-    """Names within their domain, and lines of a zone file with long texts in parts."""
-    names = ("example.com", "_dmarc.example.com", "mail.other.example")
-    assert [call("pages/domain", "relative", name, "example.com") for name in names] == [
-        "@",
-        "_dmarc",
-        "mail.other.example.",
-    ]
+    """Lines of a zone file with long texts in parts."""
     record = {"name": "k._domainkey.example.com", "type": "TXT", "value": "p=" + "a" * 300}
     assert call("pages/domain", "zoneLine", record) == (
         f'k._domainkey.example.com. 3600 IN TXT "p={"a" * 253}" "{"a" * 47}"'
     )
     mx = {"name": "b.example.com", "type": "MX", "value": "10 mail.example.com."}
     assert call("pages/domain", "zoneLine", mx) == "b.example.com. 3600 IN MX 10 mail.example.com."
+
+
+def test_problems_of_dns_come_first(call: Any) -> None:
+    """A record to correct leads, then a failed lookup, then an optional record; correct ones come last."""
+    right = {"problem": False, "status": "ok"}
+    optional, unknown = right | {"status": "missing"}, right | {"status": "unknown"}
+    problem = {"problem": True, "status": "missing"}
+    ranks = [call("pages/domain", "rank", each) for each in (problem, unknown, optional, right)]
+    assert ranks == sorted(set(ranks))
+
+
+@pytest.mark.parametrize(
+    ("status", "spf", "broken"),
+    [
+        ("verified", "ok", False),
+        ("verified", "differs", True),
+        ("allowed", "missing", True),
+        ("pending", "missing", False),
+    ],
+)
+def test_a_usable_domain_with_broken_dns_is_not_green(call: Any, status: str, spf: str, broken: bool) -> None:
+    dns = {"spf": spf, "dkim": "ok", "dmarc": "ok", "return_path": None}
+    assert call("pages/domain", "isBroken", {"status": status, "dns": dns}) is broken
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import { fragment, h, may, path, style } from "../dom.js";
 import { formDialog } from "../form.js";
 import { shownName } from "../idn.js";
 import { loader, paged } from "../lists.js";
-import { badge, button, empty, head, row } from "../pieces.js";
+import { button, empty, head, row } from "../pieces.js";
 import { ago } from "../time.js";
-import { added, dnsStates } from "./domain.js";
+import { added, dnsStates, standingBadge } from "./domain.js";
 
 const COLUMNS = [
 	{ title: "Domain" },
@@ -16,16 +16,12 @@ const COLUMNS = [
 ];
 const LOOK_EVERY = 30; // seconds
 
-/** A domain that may send, although DNS lacks a record that receivers check. */
-const isBroken = ({ status, dns }) =>
-	status !== "pending" && ["dkim", "spf"].some((name) => ["missing", "differs"].includes(dns?.[name]));
-
 const listed = (each) => ({
 	href: path("/dashboard/domains", each.name),
 	id: each.name,
 	cells: [
 		h("span", { class: "mono break" }, h("bdi", null, shownName(each.name))),
-		isBroken(each) ? badge("bounced", "DNS broken") : badge(each.status),
+		standingBadge(each),
 		dnsStates(each.dns),
 		ago(each.dns?.checked_at, "not yet"),
 	],
