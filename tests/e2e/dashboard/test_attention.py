@@ -16,7 +16,7 @@ def test_broken_dns_and_low_credits_lead_the_overview(stage: Stage, browser: Bro
     assert "Credits are low: 57 left" in region.text
     browser.picture("attention")
     browser.go("Domains")
-    browser.see("DNS broken")
+    browser.see("DNS problem")
     browser.go("Overview")
     browser.click(f"View details: DNS of {account.domain} is broken")
     browser.until(lambda: browser.path() == f"/dashboard/domains/{account.domain}", "the domain")
