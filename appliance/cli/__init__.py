@@ -14,6 +14,7 @@ import click
 
 from appliance import __version__
 from appliance.cli.account import account
+from appliance.cli.attention import attention
 from appliance.cli.backup import backup, restore, verify
 from appliance.cli.config import config
 from appliance.cli.database import load_settings
@@ -174,8 +175,9 @@ def completion(shell: str, as_json: bool) -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, account, user, domain, credential, key, suppression)
-_COMMANDS += (webhook, template, queue, message, request, explain, feedback, audit, send_test, pause, resume, node)
+_COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, attention, account, user, domain, credential, key)
+_COMMANDS += (suppression, webhook, template, queue, message, request, explain, feedback, audit, send_test, pause)
+_COMMANDS += (resume, node)
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in (*_COMMANDS, version, show_help):
     main.add_command(_command)

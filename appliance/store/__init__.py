@@ -21,6 +21,7 @@ from appliance.errors import StorageUnavailable
 from appliance.model.database import PendingUpgrade, ServerFacts
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
+from appliance.store.attention import AttentionStore
 from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
 from appliance.store.breakdown import Breakdown
@@ -129,6 +130,7 @@ class Store:
         self.second_factors = SecondFactors(engine, env)
         self.access = Access(engine, env)
         self.audit = Audit(engine, env)
+        self.attention = AttentionStore(engine, env)
         self.domains = Domains(engine, env)
         self.dkim_keys = DkimKeys(engine, env)
         self.templates = Templates(engine, env)

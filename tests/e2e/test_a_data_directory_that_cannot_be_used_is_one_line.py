@@ -56,7 +56,7 @@ template remove | demo welcome, queue show, queue retry | --pool google, queue c
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,
-status, mcp
+status, attention, mcp
 """
 COMMANDS = {
     name.strip(): tuple(words.split()) for name, _, words in (each.partition("|") for each in OPENING.split(","))
