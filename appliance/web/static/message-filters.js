@@ -26,6 +26,7 @@ const SPANS = { today: "today", "7d": "the last 7 days", "30d": "the last 30 day
 const PRESETS = [
 	["Bounced today", { outcome: "bounced", since: "today" }],
 	["Waiting now", { status: "queued" }],
+	["Complaints", { outcome: "complained" }],
 ];
 const PARTS = 20; // requests of one count at most, of 50 ms each
 
