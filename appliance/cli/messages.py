@@ -130,8 +130,6 @@ def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- explain
-
-
 @click.command()
 @click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
 @flag("--dialogue", "Show every line of the SMTP dialogue.")
@@ -317,8 +315,6 @@ def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -
 
 
 # ---- the feedback inbox
-
-
 @feedback.command("list")
 @click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
 @number_option("--limit", 100, MOST_MAILS, "Number of mails to list.")

@@ -88,8 +88,6 @@ def check_disk(config: Config) -> list[Finding]:
 
 
 # ---- certificates
-
-
 def check_certificate(config: Config, section: str, now: datetime) -> list[Finding]:
     """Check a listener's certificate: present, valid, for the host name, its key private."""
     settings, hostname, subject = getattr(config, section), config.server.hostname, f"{section}.tls_cert"
@@ -196,8 +194,6 @@ def _renewal(state: AcmeState) -> str:
 
 
 # ---- listeners
-
-
 async def check_listeners(config: Config) -> list[Finding]:
     """Check that the server runs and its listeners answer; if it does not run, that their addresses are free."""
     running = is_running(config.server.data_dir)
@@ -278,8 +274,6 @@ def is_exposed(address: Endpoint) -> bool:
 
 
 # ---- the database
-
-
 def judge_database(
     data_dir: Path, looked: QuickCheck | None, unopened_keys: Sequence[str], unopened_secrets: Sequence[str]
 ) -> list[Finding]:

@@ -102,8 +102,6 @@ async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list
 
 
 # ---- mail servers
-
-
 @dataclass(frozen=True, slots=True)
 class MailServerProbe:
     """An attempt to reach a mail server: its greeting, or the failure."""
@@ -197,8 +195,6 @@ async def _probe(
 
 
 # ---- relays
-
-
 def relays_with_login(config: Config) -> list[Relay]:
     """Return the relays with a login, without duplicates."""
     known = configured_relays(config.delivery)
@@ -259,8 +255,6 @@ async def _no_policy(domain: str) -> str:
 
 
 # ---- blocklists
-
-
 async def check_blocklists(
     resolver: Resolver, blocklists: Sequence[str], addresses: Sequence[Address]
 ) -> list[Finding]:

@@ -204,8 +204,6 @@ def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
 
 
 # ---- rules
-
-
 class OverSmtp(Enum):
     KEPT = auto()
     REMOVED = auto()

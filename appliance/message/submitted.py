@@ -167,8 +167,6 @@ def repeated(mime: bytes, repeats: str, message_id: str, sender_domain: str, now
 
 
 # ---- the envelope
-
-
 def _read_envelope(envelope_from: str, recipients: Sequence[str]) -> tuple[Address, tuple[Address, ...]]:
     if not envelope_from.strip(" ").strip("<>"):
         raise Refused(
@@ -190,8 +188,6 @@ def _bare(text: str, field: str) -> Address:
 
 
 # ---- the whole message
-
-
 def _check_octets(data: bytes) -> None:
     if len(data) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"The message is larger than {limits.MESSAGE_SIZE} bytes (10 MiB).")
@@ -303,8 +299,6 @@ def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:
 
 
 # ---- the fingerprint
-
-
 def _fingerprint(
     envelope_from: Address, recipients: Sequence[Address], fields: Sequence[Field], data: bytes, header_end: int
 ) -> bytes:

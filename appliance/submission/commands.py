@@ -161,8 +161,6 @@ def _check_parameter(name: str, value: str | None) -> None:
 
 
 # ---- delivery status notifications (RFC 3461)
-
-
 def _check_dsn_parameter(name: str, value: str | None) -> None:
     if name == "RET":
         if (value or "").upper() not in ("FULL", "HDRS"):
@@ -230,8 +228,6 @@ def parse_address(text: str, field: str = "RCPT TO") -> Address:
 
 
 # ---- AUTH
-
-
 @dataclass(frozen=True, slots=True)
 class Login:
     username: str

@@ -105,8 +105,6 @@ class Phase(Enum):
 
 
 # ---- content
-
-
 class DataContent:
     """The content of DATA. After a `refusal` it is read to its end and dropped."""
 
@@ -241,8 +239,6 @@ class IncomingTransaction:
 
 
 # ---- the envelopes of submission
-
-
 def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender: str, utf8: bool) -> str:
     """Accept a sender at one of the caller's domains; `check` raises Refused if the caller may not send now."""
     assert caller is not None  # noqa: S101 - a listener with logins

@@ -172,8 +172,6 @@ def load_certificate(config: Config, way: str = "smtp", files: Callable[[Config]
 
 
 # ---- submission
-
-
 @dataclass(slots=True)
 class Submission:
     config: Config
