@@ -139,9 +139,7 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
 
     async def change(store: "Store", account: "Account") -> None:
         credits = number(amount)
-        if credits is None:
-            await store.accounts.set_unlimited(account.id)
-        elif is_balance:
+        if credits is None or is_balance:
             await store.accounts.set_credits(account.id, credits)
         else:
             await store.accounts.change_credits(account.id, credits)

@@ -270,17 +270,18 @@ async def _retry(store: "Store", named: dict[str, str]) -> int:
     control = store.queue_control
     match named:
         case {"pool": pool}:
-            return await control.retry_pool(pool)
+            return await control.retry(pool=pool)
         case {"domain": domain}:
-            return await control.retry_domain(account_rules.domain_name(domain))
+            return await control.retry(domain=account_rules.domain_name(domain))
         case {"message": message}:
             return await control.retry_message(message)
         case {"recipient": address} if "@" in address:
-            return await control.retry_domain(account_rules.domain_name(address.rpartition("@")[2]), address)
+            domain = account_rules.domain_name(address.rpartition("@")[2])
+            return await control.retry(domain=domain, address=address)
         case {"recipient": recipient}:
             return await control.retry_recipient(recipient)
         case _:
-            return await control.retry_all()
+            return await control.retry()
 
 
 def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ An account has one URL for its events, with the secret that signs them; pings an
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     ping_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, Work, one, owned, rows, run, transaction
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -185,14 +186,14 @@ class WaitingLane(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class WebhookPosts(StorePart):
     posts_changed: int = POSTS_CHANGED  # in one transaction
-    _wake: Wake = field(default_factory=Wake)
+    wakeup: Wake = field(default_factory=Wake)
     # Accounts with posts committed since the dispatcher last asked, so that it need not search for them. The database
     # stays the truth: the dispatcher also polls it, so only time depends on this.
     _new: set[str] = field(default_factory=set)
 
     def add_new(self, accounts: Iterable[str]) -> None:
         self._new.update(accounts)
-        self._wake.set()
+        self.wakeup.set()
 
     @property
     def has_new(self) -> bool:
@@ -202,12 +203,6 @@ class WebhookPosts(StorePart):
         accounts = set(self._new)
         self._new.clear()
         return accounts
-
-    async def wait_for_new(self, seconds: float) -> None:
-        await self._wake.wait(seconds)
-
-    def wake(self) -> None:
-        self._wake.set()
 
     async def lanes(self) -> tuple[list[WaitingLane], float]:
         """Return every lane with waiting posts, and the scan's seconds without the wait for a connection."""
@@ -260,23 +255,18 @@ def _bindings(lane: Lane) -> dict[str, str | int]:
 
 
 def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
-    results = list(chain.from_iterable(several))
-    _RECORD.run(tx, [_result_row(result) for result in results])
+    results, new = list(chain.from_iterable(several)), []
     latest: dict[tuple[str, str], int] = {}  # each webhook is updated once, however many results there are
     for result in results:
-        note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
-        key = note, result.post.lane.webhook_id
+        post, answer = result.post, (result.response_status, result.response_body, result.error, result.duration_ms)
+        asked = post.lane.webhook_id, post.id, post.attempt, result.status.value, result.url
+        new.append((*asked, *answer, result.attempted_at, result.next_attempt_at))
+        key = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE, post.lane.webhook_id
         latest[key] = max(result.attempted_at, latest.get(key, 0))
+    _RECORD.run(tx, new)
     for (note, webhook_id), at in latest.items():
         run(tx, note, {"id": webhook_id, "at": at})
     return [None] * len(several)
-
-
-def _result_row(result: PostResult) -> Row:
-    post = result.post
-    asked = post.lane.webhook_id, post.id, post.attempt, result.status.value, result.url
-    answer = result.response_status, result.response_body, result.error, result.duration_ms
-    return *asked, *answer, result.attempted_at, result.next_attempt_at
 
 
 # ---- the log of posts
@@ -312,30 +302,27 @@ class WebhookHistory(StorePart):
         """Return posts of an account, or of one of its messages, newest first. Many have megabytes: read `off_loop`."""
         bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
         query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-        if off_loop:
-            results = await self.engine.scan(lambda tx: rows(tx, query, bindings), account_id)
-        else:
-            results = await self.engine.rows(query, bindings)
-        return [_delivery(*row) for row in results]
+        read = partial(self.engine.scan, owner=account_id) if off_loop else self.engine.read
+        return [_delivery(*row) for row in await read(lambda tx: rows(tx, query, bindings))]
 
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
     ) -> tuple[list[WebhookDelivery], str | None]:
         """Return matching posts, newest first, and where to continue (None at the end), read for a bounded time."""
-        bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
-        return await self.engine.scan(
-            lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
-        )
+        filters, end = (status, kind), perf_counter() + POST_SEARCH_TIME
+        work = partial(_search, account_id=account_id, filters=filters, before=before or NEWEST, most=most, end=end)
+        return await self.engine.scan(work, account_id)
 
     async def ping(self, account_id: str) -> WebhookDelivery:
         """Have a test event posted; refused when the last one was a moment ago."""
-        delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id))
-        self.posts.add_new([account_id])
-        return delivery
+        return await self._post(account_id, lambda tx: _ping(tx, self.env, account_id))
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
         """Post the body of an earlier post again, under the same event id."""
-        delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
+        return await self._post(account_id, lambda tx: _replay(tx, self.env, account_id, delivery_id))
+
+    async def _post(self, account_id: str, work: Work[WebhookDelivery]) -> WebhookDelivery:
+        delivery = await self.engine.write(work)
         self.posts.add_new([account_id])
         return delivery
 
@@ -384,12 +371,7 @@ def _replay(tx: Tx, env: Environment, account_id: str, delivery_id: str) -> Webh
 
 
 def _insert(
-    tx: Tx,
-    env: Environment,
-    webhook: Webhook,
-    trigger: Trigger,
-    event: tuple[str, str, str | None, str | None],
-    body: bytes,
+    tx: Tx, env: Environment, webhook: Webhook, trigger: Trigger, event: tuple[str | None, ...], body: bytes
 ) -> WebhookDelivery:
     new_id, now = env.identifier("whd"), env.now()
     INSERT_POSTS.run(tx, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
