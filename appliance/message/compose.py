@@ -249,7 +249,8 @@ def _token(message_id: str, draft: Draft) -> str:
 
 
 def _text(subtype: str, text: str) -> MimePart:
-    encoding, pieces = _encode_text(text)
+    chunks = list(_chunks(text))
+    encoding, pieces = ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
     kind = f"Content-Type: text/{subtype}; charset=utf-8"
     return MimePart(f"{kind}\r\nContent-Transfer-Encoding: {encoding}\r\n", pieces)
 
@@ -277,11 +278,6 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
 
 
 # ---- content transfer encodings, RFC 2045 6
-def _encode_text(text: str) -> tuple[str, list[bytes]]:
-    chunks = list(_chunks(text))
-    return ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
-
-
 def encode_lines(chunks: list[bytes]) -> tuple[str, list[bytes]]:
     """Encode chunks of whole CRLF lines as quoted-printable or base64, whichever is shorter."""
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)

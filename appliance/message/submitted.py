@@ -104,6 +104,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
     if (sender := once.get(b"from")) is None:
         raise invalid("From", "this field is required")
     key = _read_key(once.get(b"idempotency-key"))
+    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED] if has_removed else []
     return SubmittedMessage(
         envelope_from=sender_path,
         recipients=addresses,
@@ -114,7 +115,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
         fingerprint=_fingerprint(sender_path, addresses, fields, data, header_end) if key is not None else b"",
         data=data,
         header_end=header_end,
-        header=_without_removed(fields) if has_removed else None,
+        header=b"".join([b"%b:%b\r\n" % field for field in kept]) if has_removed else None,
         missing=_missing(once),
         responsible=tuple((name_to_show(name), _mailbox(name, value)) for name, value in own),
         own_unsubscribe=any(map(_prevents_unsubscribe, fields)),
@@ -250,11 +251,6 @@ def _mailbox(name: bytes, value: bytes) -> Address:
         return read_from(value)
     except Refused as refused:
         raise invalid(name_to_show(name), "expected one mailbox at a domain of the account") from refused
-
-
-def _without_removed(fields: Sequence[Field]) -> bytes:
-    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED]
-    return b"".join([b"%b:%b\r\n" % field for field in kept])
 
 
 def _prevents_unsubscribe(field: Field) -> bool:

@@ -64,7 +64,11 @@ def copy_beside(path: Path, target: Path) -> None:
 
 def checkpoint_file(path: Path) -> None:
     with closing(open_writer(path)) as connection:
-        connection.execute(_CHECKPOINT).fetchall()
+        checkpoint(connection)
+
+
+def checkpoint(connection: apsw.Connection) -> None:
+    connection.execute(_CHECKPOINT).fetchall()
 
 
 # ---- checkpoints
@@ -114,7 +118,7 @@ class Checkpoints:
     def _copy(self, connection: apsw.Connection) -> None:
         """Copy the log; log a failure once, because the log grows then. A full disk is logged elsewhere."""
         try:
-            connection.execute(_CHECKPOINT).fetchall()
+            checkpoint(connection)
         except apsw.Error as error:
             if not self._failing and isinstance(error, apsw.IOError) and not found_no_room(connection, error):
                 self._failing = True
@@ -181,7 +185,7 @@ class Space:
         """Copy the log into the database; call it on a thread. If that fails, the log keeps everything."""
         with suppress(apsw.Error):
             self._beside = self._beside or open_writer(self._path)
-            self._beside.execute(_CHECKPOINT).fetchall()
+            checkpoint(self._beside)
 
     def close(self) -> None:
         if self._beside is not None:
