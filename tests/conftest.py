@@ -31,6 +31,7 @@ from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("patient"), max_examples=20)
 settings.load_profile("patient")
 
 # What no package brings: the machine is not such a one, or .ci/run runs the test later.
@@ -48,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--level", choices=[level.value for level in Level], help="the part of the suite to run (default: all)"
     )
+    parser.addoption(
+        "--split", action="store_true", help="with -n N --dist each: every worker reads and runs only its own files"
+    )
 
 
 def _level(config: pytest.Config) -> Level | None:
@@ -64,10 +68,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.is_dir():
         return None if level is Level.REST or runs_file(level, path, has_slow_tests=False) else True
     text = collection_path.read_text(errors="replace") if collection_path.suffix == ".py" else ""
-    return None if runs_file(level, path, has_slow_tests=bool(SLOW.search(text))) else True
+    if not runs_file(level, path, has_slow_tests=bool(SLOW.search(text))):
+        return True
+    return True if path.name.startswith("test_") and _belongs_to_another_worker(config) else None
 
 
 SLOW = re.compile(r"\bmark\.(slow|both_engines)\b")
+
+
+def _belongs_to_another_worker(config: pytest.Config) -> bool:
+    """With --split the workers take turns: all of them meet the files in the same order."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None or not config.getoption("--split"):
+        return False
+    turn = config.stash[_FILES_MET] = config.stash.get(_FILES_MET, -1) + 1
+    return bool(turn % worker["workercount"] != int(worker["workerid"].removeprefix("gw")))
+
+
+_FILES_MET = pytest.StashKey[int]()
 
 
 def _deselect(items: list[pytest.Item], config: pytest.Config) -> None:
@@ -114,6 +132,8 @@ def _memory() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Spare all tests what shows them nothing; temporary directories are in memory, if programs can be run there."""
+    if _level(config) is Level.FAST:
+        settings.load_profile("fast")
     config.stash[_READABLE_COPY] = readable_copy.announce()
     ready_database.use_copies()
     sys.modules.setdefault("rfc3987_syntax", _LateGrammar("rfc3987_syntax"))

@@ -1,8 +1,7 @@
-"""Imports go down only, by one ordered list of layers; some libraries, and SQL, belong to one package alone."""
+"""Imports go down only, by one ordered list of layers; libraries, SQL and the shared threads belong to few modules."""
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -71,13 +70,16 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> list[str]:
+    names = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def test_imports_go_down() -> None:
@@ -128,3 +130,27 @@ def test_no_circle_within_a_package() -> None:
         found = {known for item in imported(path) for known in (item, item.rpartition(".")[0]) if known in names}
         arrows[name] = found - {name}
     TopologicalSorter(arrows).prepare()  # raises CycleError
+
+
+# Calls that may use Trio's shared limiter of threads, and why.
+SHARED_LIMITER = {
+    "store/sqlite/engine.py": "joins the writer's thread, once, when the store is closed",
+    "first_start.py": "hashes one password, before the first request",
+    "doctor/examination.py": "a command of the shell, in its own process",
+}
+
+
+def has_unlimited_thread(path: Path) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "run_sync"
+        and ast.unparse(node.func).endswith("to_thread.run_sync")
+        and all(keyword.arg != "limiter" for keyword in node.keywords)
+        for node in ast.walk(tree(path))
+    )
+
+
+def test_every_thread_has_a_limit_of_its_own() -> None:
+    """Each kind of work in threads names its limiter, so that none uses up the threads of the others."""
+    assert {str(path.relative_to(ROOT)) for path in MODULES if has_unlimited_thread(path)} == set(SHARED_LIMITER)

@@ -46,6 +46,10 @@ feedback = CommandGroup("feedback", "Mail about the mail of this installation.",
 @text_option("--account", "NAME", "Filter by account.", **database.completed("account"))
 @text_option("--to", "ADDRESS|DOMAIN", "Filter by recipient address or domain.")
 @text_option("--from", "ADDRESS|DOMAIN", "Filter by sender address or domain.", "sender")
+@text_option("--contains", "TEXT", "Filter by a part of a recipient's address.", "address")
+@text_option("--tag", "TAG", "Filter by tag.")
+@text_option("--provider", "POOL", "Filter by the provider pool of a recipient's domain.", **database.completed("pool"))
+@text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Filter by the outcome of any recipient.")
 @click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
@@ -57,6 +61,10 @@ def list_messages(
     account: str | None,
     to: str | None,
     sender: str | None,
+    address: str | None,
+    tag: str | None,
+    provider: str | None,
+    key: str | None,
     status: str | None,
     outcome: str | None,
     since: int | None,
@@ -92,6 +100,10 @@ def list_messages(
         status=MessageStatus(status) if status else None,
         recipient=searched_recipient(to.strip()) if to else None,
         sender=searched_sender(sender.strip()) if sender else None,
+        address_part=searched_sender(address.strip()) if address else None,
+        tag=tag,
+        provider=provider,
+        credential=key,
     )
 
     async def work(store: "Store") -> "tuple[dict[str, str], FoundMail]":

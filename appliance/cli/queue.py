@@ -98,7 +98,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 @text_option("--recipient", "ID|ADDRESS", "Retry one recipient, or all mail to one address.")
 @common
 def retry(pool: str | None, domain: str | None, message: str | None, recipient: str | None, as_json: bool) -> None:
-    """Retry deferred mail now: everything, or the mail that one option selects. It uses up no attempt.
+    """Retry deferred mail now: everything, or the mail that one option selects. The attempt counts.
 
     A running server notices within a second. Mail of a paused or slowed pool stays queued.
 

@@ -325,6 +325,7 @@ class MessageIntake:
             created_at=message.created_at,
             idempotency=message.claim,
             may_store=self.quota.bytes(),
+            credential=message.caller.credential,
         )
         began = perf_counter()
         await self.store.messages.accept(new)

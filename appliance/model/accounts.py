@@ -120,6 +120,12 @@ class Caller(Struct, frozen=True, gc=False):
     may_send: bool = True
     key: "KeyPrincipal | None" = None
 
+    @property
+    def credential(self) -> str | None:
+        """The API key's id or the SMTP username; None for a login."""
+        is_login = self.kind is CredentialKind.TOKEN and self.key is None
+        return None if is_login else self.idempotency_scope.partition(":")[2]
+
 
 # ---- accounts and their people
 

@@ -42,6 +42,9 @@ class MailFilter:
     tag: str | None = None
     words: tuple[str, ...] = ()  # see message/search_words.py
     outcome: RecipientOutcome | None = None  # of one of its recipients
+    address_part: str | None = None  # of a recipient's address, ASCII letters in lower case
+    provider: str | None = None  # the pool of a recipient's domain
+    credential: str | None = None  # the API key's id or the SMTP username that sent it
     since: int | None = None  # accepted at or after
     until: int | None = None  # accepted before
 
@@ -79,6 +82,41 @@ class ListedMessage(Struct, frozen=True):
 class MailPage(Struct, frozen=True):
     messages: tuple[ListedMessage, ...]
     next: str | None  # the cursor of the next page
+
+
+class MailCount(Struct, frozen=True):
+    """The number of matching messages before a cursor, down to `next`; None: all are counted."""
+
+    count: int
+    next: str | None
+
+
+class ExportedRecipient(NamedTuple):
+    """One recipient of a message, as a line of an export."""
+
+    message_id: str
+    recipient_id: str
+    created_at: int
+    source: str
+    sender: str
+    subject: str
+    tags: str  # JSON
+    credential: str | None
+    email: str
+    outcome: str
+    attempt_count: int
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    delivered_at: int | None
+
+
+class SavedView(Struct, frozen=True):
+    """A user's named filters of the message list."""
+
+    id: str
+    name: str
+    filters: Mapping[str, str]
+    created_at: int
 
 
 class FoundMail(Struct, frozen=True):

@@ -209,6 +209,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     created_at: int
     idempotency: IdempotencyClaim | None
     may_store: int | None = None  # bytes that the account may store, including this message; None: unlimited
+    credential: str | None = None  # the API key's id or the SMTP username; None: a login, or the service itself
 
     def __repr__(self) -> str:
         """Omit the content: it stays out of logs and tracebacks."""

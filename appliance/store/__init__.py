@@ -41,7 +41,7 @@ from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
 from appliance.store.messages import KeyTaken, Messages
-from appliance.store.people import People
+from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue
 from appliance.store.queue_control import QueueControl, UnderDelivery
@@ -123,6 +123,7 @@ class Store:
         self.accounts = Accounts(engine, env)
         self.first_start = FirstStart(engine, env)
         self.people = People(engine, env)
+        self.saved_views = SavedViews(engine, env)
         self.sessions = Sessions(engine, env)
         self.second_factors = SecondFactors(engine, env)
         self.access = Access(engine, env)

@@ -157,8 +157,8 @@ def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
 # ---- the rows of new messages
 
 _INSERT_MESSAGES = Bulk("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
-    envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
-    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i)}""")
+    envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at,
+    credential) VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i, ?)}""")
 _INSERT_BODIES = Bulk("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
 _INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
         status, billing_status, next_attempt_at, dsn)
@@ -226,7 +226,7 @@ def _message_row(new: NewMessage) -> Row:
     tags = _encoder.encode(new.tags).decode()
     sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
     content = new.subject, tags, new.template_alias, new.template_version
-    return *sender, *content, len(new.recipients), new.credits, len(new.mime), new.created_at
+    return *sender, *content, len(new.recipients), new.credits, len(new.mime), new.created_at, new.credential
 
 
 # ---- transactions

@@ -20,12 +20,22 @@ import msgspec
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
-from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
+from appliance.model.dashboard import (
+    ExportedRecipient,
+    FoundMail,
+    ListedMessage,
+    MailCount,
+    MailFilter,
+    MailPage,
+    MailProblem,
+    MessageFacts,
+)
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
 from appliance.store.message_records import (
     OUTCOME,
     outcome_term,
+    read_exported,
     read_mime,
     read_texts,
     readable_tags,
@@ -41,13 +51,15 @@ SHOWN_RECIPIENTS = 3  # of each message in a list
 CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
 CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
 FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # of the index in which words are looked up at once; more each time
+COUNTED_AT_ONCE = 20_000  # messages that one request counts, at most
 PROBLEMS_SINCE = 30 * DAY
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
 # bounded by the rows read, not by the rows that match.
 _SEARCH = """SELECT id FROM (
-        SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias FROM messages {among}
+        SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias,
+                credential FROM messages {among}
             AND account_id = :account_id AND id < :before AND id >= :from
         ORDER BY id DESC LIMIT :block
     ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
@@ -99,6 +111,11 @@ _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
 # An address is kept as it was spelled; only its domain is also stored in the one form that can be compared.
 _TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
+_ADDRESS_HAS = """EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id
+    AND instr(lower(r.address), :address_part) > 0)"""
+_VIA_PROVIDER = """EXISTS (SELECT 1 FROM recipients r CROSS JOIN destinations d ON d.domain = r.domain
+    WHERE r.message_id = m.id AND r.simulated = 0 AND d.pool = :provider)"""
+_BY_CREDENTIAL = "m.credential = :credential"
 _WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
 _TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
@@ -126,6 +143,7 @@ class MailLog(StorePart):
     block: int = MESSAGES_SEARCHED
     few_waiting: int = FEW_WAITING
     uses_index: bool = True
+    counted_together: int = COUNTED_AT_ONCE
 
     async def page(
         self, account_id: str, filters: MailFilter, before: str | None, most: int, *, off_loop: bool = False
@@ -135,6 +153,28 @@ class MailLog(StorePart):
         if search.is_plain and not off_loop:
             return await self.engine.snapshot(lambda tx: search.run(tx, inf))
         return await self.engine.scan(lambda tx: search.run(tx, inf if search.is_plain else SEARCH_TIME), account_id)
+
+    async def count(self, account_id: str, filters: MailFilter, before: str | None) -> MailCount:
+        """Count messages that match, within the time of a search; the caller continues from `next`."""
+        search = _Search(self, account_id, filters, before or NEWEST, self.counted_together)
+
+        def work(tx: Tx) -> MailCount:
+            ids, following = search.ids(tx, SEARCH_TIME)
+            return MailCount(len(ids), following)
+
+        return await self.engine.scan(work, account_id)
+
+    async def export(
+        self, account_id: str, filters: MailFilter, before: str | None, most: int
+    ) -> tuple[list[ExportedRecipient], str | None]:
+        """Return the recipients of up to `most` matching messages, newest message first, and the next cursor."""
+        search = _Search(self, account_id, filters, before or NEWEST, most)
+
+        def work(tx: Tx) -> tuple[list[ExportedRecipient], str | None]:
+            ids, following = search.ids(tx, SEARCH_TIME)
+            return read_exported(tx, account_id, ids), following
+
+        return await self.engine.scan(work, account_id)
 
     async def newest(self, account_ids: Iterable[str], filters: MailFilter, most: int, seconds: float) -> FoundMail:
         """Return the newest matching messages of these accounts, read page by page for about so many seconds."""
@@ -211,6 +251,9 @@ class _Search:
             ("tag", bindings.tag and msgspec.json.encode(bindings.tag).decode(), _TAGGED),
             ("recipient", bindings.recipient, _TO_ADDRESS if "@" in (bindings.recipient or "")[1:] else _TO_DOMAIN),
             ("outcome", bindings.outcome and bindings.outcome.value, _WITH_OUTCOME),
+            ("address_part", bindings.address_part, _ADDRESS_HAS),
+            ("provider", bindings.provider, _VIA_PROVIDER),
+            ("credential", bindings.credential, _BY_CREDENTIAL),
         ):
             if value is not None:
                 self._bindings[name] = value
@@ -262,13 +305,16 @@ class _Search:
     # ---- the search
 
     def run(self, tx: Tx, seconds: float) -> MailPage:
-        """Search until the page is full, nothing is left, or the time is over."""
+        return self._shown(tx, *self.ids(tx, seconds))
+
+    def ids(self, tx: Tx, seconds: float) -> tuple[list[str], str | None]:
+        """Search until `most` ids match, nothing is left, or the time is over; return them and the next cursor."""
         self._until = self._log.clock() + seconds
         waits = self._filters.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
         if (waits or self._filters.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
             if self._check(tx, iter(waiting)):
                 self._before = self._from
-            return self._page(tx)
+            return self._page()
         blocks_read = FIRST_BLOCKS
         while self._before > self._from:
             blocks = self._blocks(tx, blocks_read)
@@ -281,15 +327,15 @@ class _Search:
                 blocks_read = min(blocks_read * 4, BLOCKS_TOGETHER)
             if not is_done or self._is_over():
                 break
-        return self._page(tx)
+        return self._page()
 
     def _is_over(self) -> bool:
         return self._log.clock() >= self._until
 
-    def _page(self, tx: Tx) -> MailPage:
+    def _page(self) -> tuple[list[str], str | None]:
         if len(self._found) > self._most:
-            return self._shown(tx, self._found[: self._most], self._found[self._most - 1])
-        return self._shown(tx, self._found, self._before if self._before > self._from else None)
+            return self._found[: self._most], self._found[self._most - 1]
+        return self._found, self._before if self._before > self._from else None
 
     def _scan(self, tx: Tx, from_id: str) -> bool:
         """Read row by row down to an id; whether it came there."""

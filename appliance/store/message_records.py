@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.message.search_words import folded, holds, terms
+from appliance.model.dashboard import ExportedRecipient
 from appliance.model.mail import (
     Attempt,
     Billing,
@@ -187,3 +189,22 @@ def read_texts(
     query_values = {**(bindings or {}), "account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
     ((selected,),) = rows(tx, _TEXTS.format(condition=condition), query_values)
     return _messages.decode(selected or "[]")
+
+
+# ---- exports
+
+_EXPORTED = f"""SELECT m.id AS message_id, r.id AS recipient_id, m.created_at, m.source, m.sender, m.subject, m.tags,
+        m.credential, r.address AS email, {OUTCOME} AS outcome, r.attempt_count, r.last_smtp_code,
+        r.last_smtp_response, r.delivered_at
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
+    CROSS JOIN recipients r ON r.message_id = m.id"""
+_EXPORTED_COLUMNS = ", ".join(ExportedRecipient._fields)
+
+
+def read_exported(tx: Tx, account_id: str, ids: Sequence[str]) -> list[ExportedRecipient]:
+    """The recipients of these messages, newest message first."""
+    bindings = {"account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
+    lines = [ExportedRecipient(*row) for row in tx.gather(_EXPORTED, _EXPORTED_COLUMNS, bindings)]
+    lines.sort(key=attrgetter("recipient_id"))
+    lines.sort(key=attrgetter("message_id"), reverse=True)
+    return lines

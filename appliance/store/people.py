@@ -2,13 +2,18 @@
 
 Invariants: an account has an owner; a link is good once, and only the hash of its token is stored; a user who is
 removed, or whose role or password changes, can do nothing more by an older token. Open invitations end with an owner
-who leaves. Only an administrator changes an administrator, and the installation keeps one once it has one.
+who leaves. Only an administrator changes an administrator, and the installation keeps one once it has one. A user's
+saved views of the message list are here, too.
 """
 
+from collections.abc import Mapping
+
+import msgspec
 import pybase64
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
+from appliance.model.dashboard import SavedView
 from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
 from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run, transaction
 from appliance.times import DAY
@@ -56,7 +61,8 @@ _SET_EMAIL = "UPDATE users SET email = :email WHERE email = :former"
 _CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
 # What belongs to users, and goes before them.
 OF_USER = tuple(
-    f"DELETE FROM {table} WHERE user_id" for table in ("sessions", "password_links", "recovery_codes", "second_factors")
+    f"DELETE FROM {table} WHERE user_id"
+    for table in ("sessions", "password_links", "recovery_codes", "second_factors", "saved_views")
 )
 _END_SESSIONS, *_ = OF_USER
 _REMOVE = "DELETE FROM users WHERE id = :user_id"
@@ -213,3 +219,40 @@ def _person(
 
 def _link(id_: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int) -> PasswordLink:
     return PasswordLink(id_, account_id, user_id, email, AccountRole(account_role), *times)
+
+
+# ---- saved views of the message list
+
+VIEWS_PER_USER = 50
+
+_VIEWS = "SELECT id, name, filters, created_at FROM saved_views WHERE user_id = :user_id ORDER BY name, id"
+_SAVE_VIEW = """INSERT INTO saved_views (user_id, id, name, filters, created_at)
+    SELECT :user_id, :id, :name, :filters, :now
+    WHERE (SELECT count(*) FROM saved_views WHERE user_id = :user_id) < :most
+    ON CONFLICT (user_id, name) DO UPDATE SET filters = excluded.filters RETURNING id, name, filters, created_at"""
+_DELETE_VIEW = "DELETE FROM saved_views WHERE user_id = :user_id AND id = :id RETURNING id"
+_filters = msgspec.json.Decoder(dict[str, str])
+
+
+class SavedViews(StorePart):
+    async def of(self, user_id: str) -> list[SavedView]:
+        return await self.engine.all(_view, _VIEWS, {"user_id": user_id})
+
+    @transaction
+    def save(self, tx: Tx, user_id: str, name: str, filters: Mapping[str, str]) -> SavedView:
+        """Store a view, or replace the filters of the view with this name."""
+        row = {"user_id": user_id, "id": self.env.identifier("view"), "name": name, "now": self.env.now()}
+        row["filters"] = msgspec.json.encode(filters).decode()
+        is_known = any(view[1] == name for view in rows(tx, _VIEWS, row))
+        view = one(tx, _view, _SAVE_VIEW, {**row, "most": VIEWS_PER_USER + is_known})
+        if view is None:
+            raise Refused(Code.CONFLICT, f"A user can have {VIEWS_PER_USER} saved views. Delete one first.")
+        return view
+
+    async def delete(self, user_id: str, view_id: str) -> None:
+        if not await self.engine.change(_DELETE_VIEW, {"user_id": user_id, "id": view_id}):
+            raise Refused(Code.NOT_FOUND, "No saved view has this id.")
+
+
+def _view(id_: str, name: str, filters: str, created_at: int) -> SavedView:
+    return SavedView(id_, name, _filters.decode(filters), created_at)

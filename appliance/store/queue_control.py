@@ -38,6 +38,7 @@ from appliance.store.webhooks import WebhookPosts
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
 LANES_READ = 1_000  # looked for at a time
 CANCELLED_TOGETHER = 50  # messages in one transaction
+RETRY_REST = 60_000_000  # microseconds after an attempt before the account can ask for the next one
 SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its recipients are given
 
 _WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
@@ -86,7 +87,7 @@ _LATER = f"""SELECT message_id, id FROM recipients
 _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
 _MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
-    WHERE message_id = :message_id AND next_attempt_at > :now"""
+    WHERE message_id = :message_id AND next_attempt_at > :now AND coalesce(failed_at, 0) <= :tried_before"""
 _BEYOND = f"""SELECT 1 FROM recipients
     WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT 1"""
 _BRING_FORWARD = f"""UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
@@ -238,7 +239,18 @@ class QueueControl(StorePart):
     @transaction
     def retry_message(self, tx: Tx, message_id: str) -> int:
         _must_exist(tx, message_id)
-        return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.env.now()})
+        now = self.env.now()
+        return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": now, "tried_before": now})
+
+    @transaction
+    def retry_own_message(self, tx: Tx, message_id: str, account_id: str) -> int:
+        """The same for the message's account: not within RETRY_REST of an attempt, because attempts are limited."""
+        _must_exist(tx, message_id, account_id)
+        if not rows(tx, _WAITING, {"message_id": message_id}):
+            raise Refused(Code.CONFLICT, "No recipient of this message is queued. There is nothing to retry.")
+        now = self.env.now()
+        bindings = {"message_id": message_id, "now": now, "tried_before": now - RETRY_REST}
+        return changed(tx, _MAKE_MESSAGE_DUE, bindings)
 
     @transaction
     def retry_recipient(self, tx: Tx, recipient_id: str) -> int:

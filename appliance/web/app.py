@@ -197,8 +197,8 @@ def check_permission(operation: Operation, principal: Principal) -> None:
             raise Refused(Code.FORBIDDEN, "API keys may not call this endpoint. Log in as a user instead.")
         if operation.limited is Limited.REFUSED:
             check_reach(principal)
-    elif principal.must_enrol and not (operation.people_only and needed is Permission.VIEW):
-        raise Refused(Code.FORBIDDEN, ENROL_FIRST)  # everything except the user's own login
+    elif principal.must_enrol and not operation.of_login:
+        raise Refused(Code.FORBIDDEN, ENROL_FIRST)
 
 
 def refused_to(operations: Iterable[Operation], principal: Principal) -> list[str]:

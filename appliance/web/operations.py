@@ -93,6 +93,7 @@ class Operation:
     headers: tuple[str, ...] = ()  # of the success response, besides X-Request-ID
     permission: Permission | None = None  # required of the principal; None: open to everyone
     people_only: bool = False  # refused to API keys: concerns the logged-in user
+    of_login: bool = False  # allowed to a user who must first set up two-factor authentication
     limited: Limited = Limited.REFUSED
     id: str = ""
     summary: str = ""
@@ -183,7 +184,7 @@ def for_customers(
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)
 for_owners = partial(for_customers, permission=Permission.OWN)
 # Concerns the user's own login, whatever the role.
-for_people = partial(for_customers, permission=Permission.VIEW, people_only=True)
+for_people = partial(for_customers, permission=Permission.VIEW, people_only=True, of_login=True)
 
 
 def parameter(name: str, place: str, description: str, schema: Json, *, required: bool = False) -> Json:

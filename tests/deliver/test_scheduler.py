@@ -172,7 +172,9 @@ async def test_one_blocked_destination_blocks_no_other(
         assert stuck.messages == []
 
 
-async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_pool_is_held_after_ten_refusals(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ten 5.7.1 in a row hold the pool at once: what waits is not tried, and goes when the hold is released."""
     script: dict[str, bytes] = {"RCPT": b"550 5.7.1 go away\r\n"}
     server = FakeMx(answers=script)
@@ -183,6 +185,8 @@ async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock:
         assert (statuses.count("bounced"), statuses.count("queued")) == (SENDER_FAULTS, SENDER_FAULTS)
         assert list(await played.store.pools.holds()) == ["a.test"]
         assert await played.rows("SELECT * FROM suppressions") == []
+        (line,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+        assert line.startswith("pool held: its servers refuse mail")
         script.clear()
         await played.store.pools.release("a.test")
         await played.final(*sent, within=5)

@@ -258,7 +258,7 @@ def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) ->
 @pytest.mark.parametrize(
     ("mode", "checks"),
     [
-        ("--fast", [*ALL_CHECKS[:2], "-m pytest --level fast -n 2 --dist loadfile --no-loadscope-reorder"]),
+        ("--fast", [*ALL_CHECKS[:2], "-m pytest --level fast -n 2 --dist each --split -p no:schemathesis"]),
         ("--all", [*ALL_CHECKS, REST]),
         ("--rest", [REST]),
         ("--help", []),

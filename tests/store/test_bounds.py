@@ -50,6 +50,7 @@ BOUNDS = {
     "pool_states": "rows: pools in use, bounded by the limiters in memory",
     "recipients": "bytes; age: retention.metadata",
     "recovery_codes": "parent: users, ten for each",
+    "saved_views": "rows: VIEWS_PER_USER",
     "search_blocks": "parent: messages",
     "search_changes": "parent: messages; deleted once indexed",
     "search_positions": "parent: accounts",

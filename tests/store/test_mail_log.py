@@ -240,3 +240,57 @@ async def test_what_was_not_tried_or_is_old_is_no_problem(store: Store, messages
     assert len(await store.mail_log.problems(messages.account_id, 9)) == 1
     clock.now += 31 * DAY
     assert await store.mail_log.problems(messages.account_id, 9) == []
+
+
+# ---- the filters of the message explorer, counts and exports
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (MailFilter(address_part="ovelace@ex"), [0]),
+        (MailFilter(address_part="example"), [2, 1, 0]),
+        (MailFilter(address_part="none"), []),
+        (MailFilter(provider="google"), [1]),
+        (MailFilter(credential="key_1"), [2, 0]),
+        (MailFilter(credential="key_1", address_part="lovelace"), [0]),
+    ],
+)
+async def test_messages_are_filtered_by_address_part_provider_and_key(
+    store: Store, messages: Messages, account: Account, filters: MailFilter, expected: list[int]
+) -> None:
+    await store.pools.say([], {"example.org": "google"})
+    made = [
+        structs.replace(messages.new("Ada.Lovelace@Example.net"), credential="key_1"),
+        structs.replace(messages.new("bob@example.org", simulated=False), credential="smtp_1"),
+        structs.replace(
+            messages.new("c@example.net", "d@example.org"), credential="key_1"
+        ),  # test mail has no provider
+    ]
+    for message in made:
+        await store.messages.accept(message)
+    assert (await search(store, account, filters, 10))[0] == [made[at].id for at in expected]
+    assert (await store.mail_log.count(account.id, filters, None)).count == len(expected)
+
+
+async def test_a_count_goes_on_where_it_ended(store: Store, messages: Messages, account: Account) -> None:
+    """Its parts add up to all messages, with and without a filter."""
+    store.mail_log = replace(store.mail_log, counted_together=3)
+    await accept(store, messages, 7)
+    for filters in (MailFilter(), MailFilter(address_part="b@")):
+        counts, before = list[int](), None
+        while True:
+            part = await store.mail_log.count(account.id, filters, before)
+            counts, before = [*counts, part.count], part.next
+            if before is None:
+                break
+        assert counts == [3, 3, 1]
+
+
+async def test_an_export_has_every_recipient_once(store: Store, messages: Messages, account: Account) -> None:
+    made = [messages.new("a@example.net", "b@example.net"), messages.new("c@example.net")]
+    for message in made:
+        await store.messages.accept(message)
+    lines, following = await store.mail_log.export(account.id, MailFilter(), None, 1)
+    assert [(line.message_id, line.email, line.outcome) for line in lines] == [(made[1].id, "c@example.net", "queued")]
+    more, end = await store.mail_log.export(account.id, MailFilter(), following, 1)
+    assert [line.email for line in more] == ["a@example.net", "b@example.net"]
+    assert end is None

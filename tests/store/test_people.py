@@ -8,7 +8,7 @@ import trio
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, AccountRole, Role, Scope, User
 from appliance.store import Store
-from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME
+from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME, VIEWS_PER_USER
 from tests.store.samples import HASH, Clock, Database, existing, refusal
 
 OWNER, DEVELOPER, VIEWER = AccountRole.OWNER, AccountRole.DEVELOPER, AccountRole.VIEWER
@@ -340,3 +340,37 @@ async def test_a_recovery_code_is_good_once(store: Store, account: Account) -> N
     assert await store.second_factors.remove(user.id)
     assert not await store.second_factors.remove(user.id)
     assert await store.second_factors.recovery_codes_left(user.id) == 0
+
+
+# ---- saved views
+async def test_a_view_is_its_users_own(store: Store, account: Account) -> None:
+    user = existing(await store.accounts.user_by_email(account.email))
+    view = await store.saved_views.save(user.id, "Bounced", {"outcome": "bounced"})
+    assert await store.saved_views.of(user.id) == [view]
+    assert await store.saved_views.of("usr_other") == []
+    changed = await store.saved_views.save(user.id, "Bounced", {"outcome": "bounced", "since": "today"})
+    assert await store.saved_views.of(user.id) == [changed]
+    assert changed.id == view.id
+    with refusal(Code.NOT_FOUND):
+        await store.saved_views.delete("usr_other", view.id)
+    await store.saved_views.delete(user.id, view.id)
+    assert await store.saved_views.of(user.id) == []
+
+
+async def test_a_user_has_so_many_views(store: Store, account: Account) -> None:
+    user = existing(await store.accounts.user_by_email(account.email))
+    for number in range(VIEWS_PER_USER):
+        await store.saved_views.save(user.id, f"View {number}", {})
+    with refusal(Code.CONFLICT):
+        await store.saved_views.save(user.id, "One more", {})
+    await store.saved_views.save(user.id, "View 0", {"tag": "new"})
+    assert len(await store.saved_views.of(user.id)) == VIEWS_PER_USER
+
+
+async def test_views_go_with_their_user(store: Store, account: Account) -> None:
+    link, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
+    await store.people.use_link(token, HASH)
+    user = existing(await store.accounts.user_by_email(link.email))
+    await store.saved_views.save(user.id, "Mine", {})
+    await store.people.remove(account.id, user.id)
+    assert await store.saved_views.of(user.id) == []

@@ -11,7 +11,7 @@ from appliance.model.accounts import LedgerKind
 from appliance.model.mail import Billing, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.store import Store, queue_control
-from appliance.store.queue_control import Depth, UnderDelivery
+from appliance.store.queue_control import RETRY_REST, Depth, UnderDelivery
 from appliance.times import SECOND
 from tests import stored_mail
 from tests.store.samples import Clock, Database, existing, refusal
@@ -139,6 +139,20 @@ async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
         await backend.deferred(f"x@d{number}.example", account=other)
     assert await control.retry() == 40
     assert len(await backend.store.queue.due(simulated=False, most=100)) == 40
+
+
+async def test_an_account_retries_its_own_message_a_minute_after_an_attempt(backend: Backend, clock: Clock) -> None:
+    control, account_id = backend.store.queue_control, backend.account
+    message = await backend.deferred("a@one.example")
+    with refusal(Code.NOT_FOUND):
+        await control.retry_own_message(message.id, "acc_other")
+    assert await control.retry_own_message(message.id, account_id) == 0  # just tried
+    clock.now += RETRY_REST
+    assert await control.retry_own_message(message.id, account_id) == 1
+    assert await backend.due(message) == ["a@one.example"]
+    await control.cancel(message.id, "no longer needed")
+    with refusal(Code.CONFLICT):
+        await control.retry_own_message(message.id, account_id)
 
 
 @pytest.mark.parametrize("recipient", ["rcp_0", "rcp_xyz", "nonsense", "rcp_" + "f" * 32])

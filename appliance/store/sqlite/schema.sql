@@ -74,6 +74,17 @@ CREATE TABLE recovery_codes (
     PRIMARY KEY (user_id, code_sha256)
 ) STRICT, WITHOUT ROWID;
 
+-- A user's named filters of the message list.
+CREATE TABLE saved_views (
+    user_id TEXT NOT NULL REFERENCES users (id),
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    filters TEXT NOT NULL,                      -- a JSON object of texts
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (user_id, id),
+    UNIQUE (user_id, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE domains (
     account_id TEXT NOT NULL REFERENCES accounts (id),
     name TEXT NOT NULL,                         -- A-labels, lower case
@@ -167,6 +178,7 @@ CREATE TABLE messages (
     credits_reserved INTEGER NOT NULL,
     size INTEGER NOT NULL,                      -- bytes of the MIME message
     created_at INTEGER NOT NULL,
+    credential TEXT,                            -- the API key's id or the SMTP username; NULL: a login, or unknown
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 -- Rare among messages, so that finding them must not mean reading all.

@@ -265,7 +265,7 @@ class AdminEmailRoutes(Routes):
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails", EmailsAnswer, _ID, *EMAIL_FILTERS, *PAGING_BACK, action="email.listed"
     )
-    async def list_managed_emails(self, admin: User, account_id: str) -> bytes:
+    async def list_managed_emails(self, admin: User, account_id: str) -> bytes | Response:
         """List an account's messages, newest first, with the filters of `GET /v1/emails`.
 
         The request and its filters are recorded in the audit log.

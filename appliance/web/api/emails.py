@@ -1,4 +1,4 @@
-"""An account's messages: list, search, read, cancel, resend, and send a free test message: /v1/emails.
+"""An account's messages: list, search, count, export, read, retry, cancel, resend, and free tests: /v1/emails.
 
 Long lists and timelines are read and encoded off the event loop.
 """
@@ -34,12 +34,14 @@ from appliance.web.api.message_body import (
     encoded_attachment,
     encoded_body,
 )
+from appliance.web.api.message_export import exported
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails, ResentAnswer, encoded_details, encoded_page
 from appliance.web.api.templates import BODY, LINE
 from appliance.web.app import ApiServices, Routes, choice, page_limit
 from appliance.web.auth import sees
 from appliance.web.exchange import ApiAnswer, idempotency_key, request_id
 from appliance.web.operations import (
+    BEFORE_PARAMETER,
     KEY_PARAMETER,
     MESSAGE_ID,
     PAGING_BACK,
@@ -70,6 +72,19 @@ class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
     recipients: Annotated[list[str], _REPEATED] | UnsetType = UNSET
 
 
+class CountAnswer(ApiAnswer):
+    """The number of matching messages. Pass `next` as `before` to count older messages, and add the numbers."""
+
+    count: Annotated[int, Meta(description="Number of matching messages in this part.")]
+    next: Annotated[str | None, Meta(description="Cursor of the next part; null if all messages are counted.")]
+
+
+class RetriedAnswer(ApiAnswer):
+    """The number of recipients that are due now."""
+
+    retried: Annotated[int, Meta(description="Number of recipients whose next attempt is due now.")]
+
+
 class CancelledAnswer(ApiAnswer):
     """The number of cancelled recipients."""
 
@@ -93,7 +108,10 @@ EMAIL_FILTERS = (
     choice_parameter("source", "Filter by source.", Source),
     parameter("recipient", "query", f"Filter by recipient address or domain. {_SAME_CASE}", _MAILBOX),
     parameter("from", "query", f"Filter by sender address or domain. {_SAME_CASE}", _MAILBOX),
+    parameter("address", "query", f"Filter by a part of a recipient's address. {_SAME_CASE}", _MAILBOX),
     parameter("tag", "query", "Filter by tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
+    parameter("provider", "query", "Filter by the provider pool of a recipient's domain, such as `google`.", _MAILBOX),
+    parameter("key", "query", "Filter by API key id or SMTP username that sent the message.", _MAILBOX),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
     choice_parameter("outcome", "Only messages with at least one recipient in this state.", RecipientOutcome),
     parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
@@ -122,33 +140,36 @@ class EmailRoutes(Routes):
         return message, facts
 
     @for_customers("GET /v1/emails", EmailsAnswer, *EMAIL_FILTERS, *PAGING_BACK, limited=Limited.NARROWED)
-    async def list_emails(self, user: Principal) -> bytes:
+    async def list_emails(self, user: Principal) -> bytes | Response:
         """List the account's messages, newest first.
 
         Filters are combined. A page may be incomplete while the search continues; `next` is null only at the end. An
-        API key that is limited to a domain sees only messages from that domain.
+        API key that is limited to a domain sees only messages from that domain. With `Accept: text/csv` or
+        `format=csv`, the response is CSV with one line per recipient of the newest 100,000 matching messages.
         """
-        limit = page_limit()
-        filters = MailFilter(
-            status=choice("status", MessageStatus),
-            source=choice("source", Source),
-            recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
-            sender=_text("from", MAILBOX_LENGTH, searched_sender),
-            tag=_text("tag", TAG_LENGTH, str),
-            words=query_words(request.args["q"]) if "q" in request.args else (),
-            outcome=choice("outcome", RecipientOutcome),
-            since=_moment("since"),
-            until=_moment("until"),
-        )
-        if isinstance(user, KeyPrincipal) and user.domain is not None:
-            if filters.sender is None:
-                filters = replace(filters, sender=user.domain)
-            elif not user.reaches(searched_recipient(filters.sender).rpartition("@")[2]):
-                return encoded_page(MailPage((), None), request_id())
+        limit, filters = page_limit(), _filters(user)
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
+        if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
+            lines = exported(self.store.mail_log, self.services.intake.workers, account_id, filters, before)
+            disposition = {"Content-Disposition": 'attachment; filename="messages.csv"'}
+            return Response(lines, 200, disposition, content_type="text/csv; charset=utf-8")
+        if filters is None:
+            return encoded_page(MailPage((), None), request_id())
         page = await self.store.mail_log.page(account_id, filters, before, limit, off_loop=cost > ON_LOOP)
         cost = MESSAGE_COST * len(page.messages)
         return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
+
+    @for_customers("GET /v1/emails/count", CountAnswer, *EMAIL_FILTERS, BEFORE_PARAMETER, limited=Limited.NARROWED)
+    async def count_emails(self, user: Principal) -> CountAnswer:
+        """Count the account's messages, with the filters of `GET /v1/emails`.
+
+        A request counts for at most 50 ms. If `next` is not null, continue from there and add the numbers.
+        """
+        filters = _filters(user)
+        if filters is None:
+            return CountAnswer(0, None)
+        counted = await self.store.mail_log.count(user.account_id, filters, request.args.get("before"))
+        return CountAnswer(counted.count, counted.next)
 
     @for_email("GET /v1/emails/{id:not_test}", MessageDetails)
     async def get_email_details(self, user: Principal, message_id: str) -> bytes:
@@ -182,6 +203,16 @@ class EmailRoutes(Routes):
         await self._visible(user, message_id)
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
         return CancelledAnswer(count)
+
+    @for_email("POST /v1/emails/{id:not_test}/retry", RetriedAnswer, Code.CONFLICT, action="email.retried")
+    async def retry_email(self, user: Principal, message_id: str) -> RetriedAnswer:
+        """Try the queued recipients of a message now instead of at their next attempt.
+
+        The attempt counts like any other, and the limits of the provider pool apply. A recipient that was tried within
+        the last minute keeps its time.
+        """
+        await self._visible(user, message_id)
+        return RetriedAnswer(await self.store.queue_control.retry_own_message(message_id, user.account_id))
 
     @for_email("GET /v1/emails/{id:not_test}/raw", RAW_FILE)
     async def get_email_raw(self, user: Principal, message_id: str) -> Response:
@@ -224,6 +255,30 @@ class EmailRoutes(Routes):
         new = await self.store.messages.read(user.account_id, made.message_id)
         assert new is not None  # noqa: S101 - it has just been written
         return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
+
+
+def _filters(user: Principal) -> MailFilter | None:
+    """Read the filters of a request; None: the principal can see no message that matches."""
+    filters = MailFilter(
+        status=choice("status", MessageStatus),
+        source=choice("source", Source),
+        recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
+        sender=_text("from", MAILBOX_LENGTH, searched_sender),
+        tag=_text("tag", TAG_LENGTH, str),
+        words=query_words(request.args["q"]) if "q" in request.args else (),
+        outcome=choice("outcome", RecipientOutcome),
+        address_part=_text("address", MAILBOX_LENGTH, searched_sender),
+        provider=_text("provider", MAILBOX_LENGTH, str),
+        credential=_text("key", MAILBOX_LENGTH, str),
+        since=_moment("since"),
+        until=_moment("until"),
+    )
+    if isinstance(user, KeyPrincipal) and user.domain is not None:
+        if filters.sender is None:
+            return replace(filters, sender=user.domain)
+        if not user.reaches(searched_recipient(filters.sender).rpartition("@")[2]):
+            return None
+    return filters
 
 
 def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:

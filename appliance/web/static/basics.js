@@ -33,11 +33,12 @@ export function button(label, does, kind = "", extra = {}) {
 			onclick: async () => {
 				if (made.ariaBusy) return; // not disabled, which would lose the focus
 				made.ariaBusy = "true";
-				made.parentElement?.querySelector(":scope > .error")?.remove();
+				(made.closest(".opens") ?? made).parentElement?.querySelector(":scope > .error")?.remove();
 				try {
 					await does(made);
 				} catch (error) {
-					if (error.name !== "AbortError") made.after((await import("./errors.js")).errorText(error));
+					const place = made.closest(".opens") ?? made; // a menu is closed by now
+					if (error.name !== "AbortError") place.after((await import("./errors.js")).errorText(error));
 				} finally {
 					made.ariaBusy = null;
 				}
@@ -53,3 +54,11 @@ export const copyButton = (text, what = "value") =>
 
 export const notice = (kind, text, ...aside) =>
 	h("div", { class: `notice ${kind}`, role: "note" }, h("div", null, text), aside);
+
+/** Grey lines where content will be, for a wait of more than 150 ms. */
+export const skeleton = (lines = 6) =>
+	h(
+		"div",
+		{ class: "skeleton", "aria-hidden": "true" },
+		Array.from({ length: lines }, () => h("i")),
+	);

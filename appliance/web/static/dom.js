@@ -50,11 +50,11 @@ export function query(base, values) {
 	return text ? `${base}?${text}` : base;
 }
 
-/** Show a toast, also to screen readers. */
-export const toast = async (text) => (await import("./clipboard.js")).toast(text);
+/** Show a toast, also to screen readers; `undo` reverses what it reports. */
+export const toast = async (text, undo) => (await import("./toast.js")).toast(text, undo);
 
 /** Copy a text to the clipboard. */
-export const copy = async (text) => (await import("./clipboard.js")).copy(text);
+export const copy = async (text) => (await import("./toast.js")).copy(text);
 
 const styles = new Map();
 

@@ -22,6 +22,7 @@ function control(field, id) {
 			field.options.map(([value, text]) => h("option", { value, selected: value === field.value }, text)),
 		);
 	}
+	if (field.type === "choice") return choice(field, id);
 	if (field.type === "textarea") return h("textarea", { ...shared, value: field.value ?? "", spellcheck: "false" });
 	if (field.type === "checkbox")
 		return h("input", { type: "checkbox", id, name: field.name, checked: field.value ?? false });
@@ -35,11 +36,27 @@ function control(field, id) {
 	});
 }
 
-/** A labelled control: {name, label, type, value, hint, options, required}. */
+/** Radio buttons; each option is [value, name, explanation]. */
+function choice(field, id) {
+	const option = ([value, name, about], at) =>
+		h(
+			"label",
+			{ class: "check", for: `${id}-${at}` },
+			h("input", { type: "radio", id: `${id}-${at}`, name: field.name, value, checked: value === field.value }),
+			h("span", null, h("b", null, name), h("span", { class: "hint" }, about)),
+		);
+	return h("div", { class: "choice", role: "radiogroup", "aria-labelledby": id }, field.options.map(option));
+}
+
+/**
+ * A labelled control: {name, label, type, value, hint, options, required}. The type `choice` explains each of its
+ * options.
+ */
 export function labelled(field) {
 	const id = `field-${++ids}`;
 	const hint = h("p", { class: "hint", id: `${id}-hint` }, field.hint);
 	const made = control(field, id);
+	if (field.type === "choice") return h("div", { class: "field" }, h("p", { class: "label", id }, field.label), made);
 	if (field.type === "checkbox")
 		return h(
 			"div",
@@ -53,15 +70,17 @@ export function labelled(field) {
 function values(form) {
 	const found = {};
 	for (const each of form.elements) {
-		if (each.name) found[each.name] = each.type === "checkbox" ? each.checked : each.value;
+		if (each.name && (each.type !== "radio" || each.checked))
+			found[each.name] = each.type === "checkbox" ? each.checked : each.value;
 	}
 	return found;
 }
 
 function complain(form, error) {
-	const culprit = error.field && form.elements.namedItem(error.field);
+	const named = error.field && form.elements.namedItem(error.field);
+	const culprit = named instanceof RadioNodeList ? named[0] : named;
 	const field = culprit?.closest(".field");
-	const text = errorText(error, field && [`${field.querySelector("label").textContent}: `, error.detail]);
+	const text = errorText(error, field && [`${field.querySelector("label, .label").textContent}: `, error.detail]);
 	if (field) {
 		culprit.setAttribute("aria-invalid", "true");
 		field.append(text);
@@ -71,8 +90,8 @@ function complain(form, error) {
 }
 
 /** A form. `send` gets its values; API errors appear where they belong. */
-export function form({ fields, submit, send, inline = false, extra = [] }) {
-	const done = h("button", { class: "primary", type: "submit" }, submit);
+export function form({ fields, submit, send, inline = false, extra = [], kind = "primary" }) {
+	const done = h("button", { class: kind, type: "submit" }, submit);
 	const made = h(
 		"form",
 		{
@@ -120,6 +139,21 @@ export function dialog(title, build) {
 	made.querySelector("[data-focus]")?.focus();
 	return close;
 }
+
+/** A dialog with one form, explained by `about`. After `send` succeeds it closes, and `done` gets the result. */
+export const formDialog = (title, { about, send, done, extra, ...more }) =>
+	dialog(title, (close) => [
+		about && h("p", { class: "quiet" }, about),
+		form({
+			...more,
+			extra: [extra, h("button", { type: "button", onclick: close }, "Cancel")],
+			async send(values) {
+				const result = await send(values);
+				close();
+				await done?.(result, values);
+			},
+		}),
+	]);
 
 /** Confirm an action that cannot be undone. Resolves to the choice. */
 export function confirmed(title, text, label, keep = "Cancel", kind = "danger") {

@@ -1,12 +1,13 @@
 // Starts the dashboard: session, router and keyboard.
 import * as api from "./api.js";
+import { skeleton } from "./basics.js";
 import { fragment, h, refuse } from "./dom.js";
 
 const ROOT = "/dashboard";
 const LISTS = ["messages", "domains", "templates"]; // with a page per item
 const PAGES = "people statistics feedback webhook suppressions keys audit account admin login invitation".split(" ");
 const UNDER = { people: "account", statistics: "overview" }; // section that contains the page
-const SLOW = 150; // milliseconds before the loading bar appears
+const SLOW = 150; // milliseconds before a skeleton or, over the same page, a loading bar appears
 
 const main = document.getElementById("main");
 let account = null;
@@ -51,6 +52,14 @@ function context(place, signal, back) {
 	};
 }
 
+/** Show that a page is loading. Another page than the current one is replaced by a skeleton. */
+function wait(place) {
+	if (place && !alone(place) && main.dataset.page !== place.name) {
+		main.replaceChildren(skeleton());
+		delete main.dataset.page;
+	} else document.body.classList.add("slow");
+}
+
 /** Shown instead of a failed page. */
 async function failed(error) {
 	try {
@@ -68,7 +77,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	leaving = new AbortController();
 	const { signal } = leaving;
 	const place = find(location.pathname);
-	const slow = setTimeout(() => document.body.classList.add("slow"), SLOW);
+	const slow = setTimeout(() => wait(place), SLOW);
 	let content;
 	try {
 		if (!place) throw Object.assign(new Error("Page not found."), { status: 404 });

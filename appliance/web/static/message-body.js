@@ -1,8 +1,9 @@
 // The content of a message: HTML, text, files and headers, with downloads. Remote images load on a click.
 import { file, get } from "./api.js";
 import { h } from "./dom.js";
-import { button, section, table } from "./pieces.js";
+import { button, table } from "./pieces.js";
 import { preview } from "./preview.js";
+import { tabs } from "./tabs.js";
 import { bytes } from "./bytes.js";
 import { count } from "./time.js";
 
@@ -85,9 +86,9 @@ const header = (found) =>
 		]),
 	);
 
-/** The content section of a message page; `found` is the result of `read`. */
+/** The content of a message; `found` is the result of `read`. */
 export async function content(message, found, address, signal) {
-	if (!found) return section("Content", h("p", { class: "quiet" }, "The body is no longer stored."));
+	if (!found) return h("p", { class: "quiet" }, "The body is no longer stored.");
 	const images = found.html === null ? new Map() : await inlined(address, found, signal);
 	const views = [
 		found.html !== null && ["HTML", () => html(found, images)],
@@ -96,52 +97,10 @@ export async function content(message, found, address, signal) {
 		["Header", () => header(found)],
 	];
 	return h(
-		"section",
-		null,
-		h(
-			"div",
-			{ class: "titled" },
-			h("h2", null, "Content"),
-			h(
-				"div",
-				{ class: "row" },
-				button("Download .eml", async () => save(await file(`${address}/raw`), `${message.id}.eml`)),
-			),
-		),
+		"div",
+		{ class: "content" },
+		button("Download .eml", async () => save(await file(`${address}/raw`), `${message.id}.eml`), "tiny"),
 		found.truncated && h("p", { class: "quiet" }, "Truncated: the message is too long to show."),
-		tabs("Message content", views.filter(Boolean)),
+		tabs("Message content", null, views.filter(Boolean)),
 	);
-}
-
-/** `views` are [title, make] pairs; a view is built when first shown. */
-function tabs(label, views) {
-	const panel = h("div", { role: "tabpanel", tabindex: "0", class: "panel" });
-	const made = new Map();
-	const buttons = views.map(([title, make], at) =>
-		h(
-			"button",
-			{
-				type: "button",
-				role: "tab",
-				onclick: () => choose(at),
-				onkeydown: (event) => {
-					const by = { ArrowRight: 1, ArrowLeft: views.length - 1 }[event.key];
-					if (by) choose((at + by) % views.length).focus();
-				},
-			},
-			title,
-		),
-	);
-	function choose(at) {
-		buttons.forEach((each, index) => {
-			each.setAttribute("aria-selected", String(index === at));
-			each.tabIndex = index === at ? 0 : -1;
-		});
-		if (!made.has(at)) made.set(at, views[at][1]());
-		panel.setAttribute("aria-label", views[at][0]);
-		panel.replaceChildren(made.get(at));
-		return buttons[at];
-	}
-	choose(0);
-	return h("div", null, h("div", { class: "tabs", role: "tablist", "aria-label": label }, buttons), panel);
 }

@@ -90,9 +90,8 @@ export async function sendAgain(message, recipients, go) {
 /** A recipient's problem and the possible actions; none without `go`. */
 export function advice(message, recipient, go) {
 	const [means, helps] = meaning(recipient);
-	const release =
-		(recipient.outcome === "suppressed" && !UNSUBSCRIBED.test(recipient.last_smtp_response)) ||
-		recipient.bounce_class === "invalid_recipient";
+	const address = recipient.email.toLowerCase();
+	const release = message.listed?.has(address) && !UNSUBSCRIBED.test(recipient.last_smtp_response);
 	const sender = /@([^@>]+)>?$/.exec(message.from)?.[1] ?? "";
 	return h(
 		"div",
@@ -105,11 +104,17 @@ export function advice(message, recipient, go) {
 				release &&
 					button(
 						"Remove from suppressions",
-						async () => {
-							await del(path("/v1/suppressions", recipient.email)).catch((error) => {
+						async (made) => {
+							await del(path("/v1/suppressions", address)).catch((error) => {
 								if (error.status !== 404) throw error;
 							});
-							toast(`${recipient.email} is no longer suppressed`);
+							message.listed.delete(address);
+							made.hidden = true;
+							toast(`${recipient.email} is no longer suppressed`, async () => {
+								await post("/v1/suppressions", { address });
+								message.listed.add(address);
+								made.hidden = false;
+							});
 						},
 						"",
 						{ needs: "removeSuppression" },

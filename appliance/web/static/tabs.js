@@ -1,11 +1,11 @@
-// WAI-ARIA tabs: one stop for the Tab key; arrows, Home and End switch. The choice is remembered.
+// WAI-ARIA tabs: one stop for the Tab key; arrows, Home and End switch.
 import { h } from "./dom.js";
 
 let groups = 0; // keeps ids unique on a page
 
 function remembered(key) {
 	try {
-		return localStorage.getItem(key);
+		return key && localStorage.getItem(key);
 	} catch {
 		return null; // no storage
 	}
@@ -13,14 +13,17 @@ function remembered(key) {
 
 function remember(key, name) {
 	try {
-		localStorage.setItem(key, name);
+		if (key) localStorage.setItem(key, name);
 	} catch {
 		// no storage
 	}
 }
 
-/** Panels, as [name, content]; one is shown. The browser remembers the choice under `key`. */
-export function tabs(label, key, panels) {
+/**
+ * Panels, as [name, content]; one is shown. A function is called for its content when first shown. The browser
+ * remembers the choice under `key`, if given; `first` is the name to start with; `chosen` gets each choice.
+ */
+export function tabs(label, key, panels, { first, chosen = () => {} } = {}) {
 	const group = `tabs${++groups}`;
 	const names = panels.map(([name]) => name);
 	const buttons = names.map((name, at) =>
@@ -37,21 +40,28 @@ export function tabs(label, key, panels) {
 		),
 	);
 	const shown = panels.map(([, content], at) =>
-		h("div", { role: "tabpanel", id: `${group}-panel${at}`, "aria-labelledby": `${group}-tab${at}` }, content),
+		h(
+			"div",
+			{ role: "tabpanel", class: "panel", id: `${group}-panel${at}`, "aria-labelledby": `${group}-tab${at}` },
+			typeof content !== "function" && content,
+		),
 	);
 
-	function show(chosen) {
+	function show(current) {
 		buttons.forEach((each, at) => {
-			each.ariaSelected = String(at === chosen);
-			each.tabIndex = at === chosen ? 0 : -1;
-			shown[at].hidden = at !== chosen;
+			each.ariaSelected = String(at === current);
+			each.tabIndex = at === current ? 0 : -1;
+			shown[at].hidden = at !== current;
 		});
+		const [, content] = panels[current];
+		if (typeof content === "function" && !shown[current].hasChildNodes()) shown[current].append(content());
 	}
 
 	function choose(at) {
 		show(at);
 		buttons[at].focus();
 		remember(key, names[at]);
+		chosen(names[at]);
 	}
 
 	function typed(event) {
@@ -68,7 +78,7 @@ export function tabs(label, key, panels) {
 		choose(next);
 	}
 
-	show(Math.max(0, names.indexOf(remembered(key))));
+	show(Math.max(0, names.indexOf(first ?? remembered(key))));
 	return h(
 		"div",
 		null,

@@ -10,6 +10,9 @@ export function update(place, ...content) {
 	children(place, fragment(...content), false);
 }
 
+// Attributes that the browser or a component sets while the content is shown.
+const KEPT = new Set(["open", "aria-busy", "aria-expanded", "style"]);
+
 const key = (node) => node?.dataset?.key ?? node?.dataset?.id;
 
 function children(place, fresh, keyed) {
@@ -51,7 +54,7 @@ function same(old, node, keyed) {
 		return;
 	}
 	for (const { name } of [...old.attributes])
-		if (!node.hasAttribute(name) && name !== "open" && name !== "aria-busy") old.removeAttribute(name);
+		if (!node.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
 	for (const { name, value } of node.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
 	children(old, node, keyed);
 }

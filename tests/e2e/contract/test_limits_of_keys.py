@@ -53,8 +53,10 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "POST /v1/api-keys/{id}/roll": (403, {}),
     "DELETE /v1/api-keys/{id}": (403, {}),
     "GET /v1/emails": (200, {}),
+    "GET /v1/emails/count": (200, {}),
     "GET /v1/emails/{id:not_test}": (404, {}),
     "GET /v1/emails/{id:not_test}/body": (404, {}),
+    "POST /v1/emails/{id:not_test}/retry": (404, {}),
     "POST /v1/emails/{id:not_test}/cancel": (404, {}),
     "GET /v1/emails/{id:not_test}/raw": (404, {}),
     "GET /v1/emails/{id:not_test}/attachments/{number}": (404, {}),
@@ -161,6 +163,10 @@ def test_lists_show_what_is_of_the_domain(things: Things) -> None:
     assert things.limited.get("/v1/emails", params={"from": f"a@{OTHER}"}).json()["emails"] == []
     assert len(things.limited.get("/v1/emails", params={"from": "a@example.com"}).json()["emails"]) == 1
     assert len(things.free.get("/v1/emails").json()["emails"]) == 2
+    assert things.limited.get("/v1/emails/count").json()["count"] == 1
+    exported = things.limited.get("/v1/emails", params={"format": "csv"}).text
+    assert things.own_message in exported
+    assert things.foreign_message not in exported
     assert [each["name"] for each in things.limited.get("/v1/domains").json()["domains"]] == ["example.com"]
     keys = things.limited.get("/v1/api-keys").json()["api_keys"]
     assert [each["domain"] for each in keys] == ["example.com"]

@@ -144,6 +144,9 @@ class Browser:
 
         self.until(done, name)  # again, if it was redrawn in that moment
 
+    def tab(self, name: str) -> None:
+        self.one(f"//*[@role='tab' and normalize-space()={quoted(name)}]").click()
+
     def click_summary(self, name: str) -> None:
         self.one(f"//summary[contains(normalize-space(), {quoted(name)})]").click()
 

@@ -43,7 +43,7 @@ function behind(each) {
   return colour[3] === 1 ? colour : over(colour, behind(each.parentElement));
 }
 // Borders of what is used, by WCAG 2.2 1.4.11: 3. What has none is told by its text.
-for (const each of all("input:not([type=checkbox], [type=file]), select, textarea, button, .button")) {
+for (const each of all("input:not([type=checkbox], [type=radio], [type=file]), select, textarea, button, .button")) {
   const style = getComputedStyle(each);
   const edge = channels(style.borderTopColor);
   if (each.disabled || each.ariaBusy || !parseFloat(style.borderTopWidth) || !edge[3]) continue;

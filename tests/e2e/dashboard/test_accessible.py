@@ -172,11 +172,12 @@ def test_an_error_is_at_its_field_and_keeps_its_distance(browser: Browser, owner
     """It names the field by its label; the request id is behind "Details"; it touches neither field nor button."""
     browser.log_in(owner.email)
     browser.open("/dashboard/domains")
-    browser.fill("Add a domain", "no domain")
+    browser.click("Add a domain")
+    browser.fill("Domain name", "no domain")
     browser.click("Add domain")
     told = browser.one("//*[contains(@class, 'field')]//*[@role='alert']")
-    assert told.text.startswith("Add a domain: ")
-    assert browser.field("Add a domain").get_attribute("aria-invalid") == "true"
+    assert told.text.startswith("Domain name: ")
+    assert browser.field("Domain name").get_attribute("aria-invalid") == "true"
     assert "req_" not in told.text
     browser.click_summary("Details")
     assert "req_" in told.text

@@ -10,7 +10,7 @@ from tests.e2e.dashboard.stage import Stage
 from tests.running_appliance import NO_TLS, PASSWORD, Provisioned
 
 SHOWN = """return [...document.querySelectorAll("main button, main a.button, main form")]
-    .filter((each) => each.checkVisibility()).map((each) => each.textContent)"""
+    .filter((each) => each.checkVisibility() || each.closest("[popover]")).map((each) => each.textContent)"""
 
 
 def text_of(browser: Browser, css: str) -> str:
@@ -29,15 +29,18 @@ def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
     browser.until(lambda: "too high" in text_of(browser, ".tiles"), "the mark of the bounce rate")
     browser.see(customer.domain, "td")
 
-    browser.click("Change cap")
+    browser.click("Account actions")
+    browser.click("Change daily cap")
     browser.fill("Recipients per day", "200")
     browser.click("Save cap")
     browser.see("200 recipients a day (UTC)")
+    browser.click("Account actions")
     browser.click("Change credits")
     browser.fill("Amount", "500")
     browser.click("Save")
     browser.until(lambda: "1,000,499" in text_of(browser, ".tiles"), "the credits")
 
+    browser.click(f"Actions for {customer.email}")
     browser.click(f"Reset the password of {customer.email}")
     browser.click("Create link")
     browser.see("Send this link to the user")
@@ -53,15 +56,18 @@ def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
     assert answer.is_success, answer.text
     browser.click("I have saved it")
 
+    browser.click(f"Actions for {customer.email}")
     browser.click(f"Change the role of {customer.email}")
     browser.script("document.querySelector('dialog select').value = 'viewer'")
     browser.script("document.querySelector('dialog button[type=submit]').click()")
     browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
     browser.click("Cancel")
 
+    browser.click("Account actions")
     browser.click(f"Suspend {customer.name}")
     browser.click("Suspend account")
     browser.see("suspended", "span")
+    browser.click("Account actions")
     browser.click(f"Resume {customer.name}")
     browser.see("active", "span")
     assert browser.forbidden() == []
@@ -123,14 +129,14 @@ CHANGES = {
     "": ["Send a test"],
     "/messages": ["Send a test"],
     "/messages/{message}": ["Send again", "Remove from suppressions"],
-    "/domains": ["Add domain"],
+    "/domains": ["Add a domain"],
     "/domains/{domain}": ["Check now", "Remove domain"],
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
     "/webhook": ["Delete", "Rotate secret", "Send a ping", "Replay failed deliveries"],
-    "/suppressions": ["Suppress address", "Import CSV", "Add tag", "Release", "Select all shown"],
-    "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
-    "/people": ["Invite user", "Change role", "Remove"],
+    "/suppressions": ["Suppress an address", "Import CSV", "Add a tag", "Release", "Select all shown"],
+    "/keys": ["New key", "New credential", "Roll key", "Delete key", "Delete credential"],
+    "/people": ["Invite user", "Change role", "Remove user"],
 }
 
 

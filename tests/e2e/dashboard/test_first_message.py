@@ -72,6 +72,7 @@ def test_the_choice_is_remembered(browser: Browser, account: Provisioned) -> Non
     browser.see("No messages yet")
     assert chosen(browser) == "Go"
     browser.go("Keys & credentials")
+    browser.click("New key")
     browser.fill("Name of the key", "web shop")
     browser.click("Create key")
     browser.see("Your first message")
@@ -81,6 +82,7 @@ def test_the_choice_is_remembered(browser: Browser, account: Provisioned) -> Non
 def test_each_has_the_address_and_the_key(stage: Stage, browser: Browser, account: Provisioned) -> None:
     """Every language shows the user's own URL, domain and new key, and its button copies exactly what is shown."""
     browser.go("Keys & credentials")
+    browser.click("New key")
     browser.fill("Name of the key", "web shop")
     browser.click("Create key")
     browser.see("Your first message")

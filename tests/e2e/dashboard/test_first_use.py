@@ -29,7 +29,7 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.log_in(email)
     browser.see("First steps")
     browser.click("Add a domain")
-    browser.fill("Add a domain", "Shop.Example")
+    browser.fill("Domain name", "Shop.Example")
     browser.click("Add domain")
     browser.see("shop.example", "h1")
     browser.see("Not verified")
@@ -43,6 +43,7 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
 
     browser.go("Keys & credentials")
     browser.see("No key yet")
+    browser.click("New key")
     browser.fill("Name of the key", "web shop")
     browser.click("Create key")
     browser.see("will not be shown again")
@@ -73,7 +74,7 @@ def test_the_first_step_that_is_left_has_the_primary_button(stage: Stage, browse
     browser.see("First steps")
     assert primary(browser) == ["Add a domain"]
     browser.click("Add a domain")
-    browser.fill("Add a domain", f"{email.split('@')[0]}.example")
+    browser.fill("Domain name", f"{email.split('@')[0]}.example")
     browser.click("Add domain")
     browser.see("Not verified")
     browser.open("/dashboard")
@@ -105,16 +106,17 @@ def test_what_the_api_says_stands_beside_the_field(stage: Stage, browser: Browse
     account = stage.account()
     browser.log_in(account.email)
     browser.go("Domains")
-    browser.fill("Add a domain", "not a domain")
+    browser.click("Add a domain")
+    browser.fill("Domain name", "not a domain")
     browser.click("Add domain")
     error = browser.one("//*[contains(@class, 'error')]")
     assert "req_" not in error.text
     browser.click_summary("Details")
     assert "req_" in error.text
     browser.one("//button[@aria-label='Copy request id']")
-    browser.fill("Add a domain", account.domain)
+    browser.fill("Domain name", account.domain)
     browser.click("Add domain")
-    browser.see("already")
+    browser.one("//dialog//*[contains(., 'already')]")
 
 
 @pytest.mark.both_engines
@@ -141,7 +143,8 @@ def test_the_list_of_domains_shows_what_dns_shows(stage: Stage, browser: Browser
     account = stage.account()
     browser.log_in(account.email)
     browser.go("Domains")
-    browser.fill("Add a domain", "Listed.Example")
+    browser.click("Add a domain")
+    browser.fill("Domain name", "Listed.Example")
     browser.click("Add domain")
     browser.see("listed.example", "h1")
     browser.see("DNS is checked every ten minutes")

@@ -51,6 +51,7 @@ def test_nothing_in_a_message_runs(stage: Stage, browser: Browser) -> None:
     shown(browser, IMAGE, SCRIPT, "o'ne&two{{x}}@hostile.test")
     browser.open(f"/dashboard/messages/{message}")
     shown(browser, IMAGE, SCRIPT, f"451 4.7.1 {SCRIPT} {IMAGE}")
+    browser.tab("Content")
     browser.until(lambda: browser.script("return document.querySelector('iframe')?.height"), "the preview")
     inside = "const page = document.querySelector('iframe').contentDocument; return "
     assert browser.script(f"{inside} page.getElementById('greeting').textContent") == "Good evening"
@@ -81,6 +82,7 @@ def test_no_text_turns_another_around(stage: Stage, browser: Browser) -> None:
         (each) => each.getBoundingClientRect().left)""")
     assert left < right
     assert "\u202e" not in browser.driver.title
+    browser.tab("Content")
     browser.click("Header")
     shown(browser, "[U+202E]evil.exe")
 

@@ -104,6 +104,7 @@ def test_images_files_and_the_whole_message(stage: Stage, browser: Browser) -> N
         stage.tried(message)
         browser.log_in(account.email)
         browser.open(f"/dashboard/messages/{message}")
+        browser.tab("Content")
         widths = "return [...document.querySelector('iframe').contentDocument.images].map((each) => each.naturalWidth)"
         browser.until(lambda: browser.script(widths) == [1, 0], "the image that came along")
         browser.see("1 remote image blocked. Loading reveals that you opened the message.")

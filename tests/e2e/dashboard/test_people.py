@@ -145,13 +145,15 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
     browser.click(f"Withdraw the invitation of {email}")
     browser.one("//dialog//button[normalize-space()='Withdraw invitation']").click()
     browser.until(lambda: email not in browser.text(), "no invitation")
+    browser.click(f"Actions for {account.email}")
     browser.click(f"Change the role of {account.email}")
     browser.script("document.querySelector('dialog select').value = 'viewer'")
     browser.script("document.querySelector('dialog button[type=submit]').click()")
     browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
     browser.click("Cancel")
+    browser.click(f"Actions for {account.email}")
     browser.click(f"Remove {account.email}")
-    browser.click("Remove user")
+    browser.one("//dialog//button[normalize-space()='Remove user']").click()
     browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
     assert stage.ask(account, "GET", "/v1/users")["users"][0]["role"] == "owner"
 
@@ -173,11 +175,12 @@ def test_a_removed_persons_keys_are_listed_and_revoked_unless_kept(stage: Stage,
     change(stage.world.running.data_dir, join)
     browser.log_in(account.email)
     browser.open("/dashboard/people")
+    browser.click(f"Actions for {email}")
     browser.click(f"Remove {email}")
     browser.until(lambda: "API key nightly report" in browser.text(), "the keys of the person")
     if kept:
         browser.script("document.querySelector('dialog input[name=keep]').click()")
-    browser.click("Remove user")
+    browser.one("//dialog//button[normalize-space()='Remove user']").click()
     browser.until(lambda: email not in browser.text(), "no such person")
     keys = {each["name"]: each["revoked_at"] for each in stage.ask(account, "GET", "/v1/api-keys")["api_keys"]}
     assert (keys["nightly report"] is None) is kept

@@ -61,6 +61,8 @@ def test_a_port_is_copied_alone(stage: Stage, browser: Browser) -> None:
     browser.log_in(stage.account().email)
     browser.go("Keys & credentials")
     browser.script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.click("New credential")
+    browser.fill("Name of the credential", "CRM")
     browser.click("Create credential")
     browser.see("will not be shown again")
     browser.click("Copy Port")

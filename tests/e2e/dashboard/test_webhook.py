@@ -63,7 +63,7 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     with running.client(headers=headers) as client:
         message = client.post("/emails", json=body).json()["id"]
     here.open(f"/dashboard/messages/{message}")
-    here.see("Webhook deliveries")
+    here.tab("Webhook")
     here.click_summary("email.delivered")
     here.see("thank you")
     here.click("Replay")

@@ -7,14 +7,19 @@ from pathlib import Path
 import trio
 
 from tests.bench.queued import fill_queue
-from tests.e2e.delivery.test_hostile_replies_are_bounded import resident
-from tests.e2e.delivery.world import world
+from tests.e2e.delivery.world import World, world
 from tests.fakes.mx import FakeMx, silence
 
 WAITING = 100_000
 SESSIONS = 10  # of a pool, unless the operator says otherwise
 GROWTH = 16 * 2**20  # bytes: a hundred and sixty for each that waits would be too much
 LATER = 3  # messages one after the other, so that the queue is looked at again and again
+
+
+def resident(made: World) -> int:
+    """The most memory that the program has had, in bytes."""
+    status = Path(f"/proc/{made.running.pid}/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
 
 
 async def test_a_long_queue_stays_on_disk(tmp_path: Path) -> None:

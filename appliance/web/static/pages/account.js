@@ -2,7 +2,7 @@
 import { del, get, post } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, path, toast } from "../dom.js";
-import { confirmed, form } from "../form.js";
+import { confirmed, formDialog } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, copyButton, facts, head, section, table } from "../pieces.js";
 import { secondFactor } from "../second-factor.js";
@@ -78,8 +78,8 @@ function sessionsTable(page, sessions) {
 	);
 }
 
-function passwordForm(page) {
-	return form({
+function changePassword(page) {
+	formDialog("Set a new password", {
 		fields: [
 			{
 				name: "current_password",
@@ -99,13 +99,10 @@ function passwordForm(page) {
 			},
 		],
 		// For the browser's password manager.
-		extra: [h("input", { type: "text", value: page.account.email, autocomplete: "username", hidden: true })],
+		extra: h("input", { type: "text", value: page.account.email, autocomplete: "username", hidden: true }),
 		submit: "Change password",
-		async send(values) {
-			await post("/v1/auth/password", values);
-			toast("Password changed. Log in with the new password.");
-			page.left();
-		},
+		send: (values) => post("/v1/auth/password", values),
+		done: page.left,
 	});
 }
 
@@ -188,7 +185,15 @@ export default async function account(page) {
 				? paged("Credit changes, newest first", LEDGER, first, entry, load)
 				: h("p", { class: "quiet" }, mine.credits === null ? "Unlimited credits are not counted." : "No changes yet."),
 		),
-		section("Password", h("div", { class: "card" }, passwordForm(page))),
+		section(
+			"Password",
+			h(
+				"div",
+				{ class: "card titled" },
+				h("p", { class: "quiet" }, "A new password ends all sessions, including this one."),
+				button("Set a new password", () => changePassword(page)),
+			),
+		),
 		section("Two-factor authentication", factor),
 		h(
 			"section",

@@ -1,10 +1,12 @@
 // The operator's page: all accounts, and the queue by provider pool.
 import { credits, suspension } from "../accounts.js";
 import { get, post } from "../api.js";
-import { fragment, h, path, s, toast } from "../dom.js";
-import { dialog, form } from "../form.js";
+import { fragment, h, path, toast } from "../dom.js";
+import { formDialog } from "../form.js";
 import { loader, paged } from "../lists.js";
+import { menu } from "../menu.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
+import { sparkline } from "../tile.js";
 import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
@@ -15,7 +17,7 @@ const ACCOUNTS = [
 	{ title: "Daily cap", class: "number wide" },
 	{ title: "State", class: "side" },
 	{ title: "Since", class: "side wide" },
-	{ title: "Actions", class: "side wide" },
+	{ title: "Actions", class: "side" },
 ];
 const POOLS = [
 	{ title: "Provider" },
@@ -55,57 +57,52 @@ function accountRow(page) {
 		each.daily_cap === null ? "none" : number(each.daily_cap),
 		each.suspended ? badge("failed", "suspended") : badge("success", "active"),
 		when(each.created_at),
-		h(
-			"span",
-			{ class: "row" },
-			button("Credits", () => credits(page, each), "tiny", { "aria-label": `Credits of ${each.name}` }),
-			suspension(page, each, "tiny"),
-		),
+		menu(`Actions for ${each.name}`, [
+			button("Change credits", () => credits(page, each), "", { "aria-label": `Credits of ${each.name}` }),
+			suspension(page, each),
+		]),
 	];
 }
 
 function newAccount(page) {
-	dialog("New account", (close) =>
-		form({
-			fields: [
-				{
-					name: "name",
-					label: "Name",
-					required: true,
-					maxlength: 64,
-					hint: "Letters, digits, dots, underscores and hyphens.",
-					autofocus: true,
-				},
-				{ name: "email", label: "Login (email address)", type: "email", required: true },
-				{
-					name: "password",
-					label: "Password",
-					type: "password",
-					required: true,
-					minlength: 8,
-					autocomplete: "new-password",
-				},
-				{ name: "credits", label: "Credits", type: "number", hint: "Empty: unlimited." },
-				{
-					name: "role",
-					label: "Role",
-					type: "select",
-					options: [
-						["customer", "customer"],
-						["admin", "administrator"],
-					],
-				},
-			],
-			submit: "Create account",
-			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-			async send(values) {
-				await post("/v1/admin/accounts", { ...values, credits: values.credits === "" ? null : Number(values.credits) });
-				close();
-				toast(`Account ${values.name} created`);
-				await page.reload();
+	formDialog("New account", {
+		fields: [
+			{
+				name: "name",
+				label: "Name",
+				required: true,
+				maxlength: 64,
+				hint: "Letters, digits, dots, underscores and hyphens.",
+				autofocus: true,
 			},
-		}),
-	);
+			{ name: "email", label: "Login (email address)", type: "email", required: true },
+			{
+				name: "password",
+				label: "Password",
+				type: "password",
+				required: true,
+				minlength: 8,
+				autocomplete: "new-password",
+			},
+			{ name: "credits", label: "Credits", type: "number", hint: "Empty: unlimited." },
+			{
+				name: "role",
+				label: "Role",
+				type: "select",
+				options: [
+					["customer", "customer"],
+					["admin", "administrator"],
+				],
+			},
+		],
+		submit: "Create account",
+		send: (values) =>
+			post("/v1/admin/accounts", { ...values, credits: values.credits === "" ? null : Number(values.credits) }),
+		async done(_, values) {
+			toast(`Account ${values.name} created`);
+			await page.reload();
+		},
+	});
 }
 
 function poolState(pool, warmups) {
@@ -175,21 +172,15 @@ function warmupSection(warmups) {
 
 function poolRow(draw, warmups) {
 	const pause = (pool) =>
-		dialog(`Hold mail to ${pool}?`, (close) => [
-			h("p", { class: "quiet" }, "Mail is queued until you resume it. Accounts with queued mail see the reason."),
-			form({
-				fields: [
-					{ name: "reason", label: "Reason", placeholder: "they move to new servers", maxlength: 200, autofocus: true },
-				],
-				submit: "Hold mail",
-				extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-				async send({ reason }) {
-					await post(`${path("/v1/admin/queue", pool)}/pause`, reason ? { reason } : {});
-					close();
-					await draw();
-				},
-			}),
-		]);
+		formDialog(`Hold mail to ${pool}?`, {
+			about: "Mail is queued until you resume it. Accounts with queued mail see the reason.",
+			fields: [
+				{ name: "reason", label: "Reason", placeholder: "they move to new servers", maxlength: 200, autofocus: true },
+			],
+			submit: "Hold mail",
+			send: ({ reason }) => post(`${path("/v1/admin/queue", pool)}/pause`, reason ? { reason } : {}),
+			done: draw,
+		});
 	const resume = (pool) => async () => {
 		await post(`${path("/v1/admin/queue", pool)}/resume`);
 		await draw();
@@ -222,26 +213,18 @@ function poolRow(draw, warmups) {
 
 /** Ask for a reason and pause all mail. */
 function pauseAll(draw) {
-	dialog("Pause all mail?", (close) => [
-		h(
-			"p",
-			{ class: "quiet" },
+	formDialog("Pause all mail?", {
+		about:
 			"No mail is delivered and no webhook is posted, for all accounts, until you resume. " +
-				"New mail is accepted and queued.",
-		),
-		form({
-			fields: [
-				{ name: "reason", label: "Reason", placeholder: "the address is being moved", maxlength: 200, autofocus: true },
-			],
-			submit: "Pause all mail",
-			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-			async send({ reason }) {
-				await post("/v1/admin/queue/pause", reason ? { reason } : {});
-				close();
-				await draw();
-			},
-		}),
-	]);
+			"New mail is accepted and queued.",
+		fields: [
+			{ name: "reason", label: "Reason", placeholder: "the address is being moved", maxlength: 200, autofocus: true },
+		],
+		submit: "Pause all mail",
+		kind: "danger",
+		send: ({ reason }) => post("/v1/admin/queue/pause", reason ? { reason } : {}),
+		done: draw,
+	});
 }
 
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
@@ -259,44 +242,23 @@ function remember(past, nodes) {
 	}
 }
 
-/** A sparkline, newest on the right, scaled to `top`; `most` values fill its width. */
-function trace(values, top, most) {
-	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
-	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
-	if (points.length === 1) points.unshift(`${x(-1).toFixed(1)},${points[0].split(",")[1]}`);
-	return s(
-		"svg",
-		{ class: "trace", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
-		s("polyline", { points: points.join(" ") }),
-	);
-}
-
 // The number, and its history since the page was opened, on one scale for all nodes.
 function traced(past, name, field) {
 	const most = Math.max(1, ...[...past.values()].flatMap((each) => each[field]));
 	const values = past.get(name)[field];
-	return h("span", { class: "traced" }, number(values.at(-1)), trace(values, most, SEEN));
+	return h("span", { class: "traced" }, number(values.at(-1)), sparkline(values, most, SEEN));
 }
 
 function nodeSection(nodes, past, draw) {
 	const drain = (name) =>
-		dialog(`Drain ${name}?`, (close) => [
-			h(
-				"p",
-				{ class: "quiet" },
-				"The node accepts no new mail, finishes open sessions, hands over its queue and ends.",
-			),
-			form({
-				fields: [],
-				submit: "Drain node",
-				extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-				async send() {
-					await post(`${path("/v1/admin/nodes", name)}/drain`);
-					close();
-					await draw();
-				},
-			}),
-		]);
+		formDialog(`Drain ${name}?`, {
+			about: "The node accepts no new mail, finishes open sessions, hands over its queue and ends.",
+			fields: [],
+			submit: "Drain node",
+			kind: "danger",
+			send: () => post(`${path("/v1/admin/nodes", name)}/drain`),
+			done: draw,
+		});
 	const row = (each) => ({
 		id: each.name,
 		cells: [

@@ -1,9 +1,10 @@
 // The list of domains, and adding one.
 import { post } from "../api.js";
 import { fragment, h, may, path, style } from "../dom.js";
-import { form } from "../form.js";
+import { formDialog } from "../form.js";
+import { shownName } from "../idn.js";
 import { loader, paged } from "../lists.js";
-import { badge, empty, head, row } from "../pieces.js";
+import { badge, button, empty, head, row } from "../pieces.js";
 import { ago } from "../time.js";
 import { added, dnsStates } from "./domain.js";
 
@@ -19,7 +20,7 @@ const listed = (each) => ({
 	href: path("/dashboard/domains", each.name),
 	id: each.name,
 	cells: [
-		h("span", { class: "mono break" }, h("bdi", null, each.name)),
+		h("span", { class: "mono break" }, h("bdi", null, shownName(each.name))),
 		badge(each.status),
 		dnsStates(each.dns),
 		ago(each.dns?.checked_at, "not yet"),
@@ -29,16 +30,19 @@ const listed = (each) => ({
 export default async function domains(page) {
 	const load = loader(page.signal, "/v1/domains", "domains");
 	const [first] = await Promise.all([load(), style("pages")]);
-	const add = form({
-		inline: true,
-		fields: [{ name: "domain", label: "Add a domain", required: true, placeholder: "example.com" }],
-		submit: "Add domain",
-		async send({ domain }) {
-			const made = await post("/v1/domains", { domain });
-			added.set(made.name, made);
-			await page.go(path("/dashboard/domains", made.name));
-		},
-	});
+	const ask = () =>
+		formDialog("Add a domain", {
+			about: "The part after the @ of your senders. Next, you publish its DNS records.",
+			fields: [{ name: "domain", label: "Domain name", required: true, placeholder: "example.com", autofocus: true }],
+			submit: "Add domain",
+			send: ({ domain }) => post("/v1/domains", { domain }),
+			done(made) {
+				added.set(made.name, made);
+				return page.go(path("/dashboard/domains", made.name));
+			},
+		});
+	// Linked from the first steps; the dialog opens after this page is shown.
+	if (page.query.has("add") && may("addDomain")) setTimeout(() => page.signal.aborted || ask());
 	page.every(LOOK_EVERY, async () => {
 		const [{ items }, { update }] = await Promise.all([load(), import("../update.js")]);
 		for (const each of items) {
@@ -47,19 +51,17 @@ export default async function domains(page) {
 		}
 	});
 	return fragment(
-		head("Domains", { about: "Your sending domains. A subdomain is a separate domain." }),
-		h("div", { class: "card", needs: "addDomain" }, add),
-		h(
-			"section",
-			null,
-			first.items.length
-				? paged("Domains", COLUMNS, first, listed, load, "Load more")
-				: empty(
-						"No domain yet",
-						may("addDomain")
-							? "Add your sending domain: the part after the @. Next, you publish its DNS records."
-							: "Only owners and developers can add domains.",
-					),
-		),
+		head("Domains", {
+			about: "Your sending domains. A subdomain is a separate domain.",
+			actions: [button("Add a domain", ask, "primary", { needs: "addDomain" })],
+		}),
+		first.items.length
+			? paged("Domains", COLUMNS, first, listed, load, "Load more")
+			: empty(
+					"No domain yet",
+					may("addDomain")
+						? "Add your sending domain: the part after the @. Next, you publish its DNS records."
+						: "Only owners and developers can add domains.",
+				),
 	);
 }

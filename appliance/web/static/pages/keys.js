@@ -1,8 +1,10 @@
 // API keys and SMTP credentials: create, show once, roll, delete.
 import { del, get, post } from "../api.js";
 import { fragment, h, may, path, toast } from "../dom.js";
-import { confirmed, dialog, form, secretBox } from "../form.js";
+import { confirmed, formDialog, secretBox } from "../form.js";
+import { shownName } from "../idn.js";
 import { loader, paged } from "../lists.js";
+import { menu } from "../menu.js";
 import { badge, button, code, empty, head } from "../pieces.js";
 import { firstMessageTabs, smtp } from "../snippets.js";
 import { ago, when } from "../time.js";
@@ -30,7 +32,7 @@ function revoke(page, what, address, name) {
 			toast(`${what} deleted`);
 			await page.reload();
 		},
-		"tiny danger",
+		"danger",
 		{ "aria-label": `Delete ${what.toLowerCase()} ${name}` },
 	);
 }
@@ -38,17 +40,21 @@ function revoke(page, what, address, name) {
 const KEY_COLUMNS = [
 	{ title: "Name" },
 	{ title: "Key" },
-	{ title: "May", class: "wide" },
-	{ title: "Last used", class: "side wide" },
-	{ title: "Expires", class: "side wide" },
+	{ title: "Scope" },
+	{ title: "Last used" },
+	{ title: "Expires", class: "side" },
 	{ title: "State", class: "side" },
 	{ title: "Actions", class: "side", needs: "revokeApiKey" },
 ];
 const SCOPES = [
-	["send", "send"],
-	["read", "read"],
-	["full", "send and read"],
-	["manage", "send, read and manage the account"],
+	["send", "send", "Sends mail, over HTTP only. Cannot read anything. For an application."],
+	["read", "read", "Reads messages and their status. Cannot send. For a report or a support tool."],
+	["full", "send and read", "Sends mail and reads its status."],
+	[
+		"manage",
+		"send, read and manage the account",
+		"Also manages domains, templates, webhook, suppressions and keys. For automation; keep it off web servers.",
+	],
 ];
 const EXPIRIES = [
 	["", "never"],
@@ -67,7 +73,7 @@ function limits(each) {
 	const scope = SCOPES.find(([name]) => name === each.scope)?.[1] ?? each.scope;
 	return [
 		scope,
-		each.domain && [" from ", h("bdi", { class: "mono" }, each.domain)],
+		each.domain && [" from ", h("bdi", { class: "mono break" }, shownName(each.domain))],
 		each.test && ", tests only",
 		each.previous_hint && ["; …", each.previous_hint, " works until ", when(each.previous_expires_at)],
 	];
@@ -78,77 +84,89 @@ function rolled(each, place) {
 	return button(
 		"Roll key",
 		() =>
-			dialog(`Roll key ${name}`, (close) => [
-				h("p", { class: "quiet" }, "The key gets a new secret. Scope and limits stay the same."),
-				form({
-					fields: [{ name: "overlap", label: "Old secret keeps working for", type: "select", options: OVERLAPS }],
-					submit: "Roll key",
-					extra: [h("button", { type: "button", onclick: () => close() }, "Cancel")],
-					async send({ overlap }) {
-						const made = await post(path("/v1/api-keys", each.id, "roll"), { overlap: Number(overlap) });
-						close();
-						place.replaceChildren(secretBox(`API key ${made.name}`.trim(), [["API key", made.key]]));
-						place.querySelector("h2").focus();
-					},
-				}),
-			]),
-		"tiny",
+			formDialog(`Roll key ${name}`, {
+				about: "The key gets a new secret. Scope and limits stay the same.",
+				fields: [{ name: "overlap", label: "Old secret keeps working for", type: "select", options: OVERLAPS }],
+				submit: "Roll key",
+				send: ({ overlap }) => post(path("/v1/api-keys", each.id, "roll"), { overlap: Number(overlap) }),
+				done: (made) => reveal(place, secretBox(`API key ${made.name}`.trim(), [["API key", made.key]])),
+			}),
+		"",
 		{ "aria-label": `Roll key ${name}` },
 	);
 }
 
+/** Show a secret above the list. */
+function reveal(place, box) {
+	place.replaceChildren(box);
+	box.querySelector("h2").focus();
+}
+
 const named = (each) => [
-	h("bdi", null, each.name || "–"),
+	h("bdi", { class: "break" }, each.name || "–"),
 	each.created_by && h("div", { class: "quiet small" }, "by ", h("bdi", { class: "break" }, each.created_by)),
 ];
 
-const keyRow = (page, place) => (each) => [
-	named(each),
-	h("code", null, `ma_${each.test ? "test" : "live"}_…${each.hint}`),
-	limits(each),
-	[ago(each.last_used_at), each.last_used_from && [" from ", h("bdi", { class: "mono" }, each.last_used_from)]],
-	each.expires_at ? when(each.expires_at) : "never",
-	state(each),
-	!each.revoked_at && [
-		!isOver(each) && [rolled(each, place), " "],
-		revoke(page, "Key", path("/v1/api-keys", each.id), each.name || `…${each.hint}`),
-	],
-];
+const keyRow = (page, place) => (each) => {
+	const name = each.name || `…${each.hint}`;
+	return [
+		named(each),
+		h("code", null, `ma_${each.test ? "test" : "live"}_…${each.hint}`),
+		limits(each),
+		[ago(each.last_used_at), each.last_used_from && [" from ", h("bdi", { class: "mono" }, each.last_used_from)]],
+		each.expires_at ? when(each.expires_at) : "never",
+		state(each),
+		!each.revoked_at &&
+			menu(`Actions for key ${name}`, [
+				!isOver(each) && rolled(each, place),
+				revoke(page, "Key", path("/v1/api-keys", each.id), name),
+			]),
+	];
+};
 
 const CREDENTIAL_COLUMNS = [
 	{ title: "Name" },
 	{ title: "Username" },
-	{ title: "Last used", class: "side wide" },
-	{ title: "Created", class: "side wide" },
+	{ title: "Last used", class: "side" },
+	{ title: "Created", class: "side" },
 	{ title: "State", class: "side" },
 	{ title: "Actions", class: "side", needs: "revokeSmtpCredential" },
 ];
-const credentialRow = (page) => (each) => [
-	named(each),
-	h("code", { class: "break" }, each.username),
-	ago(each.last_used_at),
-	when(each.created_at),
-	state(each),
-	!each.revoked_at &&
-		revoke(page, "Credential", path("/v1/smtp-credentials", each.username), each.name || each.username),
-];
+const credentialRow = (page) => (each) => {
+	const name = each.name || each.username;
+	return [
+		named(each),
+		h("code", { class: "break" }, each.username),
+		ago(each.last_used_at),
+		when(each.created_at),
+		state(each),
+		!each.revoked_at &&
+			menu(`Actions for credential ${name}`, [
+				revoke(page, "Credential", path("/v1/smtp-credentials", each.username), name),
+			]),
+	];
+};
 
-function keyForm(place, domain, domains) {
-	return form({
-		inline: true,
+const nameField = (label, placeholder) => ({
+	name: "name",
+	label,
+	placeholder,
+	required: true,
+	maxlength: 64,
+	hint: "The program that uses it. One each, so that you can revoke it separately.",
+	autofocus: true,
+});
+
+function newKey(place, domain, domains) {
+	formDialog("New key", {
 		fields: [
-			{ name: "name", label: "Name of the key", placeholder: "web shop", maxlength: 64 },
-			{
-				name: "scope",
-				label: "Scope",
-				type: "select",
-				options: SCOPES,
-			},
+			nameField("Name of the key", "web shop"),
+			{ name: "scope", label: "Scope", type: "choice", value: "send", options: SCOPES },
 			{
 				name: "domain",
 				label: "From",
 				type: "select",
-				options: [["", "any domain"], ...domains.map((each) => [each.name, each.name])],
+				options: [["", "any domain"], ...domains.map((each) => [each.name, shownName(each.name)])],
 			},
 			{ name: "expires_in", label: "Expires", type: "select", options: EXPIRIES },
 			{
@@ -162,39 +180,36 @@ function keyForm(place, domain, domains) {
 			},
 		],
 		submit: "Create key",
-		async send(values) {
-			const made = await post("/v1/api-keys", {
+		send: (values) =>
+			post("/v1/api-keys", {
 				name: values.name,
 				scope: values.scope,
 				test: values.test === "test",
 				domain: values.domain || null,
 				expires_in: values.expires_in ? Number(values.expires_in) * 86_400 : null,
-			});
-			const box = secretBox(
-				`API key ${made.name}`.trim(),
-				[["API key", made.key]],
-				h("h3", null, "Your first message"),
-				firstMessageTabs(domain, made.key),
-			);
-			place.replaceChildren(box);
-			box.querySelector("h2").focus();
-		},
+			}),
+		done: (made) =>
+			reveal(
+				place,
+				secretBox(
+					`API key ${made.name}`.trim(),
+					[["API key", made.key]],
+					h("h3", null, "Your first message"),
+					firstMessageTabs(domain, made.key),
+				),
+			),
 	});
 }
 
-function credentialForm(place, service) {
-	return form({
-		inline: true,
-		fields: [{ name: "name", label: "Name of the credential", placeholder: "CRM", maxlength: 64 }],
+function newCredential(place, service) {
+	formDialog("New SMTP credential", {
+		about: "A username and a password for a program that sends by SMTP.",
+		fields: [nameField("Name of the credential", "CRM")],
 		submit: "Create credential",
-		async send({ name }) {
-			const made = await post("/v1/smtp-credentials", { name });
-			const box = secretBox(`SMTP credential ${made.name ?? ""}`.trim(), [
-				...smtp(service, made.username),
-				["Password", made.password],
-			]);
-			place.replaceChildren(box);
-			box.querySelector("h2").focus();
+		send: ({ name }) => post("/v1/smtp-credentials", { name }),
+		done: (made) => {
+			const rows = [...smtp(service, made.username), ["Password", made.password]];
+			reveal(place, secretBox(`SMTP credential ${made.name ?? ""}`.trim(), rows));
 		},
 	});
 }
@@ -209,22 +224,24 @@ export default async function keys(page) {
 		get("/v1/domains?limit=100", page.signal),
 	]);
 	const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
-	const keyPlace = h("div");
-	const credentialPlace = h("div");
-	// Refresh the list after the secret is closed, so that nothing moves while the user copies it.
-	for (const place of [keyPlace, credentialPlace]) {
-		new MutationObserver(() => place.childElementCount === 0 && page.reload()).observe(place, { childList: true });
-	}
+	const place = h("div");
+	// Refresh the lists after the secret is closed, so that nothing moves while the user copies it.
+	new MutationObserver(() => place.childElementCount === 0 && page.reload()).observe(place, { childList: true });
 	return fragment(
-		head("Keys & credentials", { about: "Applications send with an API key over HTTP, or with an SMTP credential." }),
+		head("Keys & credentials", {
+			about: "Applications send with an API key over HTTP, or with an SMTP credential.",
+			actions: [
+				button("New credential", () => newCredential(place, service), "", { needs: "createSmtpCredential" }),
+				button("New key", () => newKey(place, domain, domains), "primary", { needs: "createApiKey" }),
+			],
+		}),
+		place,
 		h(
 			"section",
-			{ class: "stack" },
+			null,
 			h("h2", null, "API keys"),
-			h("div", { class: "card", needs: "createApiKey" }, keyForm(keyPlace, domain, domains)),
-			keyPlace,
 			firstKeys.items.length
-				? paged("API keys, newest first", KEY_COLUMNS, firstKeys, keyRow(page, keyPlace), loadKeys)
+				? paged("API keys, newest first", KEY_COLUMNS, firstKeys, keyRow(page, place), loadKeys)
 				: empty(
 						"No key yet",
 						may("createApiKey")
@@ -235,10 +252,8 @@ export default async function keys(page) {
 		),
 		h(
 			"section",
-			{ class: "stack" },
+			null,
 			h("h2", null, "SMTP credentials"),
-			h("div", { class: "card", needs: "createSmtpCredential" }, credentialForm(credentialPlace, service)),
-			credentialPlace,
 			firstCredentials.items.length
 				? paged(
 						"SMTP credentials, newest first",
@@ -251,7 +266,7 @@ export default async function keys(page) {
 						"No credential yet",
 						"Settings for mail clients and other SMTP software.",
 						code(
-							smtp(service, "created above")
+							smtp(service, "created with the credential")
 								.map(([name, value]) => `${name}: ${value}`)
 								.join("\n"),
 							"the SMTP settings",

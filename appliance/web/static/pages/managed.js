@@ -1,19 +1,19 @@
 // One account, for administrators: volume, limits, domains, users and messages.
 import { credits, suspension } from "../accounts.js";
 import { del, get, post } from "../api.js";
-import { fragment, h, path, style, toast } from "../dom.js";
-import { confirmed, dialog, form, shownOnce } from "../form.js";
+import { fragment, h, path, toast } from "../dom.js";
+import { confirmed, formDialog, shownOnce } from "../form.js";
+import { shownName } from "../idn.js";
+import { menu } from "../menu.js";
 import { badge, button, copyButton, facts, head, notice, section, table } from "../pieces.js";
 import { bytes } from "../bytes.js";
+import { tile, tiles } from "../tile.js";
 import { ago, number, percent, when } from "../time.js";
 import { changeRole } from "./people.js";
 
 const DAYS = 30;
 const DOMAINS = [{ title: "Domain" }, { title: "State", class: "side" }];
-const PEOPLE = [{ title: "Person" }, { title: "Actions" }];
-
-const tile = (name, value, more) =>
-	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
+const PEOPLE = [{ title: "Person" }, { title: "Actions", class: "side" }];
 
 /** A rate with the server's rating. */
 function rate(share, mark) {
@@ -23,46 +23,41 @@ function rate(share, mark) {
 	return mark === "high" ? badge("deferred", `${text}, high`) : badge("bounced", `${text}, too high`);
 }
 
-function tiles(account, usage) {
+function volume(account, usage) {
 	const tried = usage.delivered + usage.bounced + usage.failed;
-	return h(
-		"dl",
-		{ class: "tiles" },
-		tile("Sent", number(usage.sent), `${number(usage.sent_today)} today (UTC)`),
-		tile("Delivered", number(usage.delivered), tried ? percent(usage.delivered / tried) : ""),
-		tile("Bounced", number(usage.bounced), rate(usage.bounce_rate, usage.bounce_mark)),
-		tile("Complaints", number(usage.complained), rate(usage.complaint_rate, usage.complaint_mark)),
+	return tiles(
+		tile("Sent", number(usage.sent), { notes: [`${number(usage.sent_today)} today (UTC)`] }),
+		tile("Delivered", number(usage.delivered), { notes: [tried > 0 && percent(usage.delivered / tried)] }),
+		tile("Bounced", number(usage.bounced), { notes: [rate(usage.bounce_rate, usage.bounce_mark)] }),
+		tile("Complaints", number(usage.complained), { notes: [rate(usage.complaint_rate, usage.complaint_mark)] }),
 		tile("Waiting", number(usage.waiting)),
 		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);
 }
 
 function changeCap(page, account) {
-	dialog(`Daily cap of ${account.name}`, (close) => [
-		h("p", { class: "quiet" }, "Maximum recipients per day (UTC). Recipients of today's messages count."),
-		form({
-			fields: [
-				{
-					name: "recipients",
-					label: "Recipients per day",
-					type: "number",
-					value: account.daily_cap ?? "",
-					hint: "Empty: no cap.",
-					autofocus: true,
-				},
-			],
-			submit: "Save cap",
-			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-			async send({ recipients }) {
-				await post(path("/v1/admin/accounts", account.id, "daily-cap"), {
-					recipients: recipients === "" ? null : Number(recipients),
-				});
-				close();
-				toast("Daily cap saved");
-				await page.reload();
+	formDialog(`Daily cap of ${account.name}`, {
+		about: "Maximum recipients per day (UTC). Recipients of today's messages count.",
+		fields: [
+			{
+				name: "recipients",
+				label: "Recipients per day",
+				type: "number",
+				value: account.daily_cap ?? "",
+				hint: "Empty: no cap.",
+				autofocus: true,
 			},
-		}),
-	]);
+		],
+		submit: "Save cap",
+		send: ({ recipients }) =>
+			post(path("/v1/admin/accounts", account.id, "daily-cap"), {
+				recipients: recipients === "" ? null : Number(recipients),
+			}),
+		async done() {
+			toast("Daily cap saved");
+			await page.reload();
+		},
+	});
 }
 
 async function resetPassword(user, place) {
@@ -102,20 +97,18 @@ function people(page, users, place) {
 				user.last_seen_at && [" · seen ", ago(user.last_seen_at)],
 			),
 		],
-		h(
-			"span",
-			{ class: "row" },
-			button("Change role", () => changeRole(page, user, path("/v1/admin/users", user.id, "role")), "tiny", {
+		menu(`Actions for ${user.email}`, [
+			button("Change role", () => changeRole(page, user, path("/v1/admin/users", user.id, "role")), "", {
 				"aria-label": `Change the role of ${user.email}`,
 			}),
-			button("Reset password", () => resetPassword(user, place), "tiny", {
+			button("Reset password", () => resetPassword(user, place), "", {
 				"aria-label": `Reset the password of ${user.email}`,
 			}),
 			user.totp &&
-				button("Reset two-factor", () => resetFactor(page, user), "tiny danger", {
+				button("Reset two-factor", () => resetFactor(page, user), "danger", {
 					"aria-label": `Reset two-factor authentication of ${user.email}`,
 				}),
-		),
+		]),
 	];
 	return table("Users of the account", PEOPLE, users.map(row));
 }
@@ -129,8 +122,6 @@ async function account(page, id) {
 		get(address, page.signal),
 		get(`${address}/usage?days=${DAYS}`, page.signal),
 		get(`${address}/users`, page.signal),
-		style("overview"),
-		style("lists"),
 	]);
 	const place = h("div");
 	return fragment(
@@ -139,13 +130,16 @@ async function account(page, id) {
 			about: h("bdi", null, shown.email),
 			badge: shown.suspended ? badge("failed", "suspended") : badge("success", "active"),
 			actions: [
-				suspension(page, shown),
-				button("Change credits", () => credits(page, shown)),
+				menu("Account actions", [
+					button("Change credits", () => credits(page, shown)),
+					button("Change daily cap", () => changeCap(page, shown)),
+					suspension(page, shown),
+				]),
 				h("a", { class: "button primary", href: path("/dashboard/admin/accounts", id, "messages") }, "View messages"),
 			],
 		}),
 		place,
-		section(`Last ${DAYS} days`, tiles(shown, usage)),
+		section(`Last ${DAYS} days`, volume(shown, usage)),
 		section(
 			"Account",
 			h(
@@ -153,12 +147,7 @@ async function account(page, id) {
 				{ class: "card" },
 				facts([
 					["Account id", h("code", { class: "break" }, shown.id), copyButton(shown.id, "account id")],
-					[
-						"Daily cap",
-						shown.daily_cap === null ? "none" : `${number(shown.daily_cap)} recipients a day (UTC)`,
-						" ",
-						button("Change cap", () => changeCap(page, shown), "tiny"),
-					],
+					["Daily cap", shown.daily_cap === null ? "none" : `${number(shown.daily_cap)} recipients a day (UTC)`],
 					["Storage", bytes(shown.stored_bytes)],
 					["Since", when(shown.created_at)],
 				]),
@@ -170,7 +159,7 @@ async function account(page, id) {
 				? table(
 						"Domains of the account",
 						DOMAINS,
-						usage.domains.map((each) => [h("span", { class: "mono break" }, each.name), standing(each)]),
+						usage.domains.map((each) => [h("span", { class: "mono break" }, shownName(each.name)), standing(each)]),
 					)
 				: h("p", { class: "quiet" }, "No domains yet."),
 		),

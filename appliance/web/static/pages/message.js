@@ -5,9 +5,10 @@ import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { standing, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
-import { badge, button, copyButton, errorText, facts, head, section } from "../pieces.js";
+import { badge, button, copyButton, errorText, facts, head, skeleton } from "../pieces.js";
 import { shownPost } from "../posts.js";
 import { isProblem, sendAgain } from "../problems.js";
+import { tabs } from "../tabs.js";
 import { timeline } from "../timeline.js";
 import { count, number, when } from "../time.js";
 import { update } from "../update.js";
@@ -127,19 +128,29 @@ function stories(message, go) {
 async function posts(message, signal, again) {
 	try {
 		const { deliveries } = await get(query("/v1/webhook/deliveries", { message_id: message.id, limit: 100 }), signal);
-		return deliveries.length
-			? [
-					h("h2", null, "Webhook deliveries"),
-					h(
-						"div",
-						{ class: "card posts" },
-						deliveries.map((each) => shownPost(each, again)),
-					),
-				]
-			: [];
+		if (!deliveries.length) return [h("p", { class: "quiet" }, "No webhook deliveries for this message.")];
+		return [
+			h("h2", { class: "gone" }, "Webhook deliveries"),
+			h(
+				"div",
+				{ class: "card posts" },
+				deliveries.map((each) => shownPost(each, again)),
+			),
+		];
 	} catch (error) {
-		return error.status === 404 ? [] : [errorText(error)];
+		return [error.status === 404 ? h("p", { class: "quiet" }, "This server has webhooks disabled.") : errorText(error)];
 	}
+}
+
+const ASKED = 10; // recipients to look up
+
+/** Which undelivered recipients are on the suppression list now. */
+async function listed(message, signal) {
+	const maybe = message.recipients.filter(isProblem).slice(0, ASKED);
+	const found = await Promise.all(
+		maybe.map((each) => get(query("/v1/suppressions", { q: each.email }), signal).catch(() => ({ suppressions: [] }))),
+	);
+	return new Set(found.flatMap((each) => each.suppressions.map(({ address }) => address)));
 }
 
 /** The list that the user came from, with its filters. */
@@ -152,11 +163,11 @@ export default async function message(page) {
 	const { api = "/v1/emails", home = HOME, account } = page.of ?? {}; // `of`: another account, for administrators
 	const address = path(api, page.params[0]);
 	const go = account ? null : page.go;
-	let [shown] = await Promise.all([get(address, page.signal), style("pages"), style("message")]);
+	let [shown] = await Promise.all([get(address, page.signal), style("pages")]);
 	let failed = null;
 	const found = await Promise.resolve(read(shown, address, page.signal)).catch((error) => void (failed = error));
-	const told = h("section");
-	const top = h("div", { class: "card" }, summary(shown, found, home));
+	const told = h("div");
+	const top = h("div", { class: "card summary" }, summary(shown, found, home));
 	const tally = h("div", { class: "tally" }, counts(shown));
 	const story = h("div", null, stories(shown, go));
 	const state = h("span", null, badge(standing(shown)));
@@ -191,11 +202,16 @@ export default async function message(page) {
 	};
 	offer();
 
+	const look = async () => {
+		if (account) return;
+		shown.listed = await listed(shown, page.signal);
+		if (shown.listed.size) update(story, stories(shown, go));
+	};
 	const tell = async () => account || update(told, await posts(shown, page.signal, tell));
 	async function renew() {
 		const now = await get(address, page.signal);
 		const changed = JSON.stringify(now.recipients) !== JSON.stringify(shown.recipients);
-		shown = now;
+		shown = Object.assign(now, { listed: shown.listed });
 		if (!changed) return;
 		update(top, summary(shown, found, home));
 		update(tally, counts(shown));
@@ -203,6 +219,7 @@ export default async function message(page) {
 		update(state, badge(standing(shown)));
 		update(about, details(shown));
 		offer();
+		look();
 		await tell();
 	}
 	const round = async () => {
@@ -210,8 +227,22 @@ export default async function message(page) {
 		return isNear(shown) ? 1 : undefined;
 	};
 	if (!account) page.every(2, round); // an administrator's read is logged: do it once
-	const says = failed ? errorText(failed) : content(shown, found, address, page.signal).catch(errorText);
-	const [body] = await Promise.all([says, tell()]);
+	const body = () => {
+		const place = h("div", null, failed ? errorText(failed) : skeleton(3));
+		if (!failed)
+			content(shown, found, address, page.signal)
+				.catch(errorText)
+				.then((node) => place.replaceChildren(node));
+		return place;
+	};
+	look();
+	await tell();
+	const panels = [
+		["Activity", [tally, story]],
+		["Content", body],
+		!account && ["Webhook", told],
+		["Details", about],
+	].filter(Boolean);
 	return fragment(
 		head(shown.subject || "(no subject)", {
 			crumb: { href: list(home), title: account ? `Messages of ${account.name}` : "Messages" },
@@ -219,10 +250,9 @@ export default async function message(page) {
 			actions: account ? [] : [again, cancel],
 		}),
 		top,
-		tally,
-		story,
-		told,
-		body,
-		section("Details", about),
+		tabs("Message", null, panels, {
+			first: panels.map(([name]) => name).find((name) => name.toLowerCase() === page.query.get("tab")),
+			chosen: (name) => history.replaceState(history.state, "", query(location.pathname, { tab: name.toLowerCase() })),
+		}),
 	);
 }

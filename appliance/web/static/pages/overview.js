@@ -1,7 +1,9 @@
 // The overview: warnings, statistics and first steps.
 import { get } from "../api.js";
 import { button, head } from "../basics.js";
-import { fragment, h, may, query, style } from "../dom.js";
+import { fragment, h, may, query } from "../dom.js";
+import { tile, tiles } from "../tile.js";
+import { segments } from "../toolbar.js";
 import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
@@ -22,33 +24,23 @@ const change = (now, before) => [
 	before > 0 && `${(now / before - 1).toLocaleString("en", PERCENT).replace("%", " %").replace("-", "−")}, `,
 	`${number(before)} before`,
 ];
-function tile(name, value, ...more) {
-	return h(
-		"div",
-		{ class: "tile" },
-		h("dt", null, name),
-		h("dd", null, value),
-		more.map((each) => each && h("dd", { class: "note" }, each)),
-	);
-}
-
-function tiles({ totals, previous, days }, kinds, account, warning) {
+function numbers({ totals, previous, days }, kinds, account, warning) {
 	const tried = totals.delivered + totals.bounced + totals.failed;
 	const more = tried
 		? { delivered: percent(totals.delivered / tried), bounced: warning || percent(totals.bounce_rate) }
 		: {};
-	return h(
-		"dl",
-		{ class: "tiles" },
+	return tiles(
 		kinds.map(([kind, name]) =>
-			tile(
-				h("a", { href: list(kind, days[0].start) }, name),
-				number(totals[kind]),
-				more[kind] ?? "",
-				previous && change(totals[kind], previous[kind]),
-			),
+			tile(name, number(totals[kind]), {
+				kind,
+				href: list(kind, days[0].start),
+				notes: [more[kind], previous && change(totals[kind], previous[kind])],
+				spark: days.map((day) => day[kind]),
+			}),
 		),
-		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
+		tile("Time to delivery", span(totals.median_ms), {
+			notes: [totals.p95_ms !== null && `95 %: ${span(totals.p95_ms)}`],
+		}),
 		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);
 }
@@ -100,7 +92,7 @@ export default async function overview(page) {
 					"section",
 					null,
 					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-					tiles(stats, kinds, account, high && (await import("../bounce-rate.js")).rate(high)),
+					numbers(stats, kinds, account, high && (await import("../bounce-rate.js")).rate(high)),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
 				more > 0 && (await (await import("../overview-tables.js")).tables(stats, page.signal)),
@@ -108,7 +100,7 @@ export default async function overview(page) {
 		);
 	}
 
-	await Promise.all([style("overview"), draw()]);
+	await draw();
 	// The chart is rebuilt, so not while it is in use.
 	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
 	page.every(10, async () => isRead() || draw());
@@ -118,13 +110,16 @@ export default async function overview(page) {
 }
 
 function ranges(days, hourly) {
-	const link = (text, values, current) =>
-		h("a", { class: "button", href: query("/dashboard", values), "aria-current": current && "true" }, text);
+	const link = (text, values, current) => [text, query("/dashboard", values), current];
+	const steps = [link("Per hour", { by: "hour" }, hourly), link("Per day", { by: "day" }, !hourly)];
 	return h(
-		"nav",
-		{ class: "row", "aria-label": "Period" },
-		days === 7 && [link("Per hour", { by: "hour" }, hourly), link("Per day", { by: "day" }, !hourly)],
-		RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
+		"div",
+		{ class: "row" },
+		days === 7 && segments("Resolution", steps),
+		segments(
+			"Period",
+			RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
+		),
 		h("a", { class: "button", href: `/dashboard/statistics?days=${days}` }, "Break down"),
 	);
 }

@@ -1,7 +1,8 @@
 // Users of the account: roles, invitations by one-time link, and removal.
 import { del, get, post } from "../api.js";
 import { fragment, h, path, query, toast } from "../dom.js";
-import { confirmed, dialog, form, shownOnce } from "../form.js";
+import { confirmed, formDialog, shownOnce } from "../form.js";
+import { menu } from "../menu.js";
 import { badge, button, head, section, table } from "../pieces.js";
 import { ago, when } from "../time.js";
 
@@ -26,24 +27,19 @@ const INVITATIONS = [
 ];
 
 const roleField = (value) => ({ name: "role", label: "Role", type: "select", options: ROLES, value });
-const cancel = (close) => [h("button", { type: "button", onclick: close }, "Cancel")];
 
 /** Ask for a user's new role; `address` is the API path. */
 export function changeRole(page, user, address = path("/v1/users", user.id, "role")) {
-	dialog("Change role", (close) => [
-		h("p", { class: "quiet" }, h("bdi", null, user.email)),
-		form({
-			fields: [{ ...roleField(user.role), autofocus: true }],
-			extra: cancel(close),
-			submit: "Change role",
-			async send(values) {
-				await post(address, values);
-				close();
-				toast("Role changed, effective immediately.");
-				await page.reload();
-			},
-		}),
-	]);
+	formDialog("Change role", {
+		about: h("bdi", null, user.email),
+		fields: [{ ...roleField(user.role), autofocus: true }],
+		submit: "Change role",
+		send: (values) => post(address, values),
+		async done() {
+			toast("Role changed, effective immediately.");
+			await page.reload();
+		},
+	});
 }
 
 /** What a user created and would lose, in words. */
@@ -60,34 +56,22 @@ function remove(page, user) {
 		type: "checkbox",
 		hint: "Otherwise they are revoked, and programs that use them stop sending.",
 	};
-	dialog(`Remove ${user.email}?`, (close) => [
-		h("p", { class: "quiet" }, "All sessions of this user end immediately."),
-		access.length > 0 && [
-			h("p", null, "This user created:"),
-			h(
-				"ul",
-				null,
-				access.map((text) => h("li", { class: "break" }, text)),
-			),
-		],
-		form({
-			fields: access.length > 0 ? [keep] : [],
-			extra: cancel(close),
-			submit: "Remove user",
-			async send(values) {
-				await del(query(path("/v1/users", user.id), { keep_keys: values.keep ? "true" : undefined }));
-				close();
-				await page.reload();
-			},
-		}),
-	]);
+	const created = access.length > 0 && ` This user created: ${access.join(", ")}.`;
+	formDialog(`Remove ${user.email}?`, {
+		about: ["All sessions of this user end immediately.", created],
+		fields: access.length > 0 ? [keep] : [],
+		submit: "Remove user",
+		kind: "danger",
+		send: (values) => del(query(path("/v1/users", user.id), { keep_keys: values.keep ? "true" : undefined })),
+		done: page.reload,
+	});
 }
 
-const actions = (page, user) => [
-	button("Change role", () => changeRole(page, user), "tiny", { "aria-label": `Change the role of ${user.email}` }),
-	" ",
-	button("Remove", () => remove(page, user), "tiny danger", { "aria-label": `Remove ${user.email}` }),
-];
+const actions = (page, user) =>
+	menu(`Actions for ${user.email}`, [
+		button("Change role", () => changeRole(page, user), "", { "aria-label": `Change the role of ${user.email}` }),
+		button("Remove user", () => remove(page, user), "danger", { "aria-label": `Remove ${user.email}` }),
+	]);
 
 const withdraw = (page, each) =>
 	button(
@@ -103,27 +87,23 @@ const withdraw = (page, each) =>
 	);
 
 function invite(page, place) {
-	dialog("Invite a user", (close) => [
-		form({
-			fields: [
-				{ name: "email", label: "Email address", type: "email", required: true, autofocus: true },
-				roleField("developer"),
-			],
-			extra: cancel(close),
-			submit: "Create link",
-			async send(values) {
-				const made = await post("/v1/users", values);
-				close();
-				await page.reload();
-				const box = shownOnce("Send this link to the user", "It works once, for seven days. No mail was sent.", [
-					["For", made.email],
-					["Link", made.link],
-				]);
-				document.querySelector(place).prepend(box);
-				box.querySelector("h2").focus();
-			},
-		}),
-	]);
+	formDialog("Invite a user", {
+		fields: [
+			{ name: "email", label: "Email address", type: "email", required: true, autofocus: true },
+			roleField("developer"),
+		],
+		submit: "Create link",
+		send: (values) => post("/v1/users", values),
+		async done(made) {
+			await page.reload();
+			const box = shownOnce("Send this link to the user", "It works once, for seven days. No mail was sent.", [
+				["For", made.email],
+				["Link", made.link],
+			]);
+			document.querySelector(place).prepend(box);
+			box.querySelector("h2").focus();
+		},
+	});
 }
 
 export default async function people(page) {

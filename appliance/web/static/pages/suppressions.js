@@ -1,23 +1,61 @@
-// The suppression list: search, release, import and export.
+// The suppression list: search, add, release with undo, import and export.
 import { del, get, post, put } from "../api.js";
-import { fragment, h, path, query, style, toast } from "../dom.js";
-import { dialog, form } from "../form.js";
+import { fragment, h, path, query, toast } from "../dom.js";
+import { dialog, form, formDialog } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { button, empty, head, section } from "../pieces.js";
 import { count, number, when } from "../time.js";
+import { chip, toolbar } from "../toolbar.js";
 
+const HOME = "/dashboard/suppressions";
 const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
 	{ title: "Select", class: "side", needs: "removeSuppression" },
 	{ title: "Address", lead: true },
-	{ title: "Origin" },
+	{ title: "Origin", class: "side" },
 	{ title: "Reason", class: "break second" },
 	{ title: "Since", class: "side bare" },
 	{ title: "Action", class: "side", needs: "removeSuppression" },
 ];
 
 const words = (origin) => origin.replace("_", " ");
+const add = ({ address, reason }) => post("/v1/suppressions", reason ? { address, reason } : { address });
 const remove = (each) => del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template }));
+
+/** Say what was released. An unsubscription cannot be undone: only the recipient can repeat it. */
+function released(page, entries, text) {
+	const undo = async () => {
+		for (const each of entries) await add(each);
+		await page.reload();
+	};
+	toast(text, entries.some((each) => each.tag || each.template) ? undefined : undo);
+}
+
+function suppress(page) {
+	formDialog("Suppress an address", {
+		about: "You no longer send to it. A message to it bounces immediately and costs nothing.",
+		fields: [
+			{
+				name: "address",
+				label: "Address",
+				type: "email",
+				required: true,
+				placeholder: "ada@example.net",
+				autofocus: true,
+			},
+			{ name: "reason", label: "Reason", placeholder: "asked us to stop", maxlength: 200 },
+		],
+		submit: "Suppress address",
+		send: add,
+		async done(made) {
+			await page.reload();
+			toast(`${made.address} suppressed`, async () => {
+				await remove(made);
+				await page.reload();
+			});
+		},
+	});
+}
 
 /** Tags with an unsubscribe link. */
 function unsubscribeTags(page, tags) {
@@ -25,19 +63,26 @@ function unsubscribeTags(page, tags) {
 		await put("/v1/unsubscribe-tags", { tags: changed });
 		await page.reload();
 	};
-	const add = form({
-		inline: true,
-		fields: [{ name: "tags", label: "Tag", required: true, placeholder: "newsletter", maxlength: 64 }],
-		submit: "Add tag",
-		send: (given) => save([...tags, given.tags]),
-	});
+	const ask = () =>
+		formDialog("Add a tag", {
+			about: "Messages to one recipient with this tag get a one-click unsubscribe link.",
+			fields: [
+				{ name: "tags", label: "Tag", required: true, placeholder: "newsletter", maxlength: 64, autofocus: true },
+			],
+			submit: "Add tag",
+			send: (values) => save([...tags, values.tags]),
+		});
+	const without = async (tag) => {
+		await save(tags.filter((each) => each !== tag));
+		toast(`Messages with the tag ${tag} get no more links`, () => save(tags));
+	};
 	const listed = tags.map((tag) =>
 		h(
 			"p",
 			{ class: "row" },
 			h("code", { class: "break" }, tag),
 			" ",
-			button("Remove tag", () => save(tags.filter((each) => each !== tag)), "tiny", {
+			button("Remove tag", () => without(tag), "tiny", {
 				"aria-label": `Remove the links for ${tag}`,
 				needs: "saveUnsubscribeTags",
 			}),
@@ -46,32 +91,35 @@ function unsubscribeTags(page, tags) {
 	return section(
 		"Unsubscribe links",
 		h(
-			"p",
-			{ class: "quiet" },
-			"Messages to one recipient with one of these tags get a one-click unsubscribe link. ",
-			"Templates have their own setting.",
+			"div",
+			{ class: "card stack" },
+			h(
+				"p",
+				{ class: "quiet" },
+				"Messages to one recipient with one of these tags get a one-click unsubscribe link. ",
+				"Templates have their own setting.",
+			),
+			listed,
+			button("Add a tag", ask, "", { needs: "saveUnsubscribeTags" }),
 		),
-		listed,
-		h("div", { class: "card", needs: "saveUnsubscribeTags" }, add),
 	);
 }
 
-/** The search form; it is part of the URL. */
+/** The search and the filter by origin; they are part of the URL. */
 function search(page, wanted) {
-	return form({
+	const field = form({
 		inline: true,
-		fields: [
-			{ name: "q", label: "Search", value: wanted.q, placeholder: "address, domain or reason", maxlength: 254 },
-			{
-				name: "origin",
-				label: "Origin",
-				type: "select",
-				value: wanted.origin,
-				options: [["", "any"], ...ORIGINS.map((each) => [each, words(each)])],
-			},
-		],
+		kind: "",
+		fields: [{ name: "q", label: "Search", value: wanted.q, placeholder: "address, domain or reason", maxlength: 254 }],
 		submit: "Search",
-		send: ({ q, origin }) => page.go(query("/dashboard/suppressions", { q: q.trim(), origin })),
+		send: ({ q }) => page.go(query(HOME, { ...wanted, q: q.trim() })),
+	});
+	return toolbar({
+		search: field,
+		chips: ORIGINS.map((origin) => {
+			const current = origin === wanted.origin;
+			return chip(words(origin), { href: query(HOME, { ...wanted, origin: current ? "" : origin }), current });
+		}),
 	});
 }
 
@@ -87,8 +135,12 @@ function list(page, first, load) {
 			});
 			chosen.delete(box);
 		}
-		toast(`${count(entries.length, "address", "addresses")} released`);
 		await page.reload();
+		released(
+			page,
+			entries.map(([, each]) => each),
+			`${count(entries.length, "address", "addresses")} released`,
+		);
 	});
 	const tell = () => {
 		many.textContent = chosen.size ? `Release ${count(chosen.size, "address", "addresses")}` : "Release selected";
@@ -115,7 +167,7 @@ function list(page, first, load) {
 				"Release",
 				async (made) => {
 					await remove(each);
-					toast(`${each.address} released`);
+					released(page, [each], `${each.address} released`);
 					const line = made.closest("tr");
 					const near = line.nextElementSibling ?? line.previousElementSibling;
 					chosen.delete(box);
@@ -130,30 +182,23 @@ function list(page, first, load) {
 		];
 	};
 	const shown = h("div", null, paged("Suppressed addresses", COLUMNS, first, row, load, "Load more"));
-	const all = button("Select all shown", () => {
-		for (const box of shown.querySelectorAll("input[type=checkbox]:not(:checked)")) box.click();
-	});
-	return [h("div", { class: "row bulk", needs: "removeSuppression" }, all, many), shown];
+	const all = button(
+		"Select all shown",
+		() => {
+			for (const box of shown.querySelectorAll("input[type=checkbox]:not(:checked)")) box.click();
+		},
+		"tiny",
+	);
+	many.classList.add("tiny");
+	return [h("div", { class: "toolbar bulk", needs: "removeSuppression" }, all, many), shown];
 }
 
-const chooseFile = async (page) => (await import("../suppression-files.js")).importFile(page, dialog);
+const files = () => import("../suppression-files.js");
 
 export default async function suppressions(page) {
 	const wanted = { q: page.query.get("q") ?? "", origin: page.query.get("origin") ?? "" };
 	const load = loader(page.signal, "/v1/suppressions", "suppressions", "after", wanted);
-	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal), style("pages")]);
-	const add = form({
-		inline: true,
-		fields: [
-			{ name: "address", label: "Suppress an address", type: "email", required: true, placeholder: "ada@example.net" },
-			{ name: "reason", label: "Reason", placeholder: "asked us to stop", maxlength: 200 },
-		],
-		submit: "Suppress address",
-		async send({ address, reason }) {
-			await post("/v1/suppressions", reason ? { address, reason } : { address });
-			await page.reload();
-		},
-	});
+	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal)]);
 	const searched = wanted.q || wanted.origin;
 	const none = searched
 		? empty(
@@ -164,20 +209,21 @@ export default async function suppressions(page) {
 					wanted.q && ` with “${wanted.q}” in it or in its reason`,
 					".",
 				],
-				h("a", { class: "button", href: "/dashboard/suppressions" }, "Show all"),
+				h("a", { class: "button", href: HOME }, "Show all"),
 			)
 		: empty("No address is suppressed", "An address is added when its server reports that the mailbox does not exist.");
+	const exported = button("Export CSV", async (made) => (await files()).exportFile(load, made));
 	return fragment(
 		head("Suppressions", {
 			about: "You no longer send to these addresses. A message to one bounces immediately and costs nothing.",
 			actions: [
-				button("Import CSV", () => chooseFile(page), "", { needs: "importSuppressions" }),
-				button("Export CSV", async (made) => (await import("../suppression-files.js")).exportFile(load, made)),
+				button("Import CSV", async () => (await files()).importFile(page, dialog), "", { needs: "importSuppressions" }),
+				exported,
+				button("Suppress an address", () => suppress(page), "primary", { needs: "addSuppression" }),
 			],
 		}),
-		h("div", { class: "card", needs: "addSuppression" }, add),
-		h("section", null, h("div", { class: "card" }, search(page, wanted))),
-		h("section", null, first.items.length || first.next ? list(page, first, load) : none),
+		(first.items.length > 0 || searched) && search(page, wanted),
+		first.items.length || first.next ? list(page, first, load) : none,
 		unsubscribeTags(page, tags),
 	);
 }

@@ -1,0 +1,29 @@
+// Tiles: a number with its name, notes below it, and a sparkline.
+import { h, s, style } from "./dom.js";
+
+await style("overview");
+
+export const tiles = (...content) => h("dl", { class: "tiles" }, content);
+
+/** A tile. `href` links it; `notes` are lines below the number; `spark` are values for a sparkline, oldest first. */
+export const tile = (name, value, { href, notes = [], spark, kind = "" } = {}) =>
+	h(
+		"div",
+		{ class: `tile ${kind}` },
+		h("dt", null, href ? h("a", { href }, name) : name),
+		h("dd", null, value),
+		notes.map((note) => note && h("dd", { class: "note" }, note)),
+		spark?.some((each) => each > 0) && h("dd", { class: "note", "aria-hidden": "true" }, sparkline(spark)),
+	);
+
+/** A sparkline, newest on the right, scaled to `top`; `most` values fill its width. */
+export function sparkline(values, top = Math.max(1, ...values), most = values.length) {
+	const x = (at) => ((most - values.length + at) / Math.max(1, most - 1)) * 100;
+	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
+	if (points.length === 1) points.unshift(`${x(-1).toFixed(1)},${points[0].split(",")[1]}`);
+	return s(
+		"svg",
+		{ class: "trace", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+		s("polyline", { points: points.join(" ") }),
+	);
+}
