@@ -137,8 +137,7 @@ def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
 def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
-    texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}
-    return row | texts | {"to": printable(to) + (f" and {more} more" if more else "")}
+    return printable_row(row | {"to": to}) | {"to": printable(to) + (f" and {more} more" if more else "")}
 
 
 # ---- explain

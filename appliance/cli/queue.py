@@ -32,13 +32,7 @@ queue = CommandGroup("queue", _HELP, default="show")
 
 @queue.command("show")
 @number_option("--pools", POOLS_LISTED, None, "Number of pools to show, largest first.")
-@click.option(
-    "--destinations",
-    type=click.IntRange(0),
-    default=DESTINATIONS_LISTED,
-    show_default=True,
-    help="Number of domains to show per pool.",
-)
+@number_option("--destinations", DESTINATIONS_LISTED, None, "Number of domains to show per pool.", least=0)
 @listing
 def show_all(pools: int, destinations: int, as_json: bool) -> None:
     """Show queued recipients by pool and destination.
