@@ -12,6 +12,7 @@ from appliance.cli.output import printable, record, show, show_list
 if TYPE_CHECKING:
     from appliance.config.settings import Config
     from appliance.dns.check import CheckedRecord
+    from appliance.dns.publishing import DnsZone
     from appliance.dns.records import DnsRecord
     from appliance.keys.dkim_keys import SigningKeys
     from appliance.model.accounts import Domain
@@ -59,7 +60,7 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 def list_all(name: str, as_json: bool) -> None:
     """List the domains of the account, with the result of the last DNS check.
 
-    The running server checks every ten minutes until all records are correct, then once a day; less often while DNS
+    The running server checks every ten minutes until all records are correct, then once an hour; less often while DNS
     does not answer, and never in sandbox mode. `appliance domain verify` checks now.
     """
     domains = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
@@ -93,9 +94,14 @@ def remove(name: str, domain: str, as_json: bool) -> None:
 @domain.command("records")
 @database.of_only_account_and("DOMAIN")
 def show_records(name: str, domain: str, as_json: bool) -> None:
-    """Show the DNS records to publish for DOMAIN of the account."""
-    records = records_of(name, domain)
-    show(as_json, _answer(records), _to_publish(records))
+    """Show the DNS records to publish for DOMAIN of the account.
+
+    An SPF record that DNS already has is kept: the value shown is that record with this server added. Names are shown
+    in full, and relative to the DNS zone as most DNS consoles expect them.
+    """
+    settings = database.load_settings()
+    records, zone = proposed(settings, domain_name(domain), records_of(name, domain, settings))
+    show(as_json, _answer(records, zone), _to_publish(records, zone))
 
 
 @domain.command()
@@ -111,10 +117,12 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
     Example:
       appliance domain rotate --account acme acme.example --now
     """
-    records = records_of(name, domain, rotated=True, at_once=now)
+    settings = database.load_settings()
+    raw = records_of(name, domain, settings, rotated=True, at_once=now)
+    records, zone = proposed(settings, domain_name(domain), raw)
     when = " once their records are in DNS" if any(published.pending for published in records) else ""
-    text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(records)}"
-    show(as_json, _answer(records), text)
+    text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(records, zone)}"
+    show(as_json, _answer(records, zone), text)
 
 
 @domain.command()
@@ -210,12 +218,35 @@ def records_of(
     return database.run_for(account, work, settings=settings)
 
 
-def _answer(records: "list[DnsRecord]") -> dict[str, Any]:
-    return {"records": [record(published, *RECORD_FIELDS) for published in records]}
+def proposed(settings: "Config", domain: str, records: "list[DnsRecord]") -> "tuple[list[DnsRecord], DnsZone | None]":
+    """Return the records with the values to publish, and the domain's zone; None if DNS does not answer."""
+    import trio
+
+    from appliance.dns.publishing import proposals
+    from appliance.dns.resolver import DnsResolver
+
+    return trio.run(proposals, DnsResolver(settings.dns.resolvers), domain, records)
 
 
-def _to_publish(records: "list[DnsRecord]") -> str:
-    return "\n\n".join(f"{one.purpose}:\n  {one.name}  {one.type}\n  {one.value}" for one in records)
+def _answer(records: "list[DnsRecord]", zone: "DnsZone | None") -> dict[str, Any]:
+    rows = []
+    for published in records:
+        relative = {"relative_name": zone and zone.relative(published.name)}
+        rows.append(record(published, *RECORD_FIELDS) | relative)
+    return {"zone": zone and zone.name, "records": rows}
+
+
+def _to_publish(records: "list[DnsRecord]", zone: "DnsZone | None") -> str:
+    texts = [] if zone is None else [zone_summary(zone)]
+    for one in records:
+        relative = f"\n  {zone.relative(one.name)}  (name in the zone {zone.name})" if zone else ""
+        texts.append(f"{one.purpose}:\n  {one.name}  {one.type}\n  {one.value}{relative}")
+    return "\n\n".join(texts)
+
+
+def zone_summary(zone: "DnsZone") -> str:
+    host = f", hosted by {zone.host.name}: {zone.host.console}" if zone.host else ""
+    return f"DNS zone {zone.name}{host}"
 
 
 def _checked_line(checked: "CheckedRecord") -> str:

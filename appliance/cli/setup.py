@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import click
 
 from appliance.cli import database
-from appliance.cli.domain import domain_name, records_of, register
+from appliance.cli.domain import domain_name, proposed, records_of, register, zone_summary
 from appliance.cli.options import common, flag, number_option, text_option
 from appliance.cli.output import coloured, printable, record, show, system_user
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
@@ -140,8 +140,11 @@ def _set_up(
     create = partial(_create, known, name or ACCOUNT_NAME, email, domain, settings)
     sender = database.run(create, settings=settings)
     findings = machine.findings(verbose=asks)
-    records = with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
-    zone = "\n".join(zone_lines(records, findings) + (mta_sts_lines(records, settings) if mta_sts else []))
+    raw = with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
+    records, dns_zone = proposed(settings, domain, raw)
+    lines = [] if dns_zone is None else [f"; {zone_summary(dns_zone)}"]
+    lines += zone_lines(records, findings) + (mta_sts_lines(records, settings) if mta_sts else [])
+    zone = "\n".join(lines)
     answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
     answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
     answer |= {"dashboard": f"{settings.http.base_url}/dashboard", "findings": [*map(_row, findings)]}

@@ -94,6 +94,7 @@ class DnsAnswer(Generic[Record]):
     records: tuple[Record, ...]
     ttl: float  # seconds
     authentic: bool
+    aliased: bool = False  # the records of another name, by CNAME
 
 
 class Resolver(ABC):
@@ -171,7 +172,7 @@ def read_answer(reply: DnsReply, kind: str, *, validated: bool) -> _AnswerOrAlia
     if records and rcode == dns.rcode.NXDOMAIN:
         raise LookupFailed(DnsFault.TEMPORARY, f"the answer for {name} contradicts itself")
     authentic = validated and bool(reply.flags & dns.flags.AD)
-    answer = DnsAnswer(records, min(ttl, TTL_LIMIT), authentic)
+    answer = DnsAnswer(records, min(ttl, TTL_LIMIT), authentic, target != reply.name)
     if records:
         return answer, None
     ttl = min(ttl, NEGATIVE_TTL_LIMIT)
@@ -282,7 +283,7 @@ class DnsResolver(Resolver):
             target = dns.name.Name([label.encode("ascii") for label in name.rstrip(".").split(".")] + [b""])
         except (dns.exception.DNSException, UnicodeEncodeError):
             raise LookupFailed(DnsFault.NXDOMAIN, f"{name!a} is not a valid domain name") from None
-        ttl, authentic = float(TTL_LIMIT), True
+        ttl, authentic, aliased = float(TTL_LIMIT), True, False
         for _ in range(ALIAS_LIMIT):
             try:
                 answer, alias = await self._try(target, kind)
@@ -290,8 +291,9 @@ class DnsResolver(Resolver):
                 failed.authentic = failed.authentic and authentic
                 raise
             ttl, authentic = min(ttl, answer.ttl), authentic and answer.authentic
+            aliased = aliased or answer.aliased
             if alias is None:
-                return DnsAnswer(answer.records, ttl, authentic)
+                return DnsAnswer(answer.records, ttl, authentic, aliased)
             target, _ = dns.name.from_wire(alias, 0)
         raise LookupFailed(DnsFault.TEMPORARY, f"{name} is a loop of CNAME records")
 

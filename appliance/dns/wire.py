@@ -183,6 +183,8 @@ READERS: Final[dict[str, Callable[[DnsPacket, int, int], Any]]] = {
     "TXT": DnsPacket.txt,
     "PTR": lambda packet, begin, end: host_text(packet.host(begin, end)),
     "TLSA": DnsPacket.tlsa,
+    "NS": lambda packet, begin, end: host_text(packet.host(begin, end)),
+    "SOA": lambda packet, begin, end: host_text(packet.name(begin)),  # the primary name server
 }
 
 

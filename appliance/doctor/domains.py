@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from appliance.dns.check import DMARC_POLICIES, CheckedRecord, addresses_of, read_tags
+from appliance.dns.publishing import SPF_KINDS, value_to_publish
 from appliance.dns.records import RETURN_PATH_KINDS, RecordKind
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.dns.wire import Mx
@@ -12,12 +13,10 @@ from appliance.feedback.dmarc import DmarcState, next_step
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.reports import DmarcStanding
 
-RECORD_LENGTH = 450  # characters of a record that are shown, and up to which our term may be added
-_PLAIN = re.compile(r"[ !#-\[\]-~]+")  # characters that need no escapes in a zone file
+RECORD_LENGTH = 450  # characters of a record that are shown
 
 _CHECKS = dict.fromkeys(RETURN_PATH_KINDS, "return_path")  # other kinds have their own name
 _AT_THE_DOMAIN = frozenset((RecordKind.SPF, RecordKind.DMARC, RecordKind.TLS_RPT))
-_SPF = frozenset((RecordKind.SPF, RecordKind.RETURN_PATH_SPF))
 _WHAT = {RecordKind.RETURN_PATH_MX: "its MX ", RecordKind.RETURN_PATH_SPF: "its SPF record "}
 
 
@@ -44,7 +43,9 @@ def _judge_record(domain: str, checked: CheckedRecord, *, uses_return_path: bool
     if checked.status is RecordStatus.UNKNOWN:
         return [not_looked_up(name, subject, checked.note)]
     text = what + ("is missing" if missing else f"is wrong: {checked.note}")
-    paste = () if _needs_manual_repair(checked) else (RecordToPublish(record.name, record.type, _value(checked)),)
+    paste = (
+        () if _needs_manual_repair(checked) else (RecordToPublish(record.name, record.type, value_to_publish(checked)),)
+    )
     helps_only = record.kind is RecordKind.DMARC or "k=ed25519" in record.value or record.pending
     if record.kind in RETURN_PATH_KINDS:
         helps_only = not uses_return_path
@@ -53,19 +54,10 @@ def _judge_record(domain: str, checked: CheckedRecord, *, uses_return_path: bool
 
 
 def _needs_manual_repair(checked: CheckedRecord) -> bool:
-    """Whether publishing our record would not help: the published one is broken, or contains ours."""
-    return checked.record.kind in _SPF and (checked.permerror or _value(checked) in checked.found)
-
-
-def _value(checked: CheckedRecord) -> str:
-    """Return the value to publish. A domain may have only one SPF record, so ours is merged into an existing one."""
-    record = checked.record
-    existing = checked.found[0] if len(checked.found) == 1 else ""
-    if record.kind not in _SPF or not existing or len(existing) > RECORD_LENGTH or not _PLAIN.fullmatch(existing):
-        return record.value
-    version, *terms, _ = record.value.split()
-    others = [word for word in existing.split()[1:] if word.lower().removeprefix("+") not in terms]
-    return " ".join([version, *terms, *others])  # first, because terms after `all` are ignored
+    """Whether pasting a record would not help: the published one is broken, contains ours, or is too long to show."""
+    is_long = any(len(text) > RECORD_LENGTH for text in checked.found)
+    is_useless = checked.permerror or is_long or value_to_publish(checked) in checked.found
+    return checked.record.kind in SPF_KINDS and is_useless
 
 
 def _advice(checked: CheckedRecord) -> str:
@@ -75,7 +67,7 @@ def _advice(checked: CheckedRecord) -> str:
     if checked.status is not RecordStatus.DIFFERS:
         return "Publish this record."
     published = " | ".join(text if len(text) <= RECORD_LENGTH else f"{text[:RECORD_LENGTH]}…" for text in checked.found)
-    if record.kind in _SPF and len(checked.found) > 1:
+    if record.kind in SPF_KINDS and len(checked.found) > 1:
         return f"Merge these into one record that contains {' '.join(record.value.split()[1:-1])}: {published}"
     if _needs_manual_repair(checked):
         return f"Fix that first. The published record: {published}"

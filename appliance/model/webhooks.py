@@ -117,6 +117,29 @@ class DuePost(Struct, frozen=True, gc=False):
     recipient_id: str | None = None
 
 
+class PostOutcome(StrEnum):
+    """What an attempt brought: a 2xx, another response by its class, or none."""
+
+    SUCCESS = "success"
+    REDIRECT = "redirect"
+    CLIENT_ERROR = "client_error"
+    SERVER_ERROR = "server_error"
+    NO_RESPONSE = "no_response"
+
+
+_OUTCOMES = {3: PostOutcome.REDIRECT, 4: PostOutcome.CLIENT_ERROR, 5: PostOutcome.SERVER_ERROR}
+
+
+class WebhookHour(Struct, frozen=True):
+    """The attempts of one hour that had the same outcome."""
+
+    hour: int  # since 1970
+    outcome: PostOutcome
+    attempts: int
+    total_ms: int
+    slowest_ms: int
+
+
 class PostResult(Struct, frozen=True, gc=False):
     post: DuePost
     status: PostStatus
@@ -127,6 +150,12 @@ class PostResult(Struct, frozen=True, gc=False):
     duration_ms: int
     attempted_at: int
     next_attempt_at: int | None  # set exactly when `status` is pending
+
+    @property
+    def outcome(self) -> PostOutcome:
+        if self.status is PostStatus.SUCCESS:
+            return PostOutcome.SUCCESS
+        return _OUTCOMES.get((self.response_status or 0) // 100, PostOutcome.NO_RESPONSE)
 
 
 def excerpt(body: bytes) -> str:
@@ -162,7 +191,7 @@ class WebhookEventData(Struct, gc=False):
     bounce_class: Annotated[
         str | UnsetType, Meta(description="Class of the refusal. Only in `email.delayed` and `email.late_bounced`.")
     ] = UNSET
-    test: Annotated[bool | UnsetType, Meta(description="True in `webhook.test`; omitted otherwise.")] = UNSET
+    test: Annotated[bool | UnsetType, Meta(description="True in test events; omitted otherwise.")] = UNSET
 
 
 class WebhookEvent(Struct, gc=False):
@@ -205,6 +234,24 @@ def envelope(
     return _ENCODER.encode(WebhookEvent(event_id, kind.value, rfc3339(created_at), data))
 
 
-def ping_envelope(event_id: str, created_at: int) -> bytes:
-    data = WebhookEventData(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
-    return _ENCODER.encode(WebhookEvent(event_id, PING_TYPE, rfc3339(created_at), data))
+# The result in the example of each event: SMTP code, response and bounce class.
+_EXAMPLES: dict[EventType, tuple[int | UnsetType, str | UnsetType, str | UnsetType]] = {
+    EventType.DELIVERED: (250, "250 2.0.0 OK: queued as 4XyZ9", UNSET),
+    EventType.BOUNCED: (550, "550 5.1.1 No such user here", UNSET),
+    EventType.FAILED: (451, "451 4.7.1 Try again later", UNSET),
+    EventType.DELAYED: (452, "452 4.2.2 The mailbox is full", "mailbox_full"),
+    EventType.LATE_BOUNCED: (550, "550 5.1.1 No such user here", "invalid_recipient"),
+    EventType.COMPLAINED: (UNSET, UNSET, UNSET),
+}
+
+
+def example_envelope(event_id: str, kind: EventType | None, created_at: int) -> bytes:
+    """Return the JSON body of a test event: `webhook.test`, or an example of this kind about no real message."""
+    if kind is None:
+        data = WebhookEventData(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
+    else:
+        message = "msg_00000000000000000000000000000000", "rcp_00000000000000000000000000000000"
+        mail = "ada@example.net", "orders@example.com", "Your order"
+        code, response, bounce_class = _EXAMPLES[kind]
+        data = WebhookEventData(*message, *mail, code, response, bounce_class, test=True)
+    return _ENCODER.encode(WebhookEvent(event_id, kind or PING_TYPE, rfc3339(created_at), data))

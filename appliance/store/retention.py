@@ -77,6 +77,8 @@ _EXPIRED_LINKS = """DELETE FROM password_links WHERE id IN
 _OLD_DELIVERIES = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
         ORDER BY created_at LIMIT :most)"""
+_OLD_HOURS = """DELETE FROM webhook_hours WHERE (webhook_id, hour, outcome) IN
+        (SELECT webhook_id, hour, outcome FROM webhook_hours WHERE hour < :first_hour ORDER BY hour LIMIT :most)"""
 # A deleted webhook's row goes last, once nothing is left that is found by it.
 _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
@@ -106,6 +108,7 @@ _OLD = {
     "sessions": "expires_at <= :now",
     "password_links": "expires_at <= :now",
     "webhook_deliveries": "next_attempt_at IS NULL AND created_at <= :log_since",
+    "webhook_hours": "hour < :first_hour",
     "webhooks": "account_id IS NULL",
     "audit_log": "at < :audit_since",
     "destinations": "updated_at < :unused_since",
@@ -128,7 +131,7 @@ _TRIM_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN (SELECT account
         WHERE account_id = :account_id AND id <= :beyond ORDER BY id LIMIT :most)"""
 _EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
 _UNUSED = (_UNUSED_DESTINATIONS, _UNUSED_WARMUPS)
-_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_UNUSED, *_OLD_REPORTS)
+_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _OLD_HOURS, _LOGS_OF_DELETED, _DELETED, *_UNUSED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to delete, where to continue, and whether more can follow at once
 
@@ -146,7 +149,7 @@ class Deletion(StorePart):
         now = self.env.now()
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
-        bindings["unused_since"] = now - UNUSED_KEPT
+        bindings |= {"unused_since": now - UNUSED_KEPT, "first_hour": bindings["log_since"] // HOUR}
         return await self.delete_slice(_ANY, _STEPS, bindings)
 
     async def audit(self, after: str, most: int) -> Slice:

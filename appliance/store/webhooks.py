@@ -5,7 +5,6 @@ An account has one URL for its events, with the secret that signs them; pings an
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -18,16 +17,19 @@ from appliance.model.webhooks import (
     DuePost,
     EventType,
     Lane,
+    PostOutcome,
     PostResult,
     PostStatus,
     SealedSecret,
     Trigger,
     Webhook,
     WebhookDelivery,
+    WebhookHour,
     WebhookOptions,
-    ping_envelope,
+    example_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, Work, one, owned, rows, run, transaction
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.times import HOUR
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -149,6 +151,11 @@ FROM new WHERE webhook_deliveries.webhook_id = new.webhook_id AND webhook_delive
 """)
 _NOTE_SUCCESS = "UPDATE webhooks SET last_success_at = :at WHERE id = :id"
 _NOTE_FAILURE = "UPDATE webhooks SET last_failure_at = :at WHERE id = :id"
+_NOTE_HOUR = """INSERT INTO webhook_hours AS h (webhook_id, hour, outcome, attempts, total_ms, slowest_ms)
+    VALUES (:webhook_id, :hour, :outcome, :attempts, :total_ms, :slowest_ms)
+    ON CONFLICT (webhook_id, hour, outcome) DO UPDATE SET attempts = h.attempts + excluded.attempts,
+        total_ms = h.total_ms + excluded.total_ms,
+        slowest_ms = CASE WHEN h.slowest_ms > excluded.slowest_ms THEN h.slowest_ms ELSE excluded.slowest_ms END"""
 _GIVE_UP = f"""UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
     WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most)
     RETURNING 1"""
@@ -186,14 +193,14 @@ class WaitingLane(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class WebhookPosts(StorePart):
     posts_changed: int = POSTS_CHANGED  # in one transaction
-    wakeup: Wake = field(default_factory=Wake)
+    _wake: Wake = field(default_factory=Wake)
     # Accounts with posts committed since the dispatcher last asked, so that it need not search for them. The database
     # stays the truth: the dispatcher also polls it, so only time depends on this.
     _new: set[str] = field(default_factory=set)
 
     def add_new(self, accounts: Iterable[str]) -> None:
         self._new.update(accounts)
-        self.wakeup.set()
+        self._wake.set()
 
     @property
     def has_new(self) -> bool:
@@ -203,6 +210,12 @@ class WebhookPosts(StorePart):
         accounts = set(self._new)
         self._new.clear()
         return accounts
+
+    async def wait_for_new(self, seconds: float) -> None:
+        await self._wake.wait(seconds)
+
+    def wake(self) -> None:
+        self._wake.set()
 
     async def lanes(self) -> tuple[list[WaitingLane], float]:
         """Return every lane with waiting posts, and the scan's seconds without the wait for a connection."""
@@ -255,18 +268,35 @@ def _bindings(lane: Lane) -> dict[str, str | int]:
 
 
 def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
-    results, new = list(chain.from_iterable(several)), []
+    results = list(chain.from_iterable(several))
+    _RECORD.run(tx, [_result_row(result) for result in results])
     latest: dict[tuple[str, str], int] = {}  # each webhook is updated once, however many results there are
     for result in results:
-        post, answer = result.post, (result.response_status, result.response_body, result.error, result.duration_ms)
-        asked = post.lane.webhook_id, post.id, post.attempt, result.status.value, result.url
-        new.append((*asked, *answer, result.attempted_at, result.next_attempt_at))
-        key = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE, post.lane.webhook_id
+        note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
+        key = note, result.post.lane.webhook_id
         latest[key] = max(result.attempted_at, latest.get(key, 0))
-    _RECORD.run(tx, new)
     for (note, webhook_id), at in latest.items():
         run(tx, note, {"id": webhook_id, "at": at})
+    _count_attempts(tx, results)
     return [None] * len(several)
+
+
+def _count_attempts(tx: Tx, results: Iterable[PostResult]) -> None:
+    """Add the attempts to their hours, in the same order on every node, so that none waits for another in a circle."""
+    durations: dict[tuple[str, int, str], list[int]] = {}
+    for result in results:
+        key = result.post.lane.webhook_id, result.attempted_at // HOUR, result.outcome.value
+        durations.setdefault(key, []).append(result.duration_ms)
+    for (webhook_id, hour, outcome), taken in sorted(durations.items()):
+        row = {"webhook_id": webhook_id, "hour": hour, "outcome": outcome, "attempts": len(taken)}
+        run(tx, _NOTE_HOUR, row | {"total_ms": sum(taken), "slowest_ms": max(taken)})
+
+
+def _result_row(result: PostResult) -> Row:
+    post = result.post
+    asked = post.lane.webhook_id, post.id, post.attempt, result.status.value, result.url
+    answer = result.response_status, result.response_body, result.error, result.duration_ms
+    return *asked, *answer, result.attempted_at, result.next_attempt_at
 
 
 # ---- the log of posts
@@ -285,6 +315,9 @@ _OF_MESSAGE = """AND d.id IN
 _ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
 _BLOCK = """SELECT d.id, d.status, d.type FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
     WHERE w.account_id = :account_id AND d.id < :before ORDER BY d.id DESC LIMIT :block"""
+_HOURS = """SELECT h.hour, h.outcome, h.attempts, h.total_ms, h.slowest_ms
+    FROM webhooks w JOIN webhook_hours h ON h.webhook_id = w.id
+    WHERE w.account_id = :account_id AND h.hour >= :first_hour ORDER BY h.hour"""
 POSTS_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 POST_SEARCH_TIME = 0.05  # seconds of searching for one page
 _PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
@@ -302,27 +335,36 @@ class WebhookHistory(StorePart):
         """Return posts of an account, or of one of its messages, newest first. Many have megabytes: read `off_loop`."""
         bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
         query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-        read = partial(self.engine.scan, owner=account_id) if off_loop else self.engine.read
-        return [_delivery(*row) for row in await read(lambda tx: rows(tx, query, bindings))]
+        if off_loop:
+            results = await self.engine.scan(lambda tx: rows(tx, query, bindings), account_id)
+        else:
+            results = await self.engine.rows(query, bindings)
+        return [_delivery(*row) for row in results]
 
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
     ) -> tuple[list[WebhookDelivery], str | None]:
         """Return matching posts, newest first, and where to continue (None at the end), read for a bounded time."""
-        filters, end = (status, kind), perf_counter() + POST_SEARCH_TIME
-        work = partial(_search, account_id=account_id, filters=filters, before=before or NEWEST, most=most, end=end)
-        return await self.engine.scan(work, account_id)
+        bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
+        return await self.engine.scan(
+            lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
+        )
 
-    async def ping(self, account_id: str) -> WebhookDelivery:
-        """Have a test event posted; refused when the last one was a moment ago."""
-        return await self._post(account_id, lambda tx: _ping(tx, self.env, account_id))
+    async def hours(self, account_id: str, first_hour: int) -> list[WebhookHour]:
+        """Return the attempts by hour and outcome since this hour, for the account's current webhook."""
+        bindings = {"account_id": account_id, "first_hour": first_hour}
+        results = await self.engine.scan(lambda tx: rows(tx, _HOURS, bindings), account_id)
+        return [WebhookHour(hour, PostOutcome(outcome), *counts) for hour, outcome, *counts in results]
+
+    async def ping(self, account_id: str, kind: EventType | None = None) -> WebhookDelivery:
+        """Post a test event, or an example of this kind; refused within 15 seconds of the last one."""
+        delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id, kind))
+        self.posts.add_new([account_id])
+        return delivery
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
         """Post the body of an earlier post again, under the same event id."""
-        return await self._post(account_id, lambda tx: _replay(tx, self.env, account_id, delivery_id))
-
-    async def _post(self, account_id: str, work: Work[WebhookDelivery]) -> WebhookDelivery:
-        delivery = await self.engine.write(work)
+        delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
 
@@ -347,7 +389,7 @@ def _search(
     return [_delivery(*row) for row in shown], following
 
 
-def _ping(tx: Tx, env: Environment, account_id: str) -> WebhookDelivery:
+def _ping(tx: Tx, env: Environment, account_id: str, kind: EventType | None) -> WebhookDelivery:
     webhook = enabled_webhook(tx, account_id)
     now, event_id = env.now(), env.identifier("evt")
     pinged_at = one(tx, int, _PINGED_AT, {"account_id": account_id})
@@ -357,8 +399,8 @@ def _ping(tx: Tx, env: Environment, account_id: str) -> WebhookDelivery:
         text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
         raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
     run(tx, _NOTE_PING, {"account_id": account_id, "now": now})
-    event = (event_id, PING_TYPE, None, None)
-    return _insert(tx, env, webhook, Trigger.PING, event, ping_envelope(event_id, now))
+    event = (event_id, kind or PING_TYPE, None, None)
+    return _insert(tx, env, webhook, Trigger.PING, event, example_envelope(event_id, kind, now))
 
 
 def _replay(tx: Tx, env: Environment, account_id: str, delivery_id: str) -> WebhookDelivery:
@@ -371,7 +413,12 @@ def _replay(tx: Tx, env: Environment, account_id: str, delivery_id: str) -> Webh
 
 
 def _insert(
-    tx: Tx, env: Environment, webhook: Webhook, trigger: Trigger, event: tuple[str | None, ...], body: bytes
+    tx: Tx,
+    env: Environment,
+    webhook: Webhook,
+    trigger: Trigger,
+    event: tuple[str, str, str | None, str | None],
+    body: bytes,
 ) -> WebhookDelivery:
     new_id, now = env.identifier("whd"), env.now()
     INSERT_POSTS.run(tx, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])

@@ -14,7 +14,7 @@ from typing import Final
 
 import pybase64
 
-from appliance.errors import PublicError, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.message import addresses
 from appliance.message.addresses import Address
 from appliance.message.limits import MESSAGE_SIZE
@@ -27,10 +27,11 @@ TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 53
 
 
 class Rejected(Exception):
-    def __init__(self, reply: bytes, *, final: bool = False) -> None:
+    def __init__(self, reply: bytes, *, final: bool = False, code: Code | None = None) -> None:
         super().__init__(reply)
         self.reply = reply
         self.final = final
+        self.code = code  # in the request log
 
 
 def reply(code: str, text: str) -> bytes:

@@ -88,7 +88,7 @@ class Dispatcher:
                             log.warning("webhook posts paused: storage unavailable", reason=outage.text)
                             self._poll_at = 0.0  # the scan queues lanes that were being queued
                             await trio.sleep(STORAGE_PAUSE)
-                        await self._posts.wakeup.wait(self._seconds_until_due())
+                        await self._posts.wait_for_new(self._seconds_until_due())
             finally:
                 self._recording.close()
 
@@ -253,7 +253,7 @@ class Dispatcher:
                 break
             post, slot = started
         self._slots.add(queue)
-        self._posts.wakeup.set()
+        self._posts.wake()
 
     async def _attempt(self, queue: ReceiverQueue, post: DuePost) -> PostResult | None:
         """The result of one attempt; None if no attempt was made."""
@@ -296,7 +296,7 @@ class Dispatcher:
             queue.unload(result.post.id)
             if queue.more_due:
                 self._slots.add(queue)
-        self._posts.wakeup.set()
+        self._posts.wake()
 
 
 # ---- the service

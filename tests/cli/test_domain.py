@@ -34,7 +34,7 @@ def acme(shell: Shell) -> Shell:
 
 def records(shell: Shell, command: str = "records") -> list[dict[str, str]]:
     answer: dict[str, list[dict[str, str]]] = shell.json("domain", command, "acme", "acme.example")
-    assert set(answer) == {"records"}
+    assert set(answer) == {"zone", "records"}
     return answer["records"]
 
 
@@ -70,7 +70,7 @@ def test_adding_a_domain_again_keeps_its_keys(acme: Shell) -> None:
 def test_the_records_are_told_with_their_purpose(acme: Shell) -> None:
     """Two keys, SPF with the server's name, and DMARC, as JSON and in words."""
     found = records(acme)
-    assert [set(record) for record in found] == [{"name", "type", "value", "purpose"}] * 4
+    assert [set(record) for record in found] == [{"name", "type", "value", "purpose", "relative_name"}] * 4
     assert {record["type"] for record in found} == {"TXT"}
     values = {record["name"]: record["value"] for record in found}
     assert values["acme.example"] == f"v=spf1 a:{HOST} -all"

@@ -75,5 +75,5 @@ def test_an_spf_record_gets_all_nodes_of_a_cluster_and_keeps_its_other_terms() -
     ours = DnsRecord(RecordKind.SPF, "example.com", "v=spf1 a:a.example.com a:b.example.com -all", "", hosts=("a", "b"))
     there = "v=spf1 include:_spf.other.test +a:a.example.com ~all"
     (finding,) = judge_records("example.com", [CheckedRecord(ours, RecordStatus.DIFFERS, (there,), "wrong")])
-    merged = "v=spf1 a:a.example.com a:b.example.com include:_spf.other.test ~all"
+    merged = "v=spf1 include:_spf.other.test +a:a.example.com a:b.example.com ~all"
     assert finding.records == (RecordToPublish("example.com", "TXT", merged),)

@@ -200,7 +200,7 @@ def test_the_record_to_paste_keeps_what_is_there(world: World) -> None:
     assert found.records == ()  # it leads to a name without SPF: nothing put into it would help
     assert "Fix that first" in found.advice
     found = spf_finding(world, f"v=spf1 ip4:198.51.100.1 -all +A:{HOST}")
-    assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} ip4:198.51.100.1 -all"]
+    assert [each.value for each in found.records] == [f"v=spf1 ip4:198.51.100.1 a:{HOST} -all"]
     assert "instead of" in found.advice
     found = spf_finding(world, "v=spf1 -all", "v=spf1 ~all")
     assert "Merge these into one record" in found.advice
@@ -211,7 +211,7 @@ def test_a_record_made_by_others_is_not_pasted(world: World) -> None:
     found = spf_finding(world, r"v=spf1 x=\"\027[2J -all")
     assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} -all"]
     found = spf_finding(world, f'v=spf1 x={"y" * 200}" "{"y" * 200}" "{"y" * 200} -all')
-    assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} -all"]
+    assert found.records == ()
     assert len(found.advice) < 500
 
 

@@ -53,10 +53,10 @@ suppression import | demo /dev/null, suppression export | demo, webhook show | d
 webhook set | demo https://1.1.1.1/, webhook remove | demo, webhook ping | demo, webhook replay | demo whd_1,
 template list | demo, template show | demo welcome, template pull | demo ., template push | demo mounted,
 template remove | demo welcome, queue show, queue retry | --pool google, queue cancel | msg_1,
-queue pause | google, queue resume | google, message list, explain | msg_1,
+queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,
-status, mcp
+status, attention, mcp
 """
 COMMANDS = {
     name.strip(): tuple(words.split()) for name, _, words in (each.partition("|") for each in OPENING.split(","))

@@ -83,7 +83,7 @@ class ZoneResolver(Resolver):
             raise LookupFailed(DnsFault.TEMPORARY, f"the resolver answered {records.value} for {kind} of {name}")
         if not records:
             raise LookupFailed(DnsFault.NODATA, f"{name} has no {kind} record", authentic=authentic)
-        return DnsAnswer(tuple(_read(kind, text) for text in records), TTL, authentic)
+        return DnsAnswer(tuple(_read(kind, text) for text in records), TTL, authentic, bool(seen))
 
 
 def zone_text(value: str) -> str:

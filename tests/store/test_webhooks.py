@@ -3,15 +3,28 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account
 from appliance.model.mail import RecipientStatus
-from appliance.model.webhooks import PING_SUBJECT, EventType, Lane, PostStatus, SealedSecret, Trigger
+from appliance.model.webhooks import (
+    PING_SUBJECT,
+    DuePost,
+    EventType,
+    Lane,
+    PostOutcome,
+    PostResult,
+    PostStatus,
+    SealedSecret,
+    Trigger,
+    WebhookHour,
+)
 from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.store.webhooks import PING_COOLDOWN
+from appliance.times import HOUR
 from tests.store.hooks import SECRET, URL, attempt, events, results, save
 from tests.store.samples import DAY, HASH, SECOND, WEBHOOK_LOG, Clock, Messages, expire, refusal
 
@@ -318,3 +331,52 @@ async def test_the_log_is_kept_for_a_week(store: Store, account: Account, messag
     assert await expire(store) == 1
     assert await expire(store) == 0
     assert [each.id for each in await store.webhook_history.page(account.id, None, None, 10)] == [waiting.id]
+
+
+# ---- statistics and test events
+
+
+async def test_attempts_are_counted_by_hour_and_outcome(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """Each attempt counts, with its duration; the hours leave with the log, and another webhook has its own."""
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
+    first, second, third = (await store.webhook_posts.due(events(webhook), 10))[0]
+    done = [attempt(first, clock, ok=True), attempt(second, clock, ok=True), attempt(third, clock, clock.now + SECOND)]
+    await store.webhook_posts.record([done[0]])
+    await store.webhook_posts.record([replace_duration(done[1], 13), done[2]])
+    hour = clock.now // HOUR
+    assert await store.webhook_history.hours(account.id, hour) == [
+        WebhookHour(hour, PostOutcome.SERVER_ERROR, 1, 7, 7),
+        WebhookHour(hour, PostOutcome.SUCCESS, 2, 20, 13),
+    ]
+    assert await store.webhook_history.hours(account.id, hour + 1) == []
+    clock.now += WEBHOOK_LOG + HOUR
+    await expire(store)
+    assert await store.webhook_history.hours(account.id, 0) == []
+
+
+def replace_duration(result: PostResult, milliseconds: int) -> PostResult:
+    return msgspec.structs.replace(result, duration_ms=milliseconds)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(302, "redirect"), (404, "client_error"), (503, "server_error"), (None, "no_response")]
+)
+def test_an_outcome_is_the_class_of_the_response(code: int | None, outcome: str) -> None:
+    post = DuePost(Lane("whk_1", Trigger.EVENT), "whd_1", 0, b"")
+    assert PostResult(post, PostStatus.FAILED, URL, code, None, None, 1, 1, None).outcome == outcome
+
+
+@pytest.mark.parametrize("kind", EventType)
+async def test_an_example_is_posted_as_a_test(store: Store, account: Account, kind: EventType) -> None:
+    """Of any type, marked as a test, about no message; examples and pings share one limit."""
+    await save(store, account.id, EventType.FAILED)
+    delivery = await store.webhook_history.ping(account.id, kind)
+    assert (delivery.type, delivery.trigger, delivery.message_id) == (kind, Trigger.PING, None)
+    body = json.loads(delivery.request_body)
+    assert (body["type"], body["id"], body["data"]["test"]) == (kind, delivery.event_id, True)
+    assert body["data"]["to"] == "ada@example.net"
+    with refusal(Code.RATE_LIMITED):
+        await store.webhook_history.ping(account.id)

@@ -20,6 +20,7 @@ from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.domain_watch import is_proven, use_if_published
 from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, check, find_senders, summary
+from appliance.dns.publishing import DnsZone, VerdictStatus, find_zone, is_problem, value_to_publish, verdict
 from appliance.dns.records import DnsRecord, Senders
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
@@ -33,6 +34,8 @@ from appliance.web.operations import PAGING, Limited, Tag, for_customers, parame
 
 DNS_TIMEOUT = 12.0  # seconds for all records of a domain
 SENDERS_KEPT = 60.0  # seconds for which the nodes' addresses are not looked up again
+ZONES_KEPT = 60.0  # seconds for which a domain's zone is not looked up again
+ZONES = 1_000  # cached
 DNS_CHECKS = 10  # concurrent domain checks of all accounts
 ACCOUNT_DNS_CHECKS = 3  # of one account, so that a domain whose DNS never answers does not block the others
 
@@ -81,8 +84,11 @@ class RecordObject(msgspec.Struct):
     """A record to publish, and its current state in DNS."""
 
     name: Annotated[str, Meta(description="Record name.")]
+    relative_name: Annotated[
+        str | None, Meta(description="Name within the zone, `@` for the zone itself; null if the zone is unknown.")
+    ]
     type: Annotated[str, Meta(description="Record type.")]
-    value: Annotated[str, Meta(description="Value to publish.")]
+    value: Annotated[str, Meta(description="Value to publish: an existing SPF record with this server added.")]
     purpose: Annotated[str, Meta(description="Purpose of the record.")]
     needed: Annotated[bool, Meta(description="Whether delivery depends on the record.")]
     pending: Annotated[bool, Meta(description="Whether it is for a new DKIM key, which signs once DNS shows it.")]
@@ -90,11 +96,31 @@ class RecordObject(msgspec.Struct):
     status: Annotated[RecordStatus, Meta(description="`ok`, `missing`, `differs` or `unknown` (no answer yet).")]
     found: Annotated[list[str], Meta(description="Values that DNS returned for this name.")]
     note: Annotated[str, Meta(description="Problem with the published record, or empty.")]
+    problem: Annotated[bool, Meta(description="Whether you must correct this record: the verdict counts it.")]
+
+
+class ZoneObject(msgspec.Struct):
+    """The DNS zone that contains the domain."""
+
+    name: Annotated[str, Meta(description="Zone: the closest name at or above the domain with an SOA record.")]
+    name_servers: Annotated[tuple[str, ...], Meta(description="Name servers, at most 8.")]
+    host: Annotated[str | None, Meta(description="DNS host, recognized by its name servers; null if unknown.")]
+    console_url: Annotated[str | None, Meta(description="Address of the DNS host's console, or null.")]
+
+
+class VerdictObject(msgspec.Struct):
+    """The state of all records in one sentence."""
+
+    status: Annotated[VerdictStatus, Meta(description="`ok`, `problems`, or `unknown` if DNS did not answer.")]
+    problems: Annotated[int, Meta(ge=0, description="Number of records to correct.")]
+    text: Annotated[str, Meta(description="Number of problems and their worst consequence.")]
 
 
 class DomainAnswer(DomainObject):
     """One domain with its records."""
 
+    verdict: Annotated[VerdictObject, Meta(description="Summary of all records.")]
+    zone: Annotated[ZoneObject | None, Meta(description="DNS zone; null before a check or if DNS does not answer.")]
     records: Annotated[list[RecordObject], Meta(description="DNS records to publish.")]
     request_id: RequestId
 
@@ -114,6 +140,7 @@ class DomainLookups:
     _making: trio.Lock = field(default_factory=trio.Lock)
     _senders: TtlCache[tuple[str, ...], Senders] = field(default_factory=lambda: TtlCache(10, SENDERS_KEPT))
     _finding: SingleFlight[tuple[str, ...], Senders] = field(default_factory=SingleFlight)
+    _zones: TtlCache[str, DnsZone] = field(default_factory=lambda: TtlCache(ZONES, ZONES_KEPT))
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(DNS_CHECKS))
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
 
@@ -132,17 +159,30 @@ class DomainLookups:
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
         """Check DNS now and store the result, without an entry in the audit log."""
         with unnoted():
-            checked = await self.check(account_id, await self.records(account_id, domain))
+            checked = await self.check(account_id, await self.records(account_id, domain), domain.name)
             dns = summary(checked, self.services.env.now())
             with suppress(PublicError):  # the response does not depend on it
                 await self.services.store.domains.record_dns(account_id, domain, dns)
         return checked
 
-    async def check(self, account_id: str, records: list[DnsRecord]) -> list[CheckedRecord]:
+    def zone(self, domain: Domain) -> DnsZone | None:
+        """The zone that the last look found."""
+        return self._zones.get(domain.name)
+
+    async def _find_zone(self, resolver: DnsResolver, name: str) -> None:
+        if name not in self._zones and (zone := await find_zone(resolver, name)) is not None:
+            self._zones.put(name, zone)
+
+    async def check(self, account_id: str, records: list[DnsRecord], domain: str = "") -> list[CheckedRecord]:
+        """Check the records in DNS, and find the domain's zone at the same time."""
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:
-                return await check(DnsResolver(self.services.config.dns.resolvers), records)
+                resolver = DnsResolver(self.services.config.dns.resolvers)
+                async with trio.open_nursery() as nursery:
+                    if domain:
+                        nursery.start_soon(self._find_zone, resolver, domain)
+                    return await check(resolver, records)
         return _unchecked(records, "DNS did not answer in time")
 
 
@@ -184,14 +224,15 @@ class DomainRoutes(Routes):
         path = None if body.return_path is None else return_path(body.return_path, name)
         added = await self.store.domains.register(user.account_id, name, path)
         records = await self.lookups.records(user.account_id, added)
-        return _answer(added, _unchecked(records, "not checked yet"))
+        return _answer(added, _unchecked(records, "not checked yet"), None)
 
     @for_customers("GET /v1/domains/{domain}", DomainAnswer, _NAME, limited=Limited.NARROWED)
     async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Read a domain, the DNS records to publish, and their current state in DNS."""
         domain = await self.store.domains.find(user.account_id, _spelled(user, name))
         checked = await self.lookups.look(user.account_id, domain)
-        return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
+        domain = await self.store.domains.find(user.account_id, domain.name)
+        return _answer(domain, checked, self.lookups.zone(domain))
 
     @for_customers(
         "POST /v1/domains/{domain}/verify", DomainAnswer, _NAME, action="domain.checked", limited=Limited.NARROWED
@@ -211,7 +252,8 @@ class DomainRoutes(Routes):
             self.services.auth.forget()
         if domain.usable:
             await use_if_published(self.store, user.account_id, domain, checked)
-        return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
+        domain = await self.store.domains.find(user.account_id, domain.name)
+        return _answer(domain, checked, self.lookups.zone(domain))
 
     @for_customers(
         "DELETE /v1/domains/{domain}", DeletedAnswer, _NAME, action="domain.removed", limited=Limited.NARROWED
@@ -241,12 +283,16 @@ def _listed(domain: Domain) -> DomainObject:
     return object_from(DomainObject, domain, **_derived(domain))
 
 
-def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
+def _answer(domain: Domain, checked: list[CheckedRecord], zone: DnsZone | None) -> DomainAnswer:
     records = []
-    for record in checked:
-        seen = {"status": record.status, "found": list(record.found), "note": record.note}
-        records.append(object_from(RecordObject, record.record, **seen))
-    return object_from(DomainAnswer, domain, **_derived(domain), records=records)
+    for one in checked:
+        seen = {"status": one.status, "found": list(one.found), "note": one.note, "problem": is_problem(one)}
+        seen |= {"value": value_to_publish(one), "relative_name": zone and zone.relative(one.record.name)}
+        records.append(object_from(RecordObject, one.record, **seen))
+    host = zone.host if zone else None
+    zone_object = zone and ZoneObject(zone.name, zone.name_servers, host and host.name, host and host.console)
+    summed = VerdictObject(*verdict(checked))
+    return object_from(DomainAnswer, domain, **_derived(domain), records=records, verdict=summed, zone=zone_object)
 
 
 def _derived(domain: Domain) -> dict[str, object]:

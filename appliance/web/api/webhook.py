@@ -1,6 +1,7 @@
 """The account's webhook: settings, secret, test event, deliveries and replays: /v1/webhook."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -16,13 +17,16 @@ from appliance.model.webhooks import (
     RESULT_EVENTS,
     WEBHOOK_URL_LENGTH,
     EventType,
+    PostOutcome,
     PostStatus,
     Trigger,
     WebhookDelivery,
+    WebhookHour,
     WebhookOptions,
     excerpt,
 )
-from appliance.web.app import ApiServices, Routes, choice, page_limit
+from appliance.times import HOUR
+from appliance.web.app import ApiServices, Routes, choice, page_limit, whole_number
 from appliance.web.exchange import (
     ApiAnswer,
     CreatedAt,
@@ -32,10 +36,20 @@ from appliance.web.exchange import (
     Time,
     object_from,
     request_id,
+    time_or_none,
 )
-from appliance.web.operations import BEFORE_PARAMETER, Tag, choice_parameter, for_customers, limit_parameter, parameter
+from appliance.web.operations import (
+    BEFORE_PARAMETER,
+    Tag,
+    choice_parameter,
+    for_customers,
+    limit_parameter,
+    number_parameter,
+    parameter,
+)
 
 DELIVERIES_ON_PAGE = 20  # default
+DEFAULT_HOURS, MAX_HOURS = 24, 168  # of the statistics; retention.webhook_logs is 7 days by default
 DELIVERY_COST = 60  # microseconds to read and encode a delivery with the longest bodies
 # A replay is stored for seven days and is free. These limits bound replays to about 300 MB per account.
 REPLAYS_AT_ONCE = 10_000  # the events of a long outage of the receiver
@@ -91,6 +105,7 @@ _HISTORY = (
 )
 
 
+_HOURS = number_parameter("hours", "Number of hours, up to now.", DEFAULT_HOURS, MAX_HOURS)
 _URL = Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])
 _EVENTS = Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed.")
 
@@ -134,6 +149,42 @@ class SecretAnswer(ApiAnswer):
     """The new secret."""
 
     secret: Annotated[str, Meta(description="Signing secret.")]
+
+
+class TestEventRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The test event to post."""
+
+    type: Annotated[EventType, Meta(description="Event type of the example.")]
+
+
+class _Attempts(msgspec.Struct):
+    success: Annotated[int, Meta(ge=0, description="Attempts with a 2xx response.")]
+    redirect: Annotated[int, Meta(ge=0, description="Attempts with a 3xx response, which counts as an error.")]
+    client_error: Annotated[int, Meta(ge=0, description="Attempts with a 4xx response.")]
+    server_error: Annotated[int, Meta(ge=0, description="Attempts with a 5xx response.")]
+    no_response: Annotated[int, Meta(ge=0, description="Attempts without a complete response.")]
+    mean_ms: Annotated[int | None, Meta(description="Mean duration in milliseconds; null without attempts.")]
+    slowest_ms: Annotated[int | None, Meta(description="Longest duration in milliseconds; null without attempts.")]
+
+
+class WebhookHourObject(_Attempts):
+    """Attempts of one hour (UTC)."""
+
+    start: Annotated[Time, Meta(description="Start of the hour.")]
+
+
+class WebhookTotalsObject(_Attempts):
+    """Attempts of the whole period."""
+
+    attempts: Annotated[int, Meta(ge=0, description="Number of attempts.")]
+    success_rate: Annotated[float | None, Meta(description="Share of attempts with a 2xx; null without attempts.")]
+
+
+class WebhookStatisticsAnswer(ApiAnswer):
+    """Attempts of the last hours, also those that were retried later."""
+
+    totals: Annotated[WebhookTotalsObject, Meta(description="Sums of the period.")]
+    hours: Annotated[list[WebhookHourObject], Meta(description="One entry per hour, oldest first.")]
 
 
 class WebhookRoutes(Routes):
@@ -184,6 +235,34 @@ class WebhookRoutes(Routes):
         delivery = await self.store.webhook_history.ping(user.account_id)
         return DeliveryAnswer(_delivery(delivery, self.services.config))
 
+    @for_customers("POST /v1/webhook/test", _NEW_DELIVERY, Code.NOT_FOUND, Code.CONFLICT)
+    async def send_test_event(self, user: User, body: TestEventRequest) -> DeliveryAnswer:
+        """Post an example of an event, marked with `test`. Limited to one every 15 seconds, together with pings.
+
+        The webhook need not subscribe to this type.
+        """
+        delivery = await self.store.webhook_history.ping(user.account_id, body.type)
+        return DeliveryAnswer(_delivery(delivery, self.services.config))
+
+    @for_customers("GET /v1/webhook/statistics", WebhookStatisticsAnswer, _HOURS)
+    async def get_webhook_statistics(self, user: User) -> WebhookStatisticsAnswer:
+        """Count the webhook's attempts by hour, with their outcomes and durations."""
+        hours = whole_number("hours", DEFAULT_HOURS, MAX_HOURS)
+        first = self.services.env.now() // HOUR - hours + 1
+        counts = await self.store.webhook_history.hours(user.account_id, first)
+        by_hour: dict[int, list[WebhookHour]] = {first + number: [] for number in range(hours)}
+        for count in counts:
+            by_hour.setdefault(count.hour, []).append(count)
+        shown = [
+            WebhookHourObject(**_attempts(counts), start=time_or_none(hour * HOUR) or "")
+            for hour, counts in by_hour.items()
+        ]
+        attempts = sum(count.attempts for count in counts)
+        successes = sum(count.attempts for count in counts if count.outcome is PostOutcome.SUCCESS)
+        rate = successes / attempts if attempts else None
+        totals = WebhookTotalsObject(**_attempts(counts), attempts=attempts, success_rate=rate)
+        return WebhookStatisticsAnswer(totals, shown)
+
     @for_customers("GET /v1/webhook/deliveries", DeliveriesAnswer, *_HISTORY)
     async def list_webhook_deliveries(self, user: User) -> bytes:
         """List the webhook deliveries of the last 7 days, newest first.
@@ -212,6 +291,18 @@ class WebhookRoutes(Routes):
         self.replays.take(user.account_id)
         delivery = await self.store.webhook_history.replay(user.account_id, delivery_id)
         return DeliveryAnswer(_delivery(delivery, self.services.config))
+
+
+def _attempts(counts: Iterable[WebhookHour]) -> dict[str, Any]:
+    """The number of attempts by outcome, and their durations."""
+    counts = list(counts)
+    attempts = sum(count.attempts for count in counts)
+    mean = round(sum(count.total_ms for count in counts) / attempts) if attempts else None
+    slowest = max((count.slowest_ms for count in counts), default=None)
+    numbers = {
+        outcome.value: sum(count.attempts for count in counts if count.outcome is outcome) for outcome in PostOutcome
+    }
+    return {**numbers, "mean_ms": mean, "slowest_ms": slowest}
 
 
 def _encoded(deliveries: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:

@@ -9,9 +9,12 @@ const clock = (iso) => new Date(iso).toLocaleTimeString("en-GB", { hour: "2-digi
 const answered = (each) =>
 	each.response_status ? `responded ${each.response_status}` : each.error ? "no response" : "";
 
+/** The words for a status, in badges and filters. A pending delivery is queued, or retrying after an attempt. */
+export const STATUSES = { success: "delivered", failed: "failed", pending: "queued or retrying" };
+
 /** Its status in words: `retrying (502, next 17:17)`. */
 function state(each) {
-	if (each.status !== "pending") return badge(each.status, each.status === "success" ? "delivered" : each.status);
+	if (each.status !== "pending") return badge(each.status, STATUSES[each.status]);
 	if (!each.attempt) return badge("queued");
 	const next = each.next_attempt_at && `next ${clock(each.next_attempt_at)}`;
 	const why = [each.response_status ?? "no response", next].filter(Boolean).join(", ");

@@ -133,7 +133,7 @@ CHANGES = {
     "/domains/{domain}": ["Check now", "Remove domain"],
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
-    "/webhook": ["Delete", "Rotate secret", "Send a ping", "Replay failed deliveries"],
+    "/webhook": ["Delete", "Rotate secret", "Send a test event", "Replay failed deliveries", "Replay selected"],
     "/suppressions": ["Suppress an address", "Import CSV", "Add a tag", "Release", "Select all shown"],
     "/keys": ["New key", "New credential", "Roll key", "Delete key", "Delete credential"],
     "/people": ["Invite user", "Change role", "Remove user"],

@@ -62,19 +62,36 @@ def test_the_command_field_knows_what_is_meant(call: Any, text: str, first: str 
 
 
 def test_records_are_written_for_every_console(call: Any) -> None:
-    """Names within their domain, and lines of a zone file with long texts in parts."""
-    names = ("example.com", "_dmarc.example.com", "mail.other.example")
-    assert [call("pages/domain", "relative", name, "example.com") for name in names] == [
-        "@",
-        "_dmarc",
-        "mail.other.example.",
-    ]
+    """Lines of a zone file with long texts in parts."""
     record = {"name": "k._domainkey.example.com", "type": "TXT", "value": "p=" + "a" * 300}
     assert call("pages/domain", "zoneLine", record) == (
         f'k._domainkey.example.com. 3600 IN TXT "p={"a" * 253}" "{"a" * 47}"'
     )
     mx = {"name": "b.example.com", "type": "MX", "value": "10 mail.example.com."}
     assert call("pages/domain", "zoneLine", mx) == "b.example.com. 3600 IN MX 10 mail.example.com."
+
+
+def test_problems_of_dns_come_first(call: Any) -> None:
+    """A record to correct leads, then a failed lookup, then an optional record; correct ones come last."""
+    right = {"problem": False, "status": "ok"}
+    optional, unknown = right | {"status": "missing"}, right | {"status": "unknown"}
+    problem = {"problem": True, "status": "missing"}
+    ranks = [call("pages/domain", "rank", each) for each in (problem, unknown, optional, right)]
+    assert ranks == sorted(set(ranks))
+
+
+@pytest.mark.parametrize(
+    ("status", "spf", "broken"),
+    [
+        ("verified", "ok", False),
+        ("verified", "differs", True),
+        ("allowed", "missing", True),
+        ("pending", "missing", False),
+    ],
+)
+def test_a_usable_domain_with_broken_dns_is_not_green(call: Any, status: str, spf: str, broken: bool) -> None:
+    dns = {"spf": spf, "dkim": "ok", "dmarc": "ok", "return_path": None}
+    assert call("pages/domain", "isBroken", {"status": status, "dns": dns}) is broken
 
 
 @pytest.mark.parametrize(
@@ -103,3 +120,17 @@ def test_days_have_marks_that_can_be_read(call: Any, days: int, first: int, coun
     assert found[-1][0] == pytest.approx((days - 0.5) / days * 100)
     day = begin + timedelta(days=first)
     assert found[0][1] == f"{day.day} {day:%b}"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("xn--mnchen-3ya.example", "münchen.example"),
+        ("ada@xn--e1afmkfd.xn--p1ai", "ada@пример.рф"),
+        ("xn--pple-43d.com", "xn--pple-43d.com"),  # mixes Cyrillic with Latin
+        ("xn--99999999", "xn--99999999"),
+        ("example.com", "example.com"),
+    ],
+)
+def test_international_names_are_shown_in_their_script(call: Any, name: str, shown: str) -> None:
+    assert call("idn", "shownName", name) == shown

@@ -50,7 +50,8 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     wanted = here.script("""return [...document.querySelectorAll("input[name^='email.']")]
         .filter((each) => each.checked).map((each) => each.name)""")
     assert wanted == ["email.delivered", "email.bounced", "email.failed", "email.delayed"]
-    here.click("Send a ping")
+    here.click("Send a test event")
+    here.one("//dialog//button[normalize-space()='Send test event']").click()
     here.see("responded 500")
     here.click_summary("webhook.test")
     here.see(HOSTILE.decode())
@@ -110,6 +111,51 @@ def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, rec
         assert here.forbidden() == []
         refused = client.get("/v1/webhook/deliveries?type=x")
         assert (refused.status_code, refused.json()["error"][:5]) == (400, "type:")
+
+
+def test_attempts_are_counted_selected_and_tried_with_an_example(
+    running: Running, receiver: Any, browser: Browser
+) -> None:
+    """One click sends an example of an event after its type is chosen; two replay a selection; retries are told."""
+    receiver.answers["/hook"] = lambda _: (503, b"")
+    webhook = {"url": receiver.url("/hook")}
+    with running.client(headers=running.login()) as client:
+        client.put("/v1/webhook", json=webhook).raise_for_status()
+        # The ping of an earlier test must not delay this one.
+        change(running.data_dir, lambda store: store.engine.change("UPDATE webhook_pings SET pinged_at = 0", {}))
+        here = Browser(browser.driver, running.url)
+        here.log_in(running.account.email)
+        here.open("/dashboard/webhook?type=email.complained")
+        here.click("Send a test event")
+        type_field = here.field("Event type of the test")
+        type_field.find_element("xpath", ".//option[.='email.complained']").click()
+        here.one("//dialog//button[normalize-space()='Send test event']").click()
+        here.see("retrying (503")
+        example = next(post.body for post in receiver.at("/hook") if b"email.complained" in post.body)
+        assert b'"to":"ada@example.net"' in example
+        assert b'"test":true' in example
+
+        here.click("Replay failed deliveries")
+        here.one("//dialog//button[normalize-space()='Replay deliveries']").click()
+        status = "//dialog//*[@role='status']"
+        here.until(lambda: "1 delivery is still being retried: not replayed." in here.one(status).text, "the notice")
+        here.one("//dialog//button[normalize-space()='Close']").click()
+
+        receiver.answers["/hook"] = lambda _: (200, b"")
+        here.click("Select all shown")
+        here.click("Replay 1 delivery")
+        here.see("delivered", "span")
+        options = here.script("return [...document.querySelectorAll('[name=status] option')].map((o) => o.textContent)")
+        assert options == ["any", "delivered", "failed", "queued or retrying"]
+        counted = client.get("/v1/webhook/statistics").json()
+        assert counted["totals"]["server_error"] >= 1
+        assert counted["totals"]["success"] >= 1
+        assert sum(each["server_error"] for each in counted["hours"]) == counted["totals"]["server_error"]
+        assert len(counted["hours"]) == 24
+    here.open("/dashboard/webhook")
+    here.see("Success rate")
+    here.see("Server errors (5xx)")
+    assert here.forbidden() == []
 
 
 def test_a_secret_is_changed_and_a_webhook_deleted(running: Running, receiver: Any, browser: Browser) -> None:

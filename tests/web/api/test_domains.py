@@ -36,6 +36,10 @@ async def dns(_resolver: object, wanted: list[DnsRecord]) -> list[CheckedRecord]
     return [CheckedRecord(record, RecordStatus.OK) for record in wanted]
 
 
+async def no_zone(*_: object) -> None:
+    """A DNS without SOA records."""
+
+
 async def test_dead_dns_delays_no_other_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -59,6 +63,7 @@ async def test_a_storage_that_refuses_leaves_the_audit_log_true(
 ) -> None:
     """Where only what DNS showed is not kept, the proof has its line; where the proof fails there is none."""
     monkeypatch.setattr(domains, "check", dns)
+    monkeypatch.setattr(domains, "find_zone", no_zone)
     monkeypatch.setattr(exchange, "request_id", lambda: "req_1")
     env, config = Environment(), load(None, {}, tmp_path)
     async with open_store(tmp_path, env, inline=True) as store:

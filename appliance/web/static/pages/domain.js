@@ -2,25 +2,30 @@
 import { del, get, post } from "../api.js";
 import { copy, fragment, h, path, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { badge, button, copyButton, errorText, head, notice } from "../pieces.js";
+import { shownName } from "../idn.js";
+import { badge, button, copyButton, errorText, head, notice, table } from "../pieces.js";
 import { ago } from "../time.js";
 
 /** Domains just added, so that their records appear without a DNS check. */
 export const added = new Map();
 
 const STANDING = {
-	pending: [
-		"deferred",
+	pending:
 		"Not verified: you cannot send from this domain yet. " +
-			"Publish these records at your DNS provider, then check them. " +
-			"One DKIM record is enough to start; publish all for reliable delivery.",
-	],
-	verified: ["delivered", "Verified: you can send from this domain."],
-	allowed: [
-		"delivered",
+		"Publish these records at your DNS host, then check them. " +
+		"One DKIM record is enough to start; publish all for reliable delivery.",
+	verified: "Verified: you can send from this domain.",
+	allowed:
 		"Added by the operator: you can send from this domain. Publish these records so that receivers trust its mail.",
-	],
 };
+
+/** Whether the last check of a usable domain showed a wrong or missing record. */
+export const isBroken = ({ status, dns }) =>
+	status !== "pending" && ["spf", "dkim", "dmarc"].some((kind) => ["missing", "differs"].includes(dns?.[kind]));
+
+/** The status of a domain; broken DNS comes before "verified". */
+export const standingBadge = (domain) => (isBroken(domain) ? badge("bounced", "DNS problem") : badge(domain.status));
+
 const WORDS = { ok: "published", missing: "missing", differs: "differs", unknown: "not checked" };
 const KINDS = { spf: "SPF", dkim: "DKIM", dmarc: "DMARC", return_path: "Return path" };
 
@@ -37,19 +42,6 @@ export const dnsStates = (dns) =>
 			),
 	);
 
-const copied = (name, value) =>
-	h(
-		"div",
-		{ class: "copied" },
-		h("span", { class: "quiet small" }, name),
-		h("code", { class: "break" }, value),
-		copyButton(value, `the record's ${name.toLowerCase()}`),
-	);
-
-/** A name relative to its domain, as many DNS consoles expect; `@` is the domain itself. */
-export const relative = (name, domain) =>
-	name === domain ? "@" : name.endsWith(`.${domain}`) ? name.slice(0, -domain.length - 1) : `${name}.`;
-
 /** A record in zone file format: quoted strings of up to 255 characters (RFC 1035 3.3). */
 export function zoneLine({ name, type, value }) {
 	const strings = value.match(/[^]{1,255}/g) ?? [""];
@@ -57,72 +49,123 @@ export function zoneLine({ name, type, value }) {
 	return `${name}. 3600 IN ${type} ${type === "TXT" ? quoted : value}`;
 }
 
-function record(each, domain) {
-	const shown =
-		each.status === "ok" ? null : each.note || (each.status === "missing" ? "DNS has no record with this name." : null);
-	return h(
-		"li",
-		{ class: `card record ${each.status}` },
-		h(
-			"div",
-			{ class: "row" },
-			h("span", { class: "tag" }, each.type),
-			h("h3", null, each.purpose.split(":")[0]),
-			badge(each.status, WORDS[each.status]),
-			!each.needed &&
+const COLUMNS = [
+	{ title: "Record", lead: true },
+	{ title: "Name" },
+	{ title: "DNS shows now" },
+	{ title: "DNS should show" },
+];
+
+/** Problems first, then lookups that failed, then the other records; each group in the order of the API. */
+export const rank = (each) => (each.problem ? 0 : each.status === "unknown" ? 1 : each.status === "ok" ? 3 : 2);
+
+/** The words of a value; the words that DNS does not show yet are marked. */
+function marked(value, found) {
+	const known = new Set(found.flatMap((each) => each.split(" ")));
+	if (!found.length) return value;
+	return value.split(" ").map((word, at) => [at ? " " : "", known.has(word) ? word : h("mark", null, word)]);
+}
+
+function remark(each) {
+	if (each.pending) return "New key: signs once DNS shows it.";
+	if (each.needed) return null;
+	return each.purpose.startsWith("DKIM") ? "Retired: keep it for mail already sent." : "Optional.";
+}
+
+function record(each) {
+	const [title, ...purpose] = each.purpose.split(": ");
+	const name = each.relative_name ?? each.name;
+	const note = each.note || (each.status === "missing" ? "DNS has no record with this name." : "");
+	return {
+		id: `${each.type} ${each.name}`,
+		cells: [
+			h(
+				"div",
+				{ class: "stack" },
 				h(
-					"span",
-					{ class: "quiet small" },
-					each.purpose.startsWith("DKIM") ? "retired; keep it for mail already sent" : "optional",
+					"div",
+					{ class: "row" },
+					h("b", null, title),
+					badge(each.problem ? "bounced" : each.status, WORDS[each.status]),
 				),
-			each.pending && h("span", { class: "quiet small" }, "new; signs once DNS shows it"),
-		),
-		h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),
-		copied("Name", each.name),
-		copied("Value", each.value),
-		h(
-			"p",
-			{ class: "quiet small" },
-			"Name within ",
-			domain,
-			": ",
-			h("code", { class: "break" }, relative(each.name, domain)),
-		),
-		shown && h("p", { class: "small shown" }, shown),
-		each.status !== "ok" &&
-			each.found.map((found) => h("p", { class: "small" }, "Found in DNS: ", h("code", { class: "break" }, found))),
+				h("span", { class: "quiet small" }, [remark(each), purpose.join(": ")].filter(Boolean).join(" ")),
+			),
+			h(
+				"div",
+				{ class: "stack" },
+				h("div", { class: "row" }, h("span", { class: "tag" }, each.type), copyButton(name, "the record's name")),
+				h("code", { class: "break" }, name),
+				name !== each.name && h("span", { class: "quiet small break" }, `${each.name}.`),
+			),
+			h(
+				"div",
+				{ class: each.status === "ok" ? "stack short" : "stack" },
+				note && h("p", { class: "small" }, note),
+				each.found.map((found) => h("code", { class: "break" }, found)),
+			),
+			each.status === "ok"
+				? h("span", { class: "quiet small" }, "As it is.")
+				: h(
+						"div",
+						{ class: "stack" },
+						h("div", null, copyButton(each.value, "the record's value")),
+						h("code", { class: "break" }, marked(each.value, each.found)),
+					),
+		],
+	};
+}
+
+/** A link to the DNS host's console. Its address is in the server's own list, never taken from DNS. */
+function consoleLink({ host, console_url: address }) {
+	const made = h("a", { target: "_blank", rel: "noopener noreferrer" }, `Open ${host}`);
+	made.href = address;
+	return made;
+}
+
+const zoneText = ({ zone }) =>
+	zone &&
+	h(
+		"p",
+		{ class: "small zone" },
+		"Names are relative to the DNS zone ",
+		h("code", null, zone.name),
+		zone.host ? [`, hosted by ${zone.host}. `, consoleLink(zone)] : ". ",
+		!zone.host && zone.name_servers.length > 0 && `Name servers: ${zone.name_servers.join(", ")}.`,
 	);
+
+/** One verdict: a problem leads, also for a verified domain. */
+function lead(domain) {
+	const { verdict, status } = domain;
+	const standing = STANDING[status];
+	if (status === "pending") return notice("deferred", standing);
+	if (verdict.status === "problems")
+		return notice("bounced", h("b", null, verdict.text), h("p", { class: "small" }, standing));
+	if (verdict.status === "unknown") return notice("deferred", `${standing} ${verdict.text}`);
+	return notice("delivered", standing);
 }
 
 function records(domain) {
+	const ordered = [...domain.records].sort((one, other) => rank(one) - rank(other));
 	return fragment(
-		notice(...STANDING[domain.status]),
-		h(
-			"div",
-			{ class: "checked" },
-			dnsStates(domain.dns),
-			h(
-				"p",
-				{ class: "quiet small" },
-				"Last check: ",
-				ago(domain.dns?.checked_at, "not yet"),
-				". DNS is checked every ten minutes until all records are correct, then daily; ",
-				"less often while it does not respond, and in the sandbox only on request.",
-			),
-		),
+		lead(domain),
 		h(
 			"section",
 			null,
 			h(
 				"div",
 				{ class: "titled" },
-				h("h2", null, "DNS records to publish"),
+				h("h2", null, "DNS records"),
 				button("Copy all as a zone file", () => copy(`${domain.records.map(zoneLine).join("\n")}\n`)),
 			),
+			zoneText(domain),
+			table("DNS records", COLUMNS, ordered.map(record), "dns"),
 			h(
-				"ol",
-				{ class: "records" },
-				domain.records.map((each) => record(each, domain.name)),
+				"p",
+				{ class: "quiet small checked" },
+				"Last check: ",
+				ago(domain.dns?.checked_at, "not yet"),
+				". DNS is checked every ten minutes until all records are correct, then daily; ",
+				"less often while it does not respond, and in the sandbox only on request.",
 			),
 		),
 	);
@@ -135,7 +178,7 @@ export default async function domain(page) {
 	const state = h("span");
 	const show = (found) => {
 		place.replaceChildren(records(found));
-		state.replaceChildren(badge(found.status));
+		state.replaceChildren(standingBadge(found));
 	};
 	const known = added.get(name);
 	added.delete(name);
@@ -177,7 +220,11 @@ export default async function domain(page) {
 		);
 	}
 	return fragment(
-		head(name, { crumb: { href: "/dashboard/domains", title: "Domains" }, badge: state, actions: [remove, check] }),
+		head(shownName(name), {
+			crumb: { href: "/dashboard/domains", title: "Domains" },
+			badge: state,
+			actions: [remove, check],
+		}),
 		place,
 	);
 }

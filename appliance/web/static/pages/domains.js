@@ -4,9 +4,9 @@ import { fragment, h, may, path, style } from "../dom.js";
 import { formDialog } from "../form.js";
 import { shownName } from "../idn.js";
 import { loader, paged } from "../lists.js";
-import { badge, button, empty, head, row } from "../pieces.js";
+import { button, empty, head, row } from "../pieces.js";
 import { ago } from "../time.js";
-import { added, dnsStates } from "./domain.js";
+import { added, dnsStates, standingBadge } from "./domain.js";
 
 const COLUMNS = [
 	{ title: "Domain" },
@@ -21,7 +21,7 @@ const listed = (each) => ({
 	id: each.name,
 	cells: [
 		h("span", { class: "mono break" }, h("bdi", null, shownName(each.name))),
-		badge(each.status),
+		standingBadge(each),
 		dnsStates(each.dns),
 		ago(each.dns?.checked_at, "not yet"),
 	],

@@ -1,12 +1,13 @@
 // The webhook: URL, secret, ping and deliveries.
 import { del, get, post, put } from "../api.js";
-import { fragment, h, may, path, query, toast } from "../dom.js";
-import { confirmed, dialog, form, shownOnce } from "../form.js";
+import { fragment, h, may, query, toast } from "../dom.js";
+import { confirmed, form, shownOnce } from "../form.js";
 import { older } from "../lists.js";
 import { badge, button, empty, facts, head, section } from "../pieces.js";
-import { shownPost } from "../posts.js";
-import { ago, count, number, when } from "../time.js";
+import { STATUSES, shownPost } from "../posts.js";
+import { ago, count, when } from "../time.js";
 import { update } from "../update.js";
+import { replay, replayed, replayPeriod, sendTest, statistics } from "../webhook-tools.js";
 
 // What each event means, and whether a new webhook includes it.
 const EVENTS = {
@@ -28,7 +29,7 @@ function settings(page, hook, secretPlace) {
 				required: true,
 				value: hook?.url ?? "",
 				placeholder: "https://example.com/hooks/mail",
-				hint: "Public HTTPS URL. It receives each event once per recipient.",
+				hint: "HTTPS on a public host; in the sandbox also HTTP to localhost. One post per event and recipient.",
 			},
 			...Object.entries(EVENTS).map(([event, [meaning, usual]]) => ({
 				name: event,
@@ -94,81 +95,68 @@ function state(hook) {
 	]);
 }
 
-const STATUSES = ["pending", "success", "failed"];
-const TYPES = ["email.delivered", "email.bounced", "email.failed", "email.delayed", "email.late_bounced"];
-const PERIODS = { 1: "the last hour", 24: "the last day", 168: "the last 7 days" };
-
 /** The history filter; it is part of the URL. */
 function filter(page, wanted) {
-	const options = (values) => [["", "any"], ...values.map((each) => [each, each])];
-	const types = [...TYPES, "email.complained", "webhook.test"];
+	const types = [...Object.keys(EVENTS), "webhook.test"].map((each) => [each, each]);
 	return form({
 		inline: true,
 		fields: [
-			{ name: "status", label: "Status", type: "select", value: wanted.status, options: options(STATUSES) },
-			{ name: "type", label: "Event type", type: "select", value: wanted.type, options: options(types) },
+			{
+				name: "status",
+				label: "Status",
+				type: "select",
+				value: wanted.status,
+				options: [["", "any"], ...Object.entries(STATUSES)],
+			},
+			{ name: "type", label: "Event type", type: "select", value: wanted.type, options: [["", "any"], ...types] },
 		],
 		submit: "Filter posts",
 		send: (given) => page.go(query("/dashboard/webhook", given)),
 	});
 }
 
-/** Replay all deliveries that failed in a period, with progress. */
-function replayFailed(page, draw) {
-	dialog("Replay failed deliveries", (close) => {
-		const told = h("p", { role: "status", class: "quiet" });
-		let stopped = false;
-		const made = form({
-			fields: [{ name: "hours", label: "Failed in", type: "select", value: "24", options: Object.entries(PERIODS) }],
-			submit: "Replay deliveries",
-			async send({ hours }) {
-				const since = new Date(Date.now() - hours * 3_600_000).toISOString();
-				const found = [];
-				for (let before; !stopped; ) {
-					const part = await get(
-						query("/v1/webhook/deliveries", { status: "failed", limit: 100, before }),
-						page.signal,
-					);
-					found.push(...part.deliveries.filter((each) => each.created_at >= since));
-					told.textContent = `${number(found.length)} found…`;
-					before = part.next;
-					if (!before || part.deliveries.some((each) => each.created_at < since)) break;
-				}
-				// One replay per event; a failed replay is listed twice.
-				const events = [...new Map(found.map((each) => [each.event_id, each])).values()].reverse();
-				for (const [at, each] of events.entries()) {
-					if (stopped) return;
-					told.textContent = `Replaying ${number(at + 1)} of ${number(events.length)}…`;
-					await again(each);
-				}
-				told.textContent = `${count(events.length, "delivery", "deliveries")} replayed.`;
-				await draw();
-			},
-			extra: button("Close", () => {
-				stopped = true;
-				close();
-			}),
-		});
-		return [h("p", { class: "quiet" }, "Each event is posted again with the same id and a new signature."), made, told];
-	});
-}
-
-/** Replay one delivery, and wait if rate limited. */
-async function again(each) {
-	for (;;) {
-		try {
-			return await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
-		} catch (error) {
-			if (error.status !== 429 && error.status !== 503) throw error;
-			await new Promise((resolve) => setTimeout(resolve, (error.retryAfter ?? 1) * 1000));
-		}
-	}
-}
-
 async function history(page, wanted) {
 	const place = h("div", { class: "card posts" });
 	const load = (before) => get(query("/v1/webhook/deliveries", { ...wanted, limit: 20, before }), page.signal);
 	let before = []; // deliveries of older pages
+	const chosen = new Map(); // selected deliveries by id
+	const many = button("Replay selected", async () => {
+		const progress = (text) => (many.textContent = text);
+		const done = await replay(
+			[...chosen.values()].sort((one, other) => (one.id < other.id ? 1 : -1)),
+			progress,
+		);
+		for (const box of place.querySelectorAll("input:checked")) box.checked = false;
+		chosen.clear();
+		tell();
+		toast(replayed(done));
+		await draw();
+	});
+	const tell = () => {
+		many.textContent = chosen.size ? `Replay ${count(chosen.size, "delivery", "deliveries")}` : "Replay selected";
+		many.disabled = chosen.size === 0;
+	};
+	tell();
+	const all = button("Select all shown", () => {
+		for (const box of place.querySelectorAll("input[type=checkbox]:not(:checked)")) box.click();
+	});
+	const selectable = (each) => {
+		const box = h("input", {
+			type: "checkbox",
+			"aria-label": `Select delivery ${each.id}`,
+			onchange: () => {
+				if (box.checked) chosen.set(each.id, each);
+				else chosen.delete(each.id);
+				tell();
+			},
+		});
+		return h(
+			"div",
+			{ class: "selectable", "data-key": `selectable ${each.id}` },
+			may("replayWebhookDelivery") && box,
+			shownPost(each, draw),
+		);
+	};
 	const draw = async () => {
 		const { deliveries, next } = await load();
 		const ids = new Set(deliveries.map((each) => each.id));
@@ -178,7 +166,7 @@ async function history(page, wanted) {
 			{ class: "post quiet" },
 			wanted.status || wanted.type ? "No results for this filter." : "No deliveries in the last 7 days.",
 		);
-		update(place, shown.length ? shown.map((each) => shownPost(each, draw)) : nothing);
+		update(place, shown.length ? shown.map(selectable) : nothing);
 		return next;
 	};
 	const next = await draw();
@@ -186,6 +174,7 @@ async function history(page, wanted) {
 	return {
 		draw,
 		content: fragment(
+			h("div", { class: "row bulk", needs: "replayWebhookDelivery" }, all, many),
 			place,
 			older(next, async (cursor) => {
 				const more = await load(cursor);
@@ -217,22 +206,15 @@ export default async function webhook(page) {
 			section("Settings", h("div", { class: "card" }, settings(page, null, secretPlace))),
 		);
 	const wanted = { status: page.query.get("status") ?? "", type: page.query.get("type") ?? "" };
-	const posts = await history(page, wanted);
+	const [posts, attempts] = await Promise.all([history(page, wanted), statistics(page)]);
 	const standing = h("div", { class: "card" }, state(hook));
 	page.every(3, async () => {
 		const now = await get("/v1/webhook", page.signal);
 		if (now.webhook) update(standing, state(now.webhook));
 	});
-	const ping = button(
-		"Send a ping",
-		async () => {
-			await post("/v1/webhook/ping");
-			toast("Test event webhook.test is being sent");
-			await posts.draw();
-		},
-		"primary",
-		{ needs: "pingWebhook" },
-	);
+	const test = button("Send a test event", () => sendTest(Object.keys(EVENTS), posts.draw), "primary", {
+		needs: "pingWebhook",
+	});
 	const rotate = button(
 		"Rotate secret",
 		async () => {
@@ -267,7 +249,7 @@ export default async function webhook(page) {
 		{ needs: "deleteWebhook" },
 	);
 	return fragment(
-		head("Webhook", { about, actions: [remove, rotate, ping] }),
+		head("Webhook", { about, actions: [remove, rotate, test] }),
 		secretPlace,
 		h(
 			"div",
@@ -275,6 +257,7 @@ export default async function webhook(page) {
 			section("Settings", h("div", { class: "card" }, settings(page, hook, secretPlace))),
 			section("State", standing),
 		),
+		attempts,
 		h(
 			"section",
 			null,
@@ -282,7 +265,7 @@ export default async function webhook(page) {
 				"div",
 				{ class: "titled" },
 				h("h2", null, "Deliveries"),
-				button("Replay failed deliveries", () => replayFailed(page, posts.draw), "", {
+				button("Replay failed deliveries", () => replayPeriod(page, posts.draw), "", {
 					needs: "replayWebhookDelivery",
 				}),
 			),
