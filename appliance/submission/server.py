@@ -362,7 +362,7 @@ class Submission:
             raise
 
     def _content_refused(self, client: str, message: Submit, reply: bytes) -> None:
-        code = Code.PAYLOAD_TOO_LARGE if reply == replies.TOO_LARGE else None
+        code = Code.PAYLOAD_TOO_LARGE if reply == dialogue.TOO_LARGE else None
         self._refused(client, message.caller, "DATA", reply, code, message.size, **_envelope(message))
 
     def _refused(
