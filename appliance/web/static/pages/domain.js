@@ -154,7 +154,7 @@ function records(domain) {
 			h(
 				"div",
 				{ class: "titled" },
-				h("h2", null, "DNS records"),
+				h("h2", null, "DNS records to publish"),
 				button("Copy all as a zone file", () => copy(`${domain.records.map(zoneLine).join("\n")}\n`)),
 			),
 			zoneText(domain),
