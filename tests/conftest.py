@@ -31,7 +31,9 @@ from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fast", settings.get_profile("patient"), max_examples=20)
+# A run without --level, as .ci/run has it for what parses mail and HTTP, takes hypothesis' own number.
+settings.register_profile(Level.FAST.value, settings.get_profile("patient"), max_examples=20)
+settings.register_profile(Level.DEFAULT.value, settings.get_profile("patient"), max_examples=50)
 settings.load_profile("patient")
 
 # What no package brings: the machine is not such a one, or .ci/run runs the test later.
@@ -132,8 +134,8 @@ def _memory() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Spare all tests what shows them nothing; temporary directories are in memory, if programs can be run there."""
-    if _level(config) is Level.FAST:
-        settings.load_profile("fast")
+    if (level := _level(config)) in (Level.FAST, Level.DEFAULT):
+        settings.load_profile(level.value)
     config.stash[_READABLE_COPY] = readable_copy.announce()
     ready_database.use_copies()
     sys.modules.setdefault("rfc3987_syntax", _LateGrammar("rfc3987_syntax"))

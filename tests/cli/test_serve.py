@@ -312,10 +312,8 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, 
     """One that was decided is completed by a start; one into an empty directory before that must be run again."""
     config, data_dir, backup = settings(tmp_path), tmp_path / "data", tmp_path / "saved.backup"
     add_account(data_dir, "demo")
-    shell = [sys.executable, "-m", "appliance"]
-    options = ["--config", str(config)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([*shell, "backup", str(backup), *options], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert ran(config, "backup", str(backup), directory=tmp_path)[0] == 0
     for file in data_dir.glob("*"):
         file.unlink()
     killed = (
@@ -326,8 +324,9 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, 
         "os.rename = dying\n"
         "from appliance.cli import main\nmain(prog_name='appliance')"
     )
-    again = [str(backup), "--force", *options]
-    done = subprocess.run([sys.executable, "-c", killed, "restore", *again], env=environment, stdout=subprocess.DEVNULL)
+    again = ["restore", str(backup), "--force"]
+    command = [sys.executable, "-c", killed, *again, "--config", str(config)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
     assert not (data_dir / "appliance.db").exists()
     if begins:
@@ -339,8 +338,8 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, 
         process.communicate(timeout=STOP_TIMEOUT)
     else:
         assert "was interrupted: run `appliance restore --force`" in reason(config)
-        listed = subprocess.run([*shell, "account", "list", *options], env=environment, capture_output=True, text=True)
-        assert "was interrupted: run `appliance restore --force`" in listed.stderr
-        subprocess.run([*shell, "restore", *again], env=environment, check=True, stdout=subprocess.DEVNULL)
+        _, _, errors = ran(config, "account", "list", directory=tmp_path)
+        assert "was interrupted: run `appliance restore --force`" in errors
+        assert ran(config, *again, directory=tmp_path)[0] == 0
     assert (data_dir / "appliance.db").exists()
     assert not [*data_dir.glob("restoring-*"), *data_dir.glob("replacing-*")]

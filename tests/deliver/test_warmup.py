@@ -70,6 +70,7 @@ async def explanation(played: Stage, message: str, settings: WarmupSettings = ON
 # ---- through days
 
 
+@pytest.mark.slow  # more than a day of simulated time
 async def test_a_pool_gets_what_each_day_allows(tmp_path: Path, autojump_clock: MockClock) -> None:
     rarely = replace(RARELY, poll_all=120.0, publish=600.0, save_warmup=600.0)
     few = WarmupSettings(enabled=True, first_hour=2, growth=1.5)
@@ -221,6 +222,7 @@ async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_c
         assert await sources(played) == {FOUR: 2}
 
 
+@pytest.mark.slow  # more than a day of simulated time
 async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     short = WarmupSettings(enabled=True, days=1)
     async with stage(tmp_path, *one(FakeMx()), warmup=short) as played:

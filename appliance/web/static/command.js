@@ -1,9 +1,12 @@
 // The search field, which finds messages, addresses and domains, and the keyboard shortcuts.
+import { get } from "./api.js";
 import { h, path, query, style } from "./dom.js";
 
 await style("command");
 
 const ROOT = "/dashboard";
+const HITS = 5; // messages to show while typing
+const PAUSE = 150; // milliseconds without a key before messages are searched
 
 /** Where a text may lead, most likely first: [label, href]. */
 export function places(text, sections) {
@@ -26,6 +29,17 @@ export function places(text, sections) {
 	return [...found.slice(0, 6), search];
 }
 
+/** Messages that match a text, and the search inside addresses if none does. */
+async function hits(text, signal) {
+	const { emails } = await get(query("/v1/emails", { q: text, limit: HITS }), signal);
+	const inside = [`Addresses that contain “${text}”`, query(`${ROOT}/messages`, { address: text })];
+	if (!emails.length) return /\s/.test(text) ? [] : [inside];
+	return emails.map((each) => [
+		`${each.subject || "(no subject)"} · ${each.recipients[0]?.email ?? "–"}`,
+		path(`${ROOT}/messages`, each.id),
+	]);
+}
+
 /** Activate the field. */
 export function attach(field, go) {
 	const list = document.getElementById("found");
@@ -36,8 +50,10 @@ export function attach(field, go) {
 		]);
 	let found = [];
 	let at = 0;
+	let asking = new AbortController();
 
 	function close() {
+		asking.abort();
 		list.hidden = true;
 		field.setAttribute("aria-expanded", "false");
 		field.removeAttribute("aria-activedescendant");
@@ -74,6 +90,17 @@ export function attach(field, go) {
 		found = places(field.value, sections());
 		at = 0;
 		draw();
+		asking.abort();
+		asking = new AbortController();
+		const { signal } = asking;
+		const text = field.value.trim();
+		if (text.length > 1 && !/^msg_[0-9a-f]{32}$/.test(text))
+			setTimeout(async () => {
+				const more = signal.aborted ? [] : await hits(text, signal).catch(() => []); // the search itself says why
+				if (signal.aborted || !more.length || document.activeElement !== field) return;
+				found = [...found, ...more]; // below, so that nothing moves under the reader
+				draw();
+			}, PAUSE);
 	}
 	field.addEventListener("input", look);
 	look(); // typed while this module was loading

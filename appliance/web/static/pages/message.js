@@ -192,11 +192,19 @@ export default async function message(page) {
 		},
 		"danger",
 	);
+	const retry = button("Try now", async () => {
+		const { retried } = await post(`${address}/retry`);
+		toast(
+			retried ? `Trying ${count(retried, "recipient", "recipients")} now` : "Tried in the last minute. Wait a moment.",
+		);
+		await renew();
+	});
 	const undelivered = () => shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at);
 	const again = button("", () => sendAgain(shown, undelivered(), page.go));
 	const offer = () => {
 		const many = undelivered().length;
 		cancel.hidden = !waits(shown) || !may("cancelEmail");
+		retry.hidden = !waits(shown) || !may("retryEmail");
 		again.hidden = many < 2 || !shown.body_kept || !may("resendEmail");
 		again.textContent = `Send again to ${many}`;
 	};
@@ -247,7 +255,7 @@ export default async function message(page) {
 		head(shown.subject || "(no subject)", {
 			crumb: { href: list(home), title: account ? `Messages of ${account.name}` : "Messages" },
 			badge: state,
-			actions: account ? [] : [again, cancel],
+			actions: account ? [] : [again, retry, cancel],
 		}),
 		top,
 		tabs("Message", null, panels, {

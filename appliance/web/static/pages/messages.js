@@ -1,18 +1,17 @@
-// The list of messages: filters in the URL, new rows on top, older rows on request.
+// The list of messages: filters in the URL, new rows on top, older rows on request, actions on selected rows.
 import { get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
-import { labelled } from "../form.js";
 import { older, standing } from "../lists.js";
-import { badge, button, empty, head, row, table } from "../pieces.js";
+import { asked, described, filterBar, read } from "../message-filters.js";
+import { badge, button, empty, errorText, head, row, table } from "../pieces.js";
 import { firstMessageTabs } from "../snippets.js";
 import { when } from "../time.js";
 
-const FILTERS = ["q", "outcome", "status", "source", "recipient", "from", "tag", "since", "until"];
-const STATUSES = ["queued", "deferred", "delivered", "partial", "bounced", "failed", "suppressed", "cancelled"];
 const SEARCHED = "recipients, senders, subjects, ids, tags, templates and server replies";
 const PAGE = 50;
 const COLUMNS = [
-	{ title: "To", class: "cut to" },
+	{ title: "Select", class: "side", needs: "cancelEmail" },
+	{ title: "To", class: "cut to", lead: true },
 	{ title: "Subject", class: "cut second" },
 	{ title: "From", class: "cut table-only" },
 	{ title: "Status", class: "side" },
@@ -22,7 +21,9 @@ const PAGES = 20; // new messages to add at once; beyond that, the list reloads
 const OWN = { api: "/v1/emails", home: "/dashboard/messages" }; // `page.of` has another account's messages
 const TRIES = 40; // incomplete pages in a row that a search skips automatically
 
-const listed = (home) => (message) => {
+const columns = (own) => (own ? COLUMNS : COLUMNS.slice(1));
+
+const listed = (home, own) => (message) => {
 	const [first] = message.recipients;
 	const more = message.recipient_count - 1;
 	const to = fragment(
@@ -30,10 +31,12 @@ const listed = (home) => (message) => {
 		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
 	);
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
-	return row(COLUMNS, {
+	return row(columns(own), {
 		id: message.id,
 		href: path(home, message.id),
+		link: own ? 1 : 0,
 		cells: [
+			...(own ? [h("input", { type: "checkbox", "aria-label": `Select ${message.subject || message.id}` })] : []),
 			to,
 			fragment(
 				h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
@@ -46,19 +49,6 @@ const listed = (home) => (message) => {
 		],
 	});
 };
-
-/** The input type of a day; the overview links with times, which are text. */
-const dated = (value) => (value?.includes("T") ? "text" : "date");
-
-/** The filters for the API. Days are in the viewer's time zone, the last one included. */
-function asked({ since, until, ...filters }) {
-	const midnight = (day, later) => {
-		const moment = new Date(`${day}T00:00`);
-		moment.setDate(moment.getDate() + later);
-		return Number.isNaN(moment.getTime()) ? day : moment.toISOString();
-	};
-	return { ...filters, since: since && midnight(since, 0), until: until && midnight(until, 1) };
-}
 
 /** One page of messages. A search without results continues automatically. */
 async function find(api, filters, before, signal) {
@@ -73,94 +63,19 @@ async function find(api, filters, before, signal) {
 	return { emails: found, next };
 }
 
-function filterForm(page, filters, home) {
-	const choices = (values) => [["", "Any"], ...values.map((each) => [each, each])];
-	const { q, ...others } = filters;
-	const narrowed = Object.keys(others).length > 0;
-	const made = h(
-		"form",
-		{
-			class: "searching",
-			role: "search",
-			"aria-label": "Search messages",
-			onsubmit: (event) => {
-				event.preventDefault();
-				const { standing: chosen, ...wanted } = Object.fromEntries(new FormData(made));
-				const by = chosen === "partial" ? { status: chosen } : { outcome: chosen };
-				page.go(query(home, { ...wanted, ...by }), { focus: false });
-			},
-		},
-		h(
-			"div",
-			{ class: "inline" },
-			labelled({
-				name: "q",
-				label: "Search",
-				type: "search",
-				value: q,
-				maxlength: 200,
-				placeholder: "Address, subject, id, tag, reply",
-			}),
-			h(
-				"div",
-				{ class: "actions" },
-				h("button", { type: "submit" }, "Search"),
-				(q || narrowed) && h("a", { class: "button", href: home }, "Clear"),
-			),
-		),
-		h(
-			"details",
-			{ class: "filtering", open: narrowed || matchMedia("(min-width: 720px)").matches },
-			h("summary", null, "Filter"),
-			h(
-				"div",
-				{ class: "inline filters" },
-				labelled({
-					name: "standing",
-					label: "Status",
-					type: "select",
-					value: filters.outcome ?? filters.status,
-					options: choices(STATUSES),
-				}),
-				labelled({ name: "since", label: "From", type: dated(filters.since), value: filters.since }),
-				labelled({ name: "until", label: "To", type: dated(filters.until), value: filters.until }),
-				labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address, domain" }),
-				labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address, domain" }),
-				labelled({ name: "tag", label: "Tag", value: filters.tag }),
-				labelled({
-					name: "source",
-					label: "Source",
-					type: "select",
-					value: filters.source,
-					options: choices(["api", "smtp", "test"]),
-				}),
-			),
-		),
-	);
-	made.addEventListener("change", (event) => event.target.matches("select, [type=date]") && made.requestSubmit());
-	return made;
-}
-
-/** The active filters in words. */
-function searched({ q, outcome, status, source, recipient, from, tag, since, until }) {
-	const parts = [
-		q && `in ${SEARCHED}`,
-		(outcome ?? status) && `status ${outcome ?? status}`,
-		recipient && `to ${recipient}`,
-		from && `from ${from}`,
-		tag && `tag ${tag}`,
-		source && `source ${source}`,
-		since && `accepted on ${since} or later`,
-		until && `accepted ${dated(until) === "text" ? `before ${until}` : `on ${until} or earlier`}`,
-	];
-	return `Searched: ${parts.filter(Boolean).join("; ")}.`;
-}
-
 async function nothing(page, filters, home) {
 	if (Object.keys(filters).length)
 		return empty(
 			filters.q ? `No results for “${filters.q}”` : "No results for these filters",
-			`${searched(filters)} Words match from their start. Try fewer or shorter words.`,
+			`Searched: ${described(filters)}. Words match from their start, in ${SEARCHED}.`,
+			/^\S{2,}$/.test(filters.q ?? "") && [
+				h(
+					"a",
+					{ class: "button", href: query(home, { ...filters, q: "", address: filters.q }) },
+					`Search inside addresses for “${filters.q}”`,
+				),
+				" ",
+			],
 			h("a", { class: "button", href: home }, "Show all messages"),
 		);
 	if (page.of) return empty("No messages", "This account has no stored messages.");
@@ -234,16 +149,23 @@ let left = null; // the last list: its URL, rows and cursor
 
 export default async function messages(page) {
 	const { api, home, account } = page.of ?? OWN;
-	const toRow = listed(home);
-	const filters = Object.fromEntries(
-		FILTERS.filter((each) => page.query.get(each)).map((each) => [each, page.query.get(each)]),
-	);
+	const own = !account;
+	const toRow = listed(home, own);
+	const filters = read(page.query);
 	// Going back shows the loaded rows and fetches new ones.
 	const kept = page.back && left?.href === location.href ? left : null;
-	const first = kept ?? (await find(api, filters, undefined, page.signal));
 	const actions = [button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" })];
-	const top = fragment(account ? page.of.head() : head("Messages", { actions }), filterForm(page, filters, home));
-	const list = table("Messages, newest first", COLUMNS, [], "cards");
+	const exported = button("Export CSV", async () => (await import("../message-actions.js")).exportFile(asked(filters)));
+	const { parts, recount } = filterBar(page, filters, home, own, own ? [exported] : []);
+	const top = fragment(account ? page.of.head() : head("Messages", { actions }), parts);
+	let first;
+	try {
+		first = kept ?? (await find(api, filters, undefined, page.signal));
+	} catch (error) {
+		if (error.status !== 400) throw error;
+		return fragment(top, h("div", { class: "card" }, errorText(error))); // the filters stay, to be corrected
+	}
+	const list = table("Messages, newest first", columns(own), [], "cards");
 	const body = list.querySelector("tbody");
 	body.append(...(kept?.rows ?? first.emails.map(toRow)));
 	const waiting = h("div", { class: "waiting", "aria-live": "polite" });
@@ -266,13 +188,22 @@ export default async function messages(page) {
 		}
 		if (end && end > newest && newest) return page.reload(); // too many to walk through
 		if (fresh.length && !list.isConnected) place.replaceChildren(list);
+		if (fresh.length) recount();
 		show(body, fresh, waiting, toRow);
 		// Rows further down, one page per round.
 		checked = checked + PAGE < body.rows.length ? checked + PAGE : 0;
 		if (checked) await check(body.rows[checked - 1].dataset.id);
 	};
 	// An administrator's read is logged: do it once, not on every refresh.
-	if (!account) {
+	const bulk = h("div");
+	if (own) {
+		recount();
+		if (may("cancelEmail"))
+			body.addEventListener("change", async () => {
+				if (bulk.firstChild) return;
+				const { selectionBar } = await import("../message-actions.js");
+				if (!bulk.firstChild) bulk.append(selectionBar(body, renew));
+			});
 		if (kept) renew().catch(() => {});
 		page.every(2, renew);
 	}
@@ -284,5 +215,5 @@ export default async function messages(page) {
 	});
 	const { href } = location;
 	page.signal.addEventListener("abort", () => (left = { href, rows: [...body.rows], next }));
-	return fragment(top, waiting, place, rest);
+	return fragment(top, bulk, waiting, place, rest);
 }
