@@ -1,4 +1,4 @@
-// Colours the source of a template: a layer over the textarea repeats its text in spans. The textarea stays a plain one.
+// Colours the source of a template: a layer over the textarea repeats its text in spans.
 import { h } from "./dom.js";
 
 const MOST = 50_000; // characters; longer sources stay plain, because every key would colour them again
