@@ -50,7 +50,7 @@ function withPlaceholders(text) {
 
 function coloured([kind, text]) {
 	const made = document.createElement("span");
-	if (kind) made.className = `token ${kind}`;
+	if (kind) made.className = `token-${kind}`;
 	made.textContent = text; // exactly the text: the layer must match the textarea
 	return made;
 }

@@ -147,7 +147,7 @@ def test_a_conflict_is_told_and_sample_values_stay(stage: Stage, browser: Browse
     browser.script("sessionStorage.clear(); localStorage.clear()")
     browser.open("/dashboard/templates/welcome")
     assert browser.field("name").get_attribute("value") == "Ada"
-    assert browser.script("return document.querySelector('.layer .placeholder').textContent") == "{{name}}"
+    assert browser.script("return document.querySelector('.layer .token-placeholder').textContent") == "{{name}}"
     browser.fill("name", "Grace")
     browser.see("Hello Grace")
     browser.open("/dashboard/templates/welcome")

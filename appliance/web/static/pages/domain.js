@@ -66,6 +66,8 @@ function marked(value, found) {
 	return value.split(" ").map((word, at) => [at ? " " : "", known.has(word) ? word : h("mark", null, word)]);
 }
 
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+
 function remark(each) {
 	if (each.pending) return "New key: signs once DNS shows it.";
 	if (each.needed) return null;
@@ -88,7 +90,7 @@ function record(each) {
 					h("b", null, title),
 					badge(each.problem ? "bounced" : each.status, WORDS[each.status]),
 				),
-				h("span", { class: "quiet small" }, [remark(each), purpose.join(": ")].filter(Boolean).join(" ")),
+				h("span", { class: "quiet small" }, [remark(each), sentence(purpose.join(": "))].filter(Boolean).join(" ")),
 			),
 			h(
 				"div",
@@ -100,7 +102,7 @@ function record(each) {
 			h(
 				"div",
 				{ class: each.status === "ok" ? "stack short" : "stack" },
-				note && h("p", { class: "small" }, note),
+				note && h("p", { class: "small" }, sentence(note.replace(/\.$/, ""))),
 				each.found.map((found) => h("code", { class: "break" }, found)),
 			),
 			each.status === "ok"
