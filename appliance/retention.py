@@ -19,6 +19,7 @@ from appliance.errors import StorageUnavailable
 from appliance.intake.limits import FreeSpace
 from appliance.store import StorageFault, Store
 from appliance.store.engine import START, Slice
+from appliance.store.request_log import REQUESTS_KEPT
 from appliance.store.retention import NO_END, RECEIPT
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
@@ -87,6 +88,9 @@ class RetentionWorker:
             dropping=self._dropping("expired", "posts", lambda now: (now - self._logs, now - self._logs)),
         )
         self._audit = _Task("audit", self._trim_audit)
+        self._requests = _Task(
+            "requests", lambda _, budget: store.request_pages.forget(env.now() - REQUESTS_KEPT, budget)
+        )
         self._trimmed: set[str] = set()  # accounts whose audit logs were trimmed since the last rescan
         # A receipt stays while its request can be repeated; after that the whole row is deleted.
         self._whole_bodies = max(self._bodies, RECEIPT)
@@ -189,7 +193,9 @@ class RetentionWorker:
             await partitions.make(kept, self._env.now())
         counted = await self._store.deletion.is_counted(self._old())
         try:
-            for task in (self._expired, self._audit, self._bodies_task, *(self._records if counted else ())):
+            for task in (self._expired, self._audit, self._requests, self._bodies_task):
+                await self._finish(task, done)
+            for task in self._records if counted else ():
                 await self._finish(task, done)
             await self._finish(self._parts, done)  # of large bodies, unlinked by the other tasks
             await self._give_back(done)

@@ -17,6 +17,9 @@ import trio
 
 from appliance import __version__
 from appliance.acme import renewal as acme
+from appliance.attention.mail import Mailer
+from appliance.attention.problems import Problems
+from appliance.attention.watch import AttentionWatch
 from appliance.config.load import LiveSettings, known_keys, load
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
@@ -209,7 +212,10 @@ async def _run_all(
         rotating = SigningKeys(store, env, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
         workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
+        problems = Problems(config, store, env, shared.intake.free_space)
+        workers.start_soon(AttentionWatch(problems, Mailer(config, store, env)).run)
         workers.start_soon(MESSAGE_LOG.run)
+        workers.start_soon(shared.requests.run)
         readings = prometheus.Readings(config.server.data_dir, store)
         async with trio.open_nursery() as listeners:
             with shutdown.begun_by_errors():

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backup", "doctor"),
     ("inbound",),
     ("retention", "submission", "web"),
+    ("attention",),
     ("intake",),
     ("acme", "deliver", "first_start", "telemetry.prometheus", "webhook"),
     ("feedback",),

@@ -14,6 +14,7 @@ import click
 
 from appliance import __version__
 from appliance.cli.account import account
+from appliance.cli.attention import attention
 from appliance.cli.backup import backup, restore, verify
 from appliance.cli.config import config
 from appliance.cli.database import load_settings
@@ -21,7 +22,7 @@ from appliance.cli.domain import domain
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import credential, key
 from appliance.cli.mcp import mcp
-from appliance.cli.messages import explain, feedback, message
+from appliance.cli.messages import explain, feedback, message, request
 from appliance.cli.options import CommandGroup, common
 from appliance.cli.output import show
 from appliance.cli.queue import pause, queue, resume
@@ -37,7 +38,12 @@ from appliance.cli.webhook import webhook
 from appliance.errors import start_failure
 
 PROGRAM_NAME, COMPLETE_VARIABLE = "appliance", "_APPLIANCE_COMPLETE"  # which click reads under this name
-ALIASES = {"messages": "message list", "nodes": "node", "suppressions": "suppression"}  # earlier spellings
+ALIASES = {
+    "messages": "message list",
+    "nodes": "node",
+    "requests": "request",
+    "suppressions": "suppression",
+}  # earlier spellings
 
 
 class _Program(CommandGroup):
@@ -169,8 +175,9 @@ def completion(shell: str, as_json: bool) -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, account, user, domain, credential, key, suppression)
-_COMMANDS += (webhook, template, queue, message, explain, feedback, audit, send_test, pause, resume, node)
+_COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, attention, account, user, domain, credential, key)
+_COMMANDS += (suppression, webhook, template, queue, message, request, explain, feedback, audit, send_test, pause)
+_COMMANDS += (resume, node)
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in (*_COMMANDS, version, show_help):
     main.add_command(_command)

@@ -62,6 +62,7 @@ def show_all(as_json: bool) -> None:
     """Show all settings in effect, including defaults; passwords are masked."""
     from appliance.config import load
     from appliance.config.settings import SECTIONS, named_tables, settings
+    from appliance.config.values import field_name
 
     loaded = database.load_settings()
     with database.refusals():
@@ -75,8 +76,9 @@ def show_all(as_json: bool) -> None:
         lines.append(f"[{name}]")
         for row in settings(name):
             value = table.get(row.key, row.default)
-            if value in ("", [], ()) and isinstance(getattr(completed, row.key), str | tuple):
-                value = _plain(getattr(completed, row.key))  # depends on the machine or on another key
+            in_force = getattr(completed, field_name(row.key))
+            if value in ("", [], ()) and isinstance(in_force, str | tuple):
+                value = _plain(in_force)  # depends on the machine or on another key
             values[row.key] = _masked(row, value)
             default = "" if row.key in table else "  # default"
             lines.append(f"{row.key} = {json.dumps(values[row.key], ensure_ascii=False)}{default}")

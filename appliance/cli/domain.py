@@ -60,7 +60,7 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 def list_all(name: str, as_json: bool) -> None:
     """List the domains of the account, with the result of the last DNS check.
 
-    The running server checks every ten minutes until all records are correct, then once a day; less often while DNS
+    The running server checks every ten minutes until all records are correct, then once an hour; less often while DNS
     does not answer, and never in sandbox mode. `appliance domain verify` checks now.
     """
     domains = database.run_for(name, lambda store, account_id: store.access.domains(account_id))

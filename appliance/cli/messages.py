@@ -1,4 +1,4 @@
-"""`appliance message list`, `explain` and `feedback`: searches messages, explains delivery, shows mail about them.
+"""`appliance message`, `request`, `explain` and `feedback`: searches messages and requests, explains delivery.
 
 A search reads the newest messages first and ends within a bounded time.
 """
@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, TIME_AGO, CommandGroup, common, flag, listing, number_option, text_option
+from appliance.cli.options import (
+    PRINTABLE,
+    STATUS,
+    TIME_AGO,
+    CommandGroup,
+    common,
+    flag,
+    listing,
+    number_option,
+    text_option,
+)
 from appliance.cli.output import printable, printable_row, record, show, show_list
 from appliance.times import rfc3339
 
@@ -37,7 +47,13 @@ INBOX_COLUMNS |= {"subject": "SUBJECT", "result": "RESULT"}
 INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "received_at", "size")
 MOST_MAILS = 1_000
 
+REQUEST_COLUMNS = {"at": "TIME (UTC)", "account": "ACCOUNT", "status": "STATUS", "route": "ROUTE", "key": "KEY"}
+REQUEST_COLUMNS |= {"client": "CLIENT", "message": "MESSAGE OR ERROR"}
+REQUEST_FIELDS = ("request_id", "source", "route", "key", "client", "status", "code", "error", "message_id", "size")
+REQUESTS_LISTED = 50
+
 message = CommandGroup("message", "List messages.", default="list")
+request = CommandGroup("request", "Submissions of the last 7 days, accepted or refused.", default="list")
 feedback = CommandGroup("feedback", "Mail about the mail of this installation.", {"inbox": "list"}, default="list")
 
 
@@ -139,6 +155,58 @@ def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
     to = row["recipients"][0]["email"] if row["recipients"] else ""
     texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}
     return row | texts | {"to": printable(to) + (f" and {more} more" if more else "")}
+
+
+# ---- requests
+
+
+@request.command("list")
+@click.option("--status", type=STATUS, metavar="CODE|accepted|refused", help="Filter by status or SMTP reply code.")
+@text_option("--key", "ID", "Filter by API key id or SMTP username.")
+@text_option("--text", "TEXT", "Filter by text in the request: an id, an address, an error.")
+@number_option("--limit", REQUESTS_LISTED, MOST_LISTED, "Number of requests to show.")
+@database.list_of_accounts
+def list_requests(
+    name: str | None, status: str | int | None, key: str | None, text: str | None, limit: int, as_json: bool
+) -> None:
+    """List API and SMTP submissions of the last 7 days, newest first, of one account or of all.
+
+    The log is written once a second. It has the start of each request's JSON (with --json), without secrets. Requests
+    without a valid credential are not listed.
+
+    Examples:
+      appliance request list --account acme --status refused
+      appliance request list --text ada@example.net --json
+    """
+    from appliance.model.dashboard import LoggedRequest, RequestFilter
+
+    filters = RequestFilter(
+        status=status if isinstance(status, int) else None,
+        accepted=None if not isinstance(status, str) else status == "accepted",
+        key=key,
+        text=(text or "").lower(),
+    )
+
+    async def read(store: "Store") -> "tuple[list[tuple[str, LoggedRequest]], dict[str, str]]":
+        accounts = {account.id: account.name for account in await store.accounts.all()}
+        account_id = None if name is None else (await store.accounts.named(name)).id
+        results: list[tuple[str, LoggedRequest]] = []
+        cursor = None
+        while len(results) < limit:
+            part, cursor = await store.request_pages.search(account_id, filters, limit - len(results), cursor)
+            results += part
+            if cursor is None:
+                break
+        return results, accounts
+
+    nothing: tuple[list[tuple[str, LoggedRequest]], dict[str, str]] = ([], {})
+    results, accounts = database.run(read, or_nothing=nothing)
+    rows: list[dict[str, Any]] = []
+    for account_id, entry in results:
+        row = {"account": accounts.get(account_id, account_id), "at": rfc3339(entry.at)}
+        row |= record(entry, *REQUEST_FIELDS, "body")
+        rows.append(row if as_json else printable_row(row | {"message": entry.message_id or entry.error}))
+    show_list(as_json, "requests", rows, REQUEST_COLUMNS, "No request matches.", ("client", "key", "account"))
 
 
 # ---- explain

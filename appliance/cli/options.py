@@ -168,7 +168,16 @@ def _duration(value: str) -> int:
     return span
 
 
+def _status(value: str) -> str | int:
+    if value in ("accepted", "refused"):
+        return value
+    if re.fullmatch("[2-5][0-9]{2}", value):
+        return int(value)
+    raise ValueError(f"{value!r} is not a status code such as 202, nor 'accepted' or 'refused'")
+
+
 PRINTABLE = Parsed("text", _printable)
+STATUS = Parsed("status", _status)
 TIME_AGO = Parsed("time", _time_ago)
 TIME_AHEAD = Parsed("time", _time_ahead)
 SPAN = Parsed("span", _duration)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from appliance.model.dashboard import AuditEntry
     from appliance.store import Store
 
+    SentLink = tuple[PasswordLink, str, bool]  # with its token, and whether the server mails it
+
 USER_COLUMNS = {"email": "EMAIL", "role": "ROLE", "admin": "ADMIN", "totp": "SECOND FACTOR"}
 USER_COLUMNS |= {"created_at": "CREATED (UTC)", "last_seen_at": "LAST SEEN (UTC)", "expires_at": "INVITED UNTIL (UTC)"}
 AUDIT_COLUMNS = {"created_at": "TIME (UTC)", "account": "ACCOUNT", "who": "WHO", "action": "ACTION"}
@@ -53,8 +55,9 @@ def list_all(name: str, as_json: bool) -> None:
 def add(words: tuple[str, ...], account: str | None, role: str | None, as_json: bool) -> None:
     """Invite a user to the account: print a link, only once, with which the user sets a password.
 
-    ROLE is viewer (read only), developer (all but managing users) or owner. Give the link to the user yourself; no mail
-    is sent. It works once, within seven days. Another invitation to the same address replaces it.
+    ROLE is viewer (read only), developer (all but managing users) or owner. The server mails the link to the user if
+    notifications.from is set; otherwise give the link to the user yourself. It works once, within seven days. Another
+    invitation to the same address replaces it.
 
     Examples:
       appliance user add ann@acme.example developer
@@ -74,12 +77,12 @@ def add(words: tuple[str, ...], account: str | None, role: str | None, as_json: 
     with database.refusals():
         address = account_rules.login_email(email)
 
-    async def work(store: "Store", account_id: str) -> "tuple[PasswordLink, str]":
+    async def work(store: "Store", account_id: str) -> "SentLink":
         existing = await store.accounts.user_by_email(address)
         if existing is not None and existing.account_id != account_id:  # the operator may know
             raise Refused(Code.CONFLICT, f"email: {address} already logs in to account {existing.account_name}")
         about(address, {"role": role})
-        return await store.people.invite(account_id, address, AccountRole(role))
+        return await _mailed(store, *await store.people.invite(account_id, address, AccountRole(role)), name)
 
     _show_link(as_json, *database.run_for(name, work))
 
@@ -150,11 +153,16 @@ def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
 @click.argument("email", type=PRINTABLE)
 @common
 def reset_password(email: str, as_json: bool) -> None:
-    """Print a link, only once, with which a user of any account sets a new password.
+    """Print a link, only once, with which a user of any account sets a new password, and mail it to the user.
 
-    It works once, within a day. The old password works until then, and two-factor authentication stays on.
+    No mail is sent unless notifications.from is set. The link works once, within a day. The old password works until
+    then, and two-factor authentication stays on.
     """
-    _show_link(as_json, *_run_for_user(email, lambda store, user: store.people.reset(user.id)))
+
+    async def work(store: "Store", user: "User") -> "SentLink":
+        return await _mailed(store, *await store.people.reset(user.id), user.account_name)
+
+    _show_link(as_json, *_run_for_user(email, work))
 
 
 @user.command("reset-totp")
@@ -208,11 +216,19 @@ def _invitation(link: "PasswordLink") -> dict[str, Any]:
     return row | record(link, "created_at", "expires_at")
 
 
-def _show_link(as_json: bool, link: "PasswordLink", token: str) -> None:
+async def _mailed(store: "Store", link: "PasswordLink", token: str, account_name: str) -> "SentLink":
+    from appliance.attention.mail import Mailer
+    from appliance.environment import Environment
+
+    mailer = Mailer(database.load_settings(), store, Environment())
+    return link, token, await mailer.mail_link(link, token, account_name)
+
+
+def _show_link(as_json: bool, link: "PasswordLink", token: str, mailed: bool) -> None:
     from appliance.intake import account_rules
 
-    base_url = database.load_settings().http.base_url
-    show_record(as_json, _invitation(link) | {"link": account_rules.password_link(base_url, link.email, token)})
+    url = account_rules.password_link(database.load_settings().http.base_url, link.email, token)
+    show_record(as_json, _invitation(link) | {"link": url, "mailed": mailed})
 
 
 @click.command()

@@ -27,7 +27,17 @@ from appliance.config.settings import (
     named_tables,
     settings,
 )
-from appliance.config.values import DIRECTORY, FILE, PORT, Endpoint, Setting, ValueKind, is_host_name, place_of
+from appliance.config.values import (
+    DIRECTORY,
+    FILE,
+    PORT,
+    Endpoint,
+    Setting,
+    ValueKind,
+    field_name,
+    is_host_name,
+    place_of,
+)
 
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
@@ -147,7 +157,7 @@ def _values(
     """Read the values of one table; `also` are further names to suggest for an unknown key."""
     known = {row.key: row for row in rows}
     keys = [key for key in source.known(table, [*known, *also], "key", f"{place}.") if key in known]
-    return {key: _value(known[key], table[key], source) for key in keys}
+    return {field_name(key): _value(known[key], table[key], source) for key in keys}
 
 
 def _value(row: Setting, value: object, source: _Source) -> object:
@@ -408,7 +418,11 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
     for section in SECTIONS:
         keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
         before, after = getattr(old, section), getattr(new, section)
-        yield from (f"{section}.{key}" for key in keys if getattr(before, key) != getattr(after, key))
+        yield from (f"{section}.{key}" for key in keys if _differ(before, after, field_name(key)))
+
+
+def _differ(before: object, after: object, name: str) -> bool:
+    return bool(getattr(before, name) != getattr(after, name))
 
 
 def _can_change(key: str, old: Config, new: Config) -> bool:

@@ -133,6 +133,15 @@ class DashboardSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NotificationSettings:
+    """Mail from the server itself: problems, invitations and forgotten passwords."""
+
+    from_: str = key(
+        _MAILBOX, "", 'Sender, e.g. "alerts@example.com", at a domain that an account may send from; empty: no mail'
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SmtpSettings:
     """SMTP submission: mail from your applications."""
 
@@ -350,6 +359,7 @@ class Config:
     store: StoreSettings
     http: HttpSettings
     dashboard: DashboardSettings
+    notifications: NotificationSettings
     smtp: SmtpSettings
     inbound: InboundSettings
     acme: AcmeSettings

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -350,4 +351,9 @@ def named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T
 def rows(heading: str, record: type[Any]) -> Iterator[Setting]:
     for entry in fields(record):
         if "kind" in entry.metadata:
-            yield Setting(heading, entry.name, **entry.metadata)
+            yield Setting(heading, entry.name.rstrip("_"), **entry.metadata)
+
+
+def field_name(key: str) -> str:
+    """Return the field of a key, which may be a Python keyword such as `from`."""
+    return f"{key}_" if iskeyword(key) else key

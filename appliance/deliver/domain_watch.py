@@ -1,4 +1,4 @@
-"""Checks the DNS of every domain: every ten minutes until all of its records are right, then once a day.
+"""Checks the DNS of every domain: every ten minutes until all of its records are right, then once an hour.
 
 The result is stored with the domain for the API, the dashboard and the command line. Like a check that the owner
 starts, it verifies a pending domain and puts its return path into use. A domain whose DNS does not answer is checked

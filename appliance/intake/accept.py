@@ -23,6 +23,7 @@ from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import ReturnPaths, UnsubscribeLinks, Unsubscription
 from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, Credentials, FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
+from appliance.intake.request_log import RequestLog
 from appliance.message.addresses import Address
 from appliance.message.characters import BYTES_PER_MICROSECOND, cost_of_size
 from appliance.message.compose import Draft, compose, draft, receipt_of
@@ -58,6 +59,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     """A message on disk. `replay_of` is the id of the first request if this one repeated it."""
 
     receipt: bytes
+    message_id: str
     replay_of: str | None = None
 
 
@@ -143,7 +145,7 @@ class MessageIntake:
             credits_needed = message.credits(drafted.recipients)
             receipt = msgspec.json.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
             await self._accept(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
-        return Accepted(receipt)
+        return Accepted(receipt, message.id)
 
     def _compose(
         self, request: SendRequest, template: StoredTemplate | None, message: _NewMessage
@@ -381,7 +383,7 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
         return None
     receipt = msgspec.json.decode(first.receipt, type=Receipt)
     receipt.request_id = request_id
-    return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
+    return Accepted(msgspec.json.encode(receipt), first.message_id, replay_of=first.request_id)
 
 
 def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> str | None:
@@ -417,6 +419,7 @@ class IntakeServices:
     guesses: LoginThrottle
     rate: RequestRate
     read_rate: RequestRate  # of GET under /v1
+    requests: RequestLog
     known: KnownNetworks = field(default_factory=KnownNetworks)
 
     def adopt(self, limits: LimitSettings) -> None:
@@ -428,9 +431,8 @@ class IntakeServices:
 
 
 def build_services(config: Config, env: Environment, store: Store, key: bytes) -> IntakeServices:
-    limits = config.limits
+    limits, guesses = config.limits, LoginThrottle(env)
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, env)
-    guesses = LoginThrottle(env)
     intake = MessageIntake(
         store,
         env,
@@ -442,7 +444,8 @@ def build_services(config: Config, env: Environment, store: Store, key: bytes) -
         links=UnsubscribeLinks(key, config.http.base_url),
         return_paths=ReturnPaths(key) if config.inbound.bind else None,
     )
-    rate = RequestRate(limits.requests_per_second, env, nodes=store.engine.live_nodes)
-    reads = READS_PER_WRITE * limits.requests_per_second
-    read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=store.engine.live_nodes)
-    return IntakeServices(intake, Credentials(store, env, guesses), guesses, rate, read_rate)
+    nodes, reads = store.engine.live_nodes, READS_PER_WRITE * limits.requests_per_second
+    rate = RequestRate(limits.requests_per_second, env, nodes=nodes)
+    read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=nodes)
+    services = Credentials(store, env, guesses), guesses, rate, read_rate, RequestLog(store, env, free_space)
+    return IntakeServices(intake, *services)

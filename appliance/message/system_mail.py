@@ -1,4 +1,4 @@
-"""Writes the mail that the server itself sends: delivery status notifications (RFC 3464), and forwarded feedback.
+"""Writes the mail that the server itself sends: delivery status notifications (RFC 3464), forwarded feedback, notices.
 
 A notification comes from `postmaster` at the sender's domain, whose keys sign it. Texts of clients and other servers
 are written as printable ASCII within one field, so they cannot add another. `Auto-Submitted` (RFC 3834 5) marks
@@ -106,7 +106,10 @@ def _for_people(condition: DsnCondition, recipients: Sequence[ReportedRecipient]
         lines += [f"<{recipient.address}>", *_indented(" ".join(words)), ""]
     if condition is DsnCondition.DELAY:
         lines.append("You do not have to do anything. If you requested it, you will get a report if delivery fails.")
-    text = "".join(f"{line}\r\n" for line in lines)
+    return _text_part("".join(f"{line}\r\n" for line in lines))
+
+
+def _text_part(text: str) -> bytes:
     head = "Content-Type: text/plain; charset=utf-8\r\n"
     if text.isascii():
         return f"{head}\r\n{text}".encode("ascii")
@@ -204,3 +207,12 @@ def forwarded_mail(
         b"%b%b\r\n--%b\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\n%b\r\n"
         b"--%b\r\nContent-Type: message/rfc822\r\n%bContent-Disposition: attachment\r\n\r\n%b\r\n--%b--\r\n"
     ) % (head, eight_bit, mark, text, mark, eight_bit, mime, mark)
+
+
+# ---- notices: problems, invitations, forgotten passwords
+
+
+def notice_mail(message_id: str, sender: Address, recipient: Address, subject: str, text: str, now: int) -> bytes:
+    """Return a mail with these lines of text, which must not contain CR."""
+    head = _head(message_id, sender, recipient, subject, now, "auto-generated")
+    return head.encode() + _text_part(text.replace("\n", "\r\n"))

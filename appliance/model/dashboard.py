@@ -221,3 +221,29 @@ class AuditEntry(NamedTuple):
     details: dict[str, str]
     address: str  # the client's, or `cli`
     account_id: str
+
+
+class LoggedRequest(Struct, frozen=True, gc=False, array_like=True):
+    """A submission by HTTP or SMTP, accepted or refused."""
+
+    request_id: str
+    at: int
+    source: str  # api, smtp
+    route: str  # the operation, or the SMTP command
+    key: str | None  # the API key's id or the SMTP credential's username; None: a user's token
+    client: str  # its address
+    status: int  # of HTTP, or the code of the SMTP reply
+    code: str | None  # of the error; None: accepted, or an error of SMTP alone
+    error: str | None
+    message_id: str | None
+    size: int  # of the request's body or the message, in bytes
+    body: str  # the start of the request's JSON, or the SMTP envelope as JSON; no secrets
+
+
+class RequestFilter(NamedTuple):
+    """Only requests that match all of these; None and empty match every request."""
+
+    status: int | None = None
+    accepted: bool | None = None
+    key: str | None = None
+    text: str = ""  # lower case; anywhere in the request

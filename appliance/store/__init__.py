@@ -21,6 +21,7 @@ from appliance.errors import StorageUnavailable
 from appliance.model.database import PendingUpgrade, ServerFacts
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
+from appliance.store.attention import AttentionStore
 from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
 from appliance.store.breakdown import Breakdown
@@ -46,6 +47,7 @@ from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue
 from appliance.store.queue_control import QueueControl, UnderDelivery
 from appliance.store.reports import Reports
+from appliance.store.request_log import RequestPages
 from appliance.store.retention import Deletion, LedgerFolding
 from appliance.store.search_index import SearchIndex
 from appliance.store.sessions import SecondFactors, Sessions
@@ -128,6 +130,7 @@ class Store:
         self.second_factors = SecondFactors(engine, env)
         self.access = Access(engine, env)
         self.audit = Audit(engine, env)
+        self.attention = AttentionStore(engine, env)
         self.domains = Domains(engine, env)
         self.dkim_keys = DkimKeys(engine, env)
         self.templates = Templates(engine, env)
@@ -149,6 +152,7 @@ class Store:
         self.statistics = Statistics(engine, env)
         self.breakdown = Breakdown(engine, env)
         self.reports = Reports(engine, env)
+        self.request_pages = RequestPages(engine, env)
         self.queue = Queue(engine, env, self.webhook_posts)
         self.lanes = Lanes(engine, env)
         self.under_delivery = UnderDelivery()

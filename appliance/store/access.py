@@ -317,6 +317,12 @@ class Access(StorePart):
             f"WHERE k.account_id = :account_id AND k.id < :before {limited} ORDER BY k.id DESC LIMIT :most", page
         )
 
+    async def expiring_keys(self, account_id: str, until: int) -> list[ApiKey]:
+        """The API keys that work now, and end before a time."""
+        which = "WHERE k.account_id = :account_id AND k.revoked_at IS NULL AND k.expires_at > :now"
+        page = {"account_id": account_id, "until": until}
+        return await self._keys(f"{which} AND k.expires_at < :until ORDER BY k.expires_at, k.id", page)
+
     async def key(self, key_id: str, account_id: str | None = None) -> ApiKey:
         which = "WHERE k.id = :id AND k.account_id = coalesce(:account_id, k.account_id)"
         for key in await self._keys(which, {"id": key_id, "account_id": account_id}):

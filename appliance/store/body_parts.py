@@ -170,6 +170,7 @@ _INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id,
     VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?)}""")
 
 
+_SET_CONFIDENTIAL = "UPDATE messages SET confidential = 1 WHERE account_id = :account_id AND id = :id"
 _encoder = msgspec.json.Encoder()
 
 
@@ -210,8 +211,12 @@ def write_system_message(
     mime: bytes,
     now: int,
     simulated: bool = False,
+    confidential: bool = False,
 ) -> int:
-    """Queue free mail of an account, whose empty envelope sender keeps it out of statistics; return its bytes."""
+    """Queue free mail of an account, whose empty envelope sender keeps it out of statistics; return its bytes.
+
+    Only the recipient can read a `confidential` message, because it contains a link that sets a password.
+    """
     new = NewMessage(
         id=message_id,
         account_id=account_id,
@@ -232,6 +237,8 @@ def write_system_message(
         idempotency=None,
     )
     insert(tx, [(new, 0)])
+    if confidential:
+        run(tx, _SET_CONFIDENTIAL, {"account_id": account_id, "id": message_id})
     return of_message(new)
 
 

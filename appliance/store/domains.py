@@ -15,11 +15,14 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
-from appliance.times import DAY, MINUTE
+from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
-DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = 10 * MINUTE, DAY  # about each domain; the latter once all its records are right
-# Where a lookup failed, as long again as lookups have failed, within these two.
+DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = (
+    10 * MINUTE,
+    HOUR,
+)  # about each domain; the latter once all records are right
+SILENT_DNS_ASKED_EVERY = DAY  # where a lookup failed: as long again as lookups have failed, at most this
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
     AND removed_at IS NULL"""
@@ -108,7 +111,7 @@ class Domains(StorePart):
             before = None if domain.dns is None else domain.dns.unknown_since
             since = dns.checked_at if before is None else before
             dns = replace(dns, unknown_since=since)
-            wait = min(max(DNS_ASKED_EVERY, dns.checked_at - since), GOOD_DNS_ASKED_EVERY)
+            wait = min(max(DNS_ASKED_EVERY, dns.checked_at - since), SILENT_DNS_ASKED_EVERY)
         text, due = msgspec.json.encode(dns).decode(), dns.checked_at + wait
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
         await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due}))

@@ -78,9 +78,11 @@ _WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
-        EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
+        m.confidential = 0 AND EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
+
+_IS_CONFIDENTIAL = "SELECT 1 FROM messages WHERE account_id = :account_id AND id = :id AND confidential = 1"
 
 PROBLEM_OUTCOMES = (RecipientOutcome.BOUNCED, RecipientOutcome.FAILED, RecipientOutcome.DEFERRED)
 _HAPPENED = "coalesce(r.bounced_at, r.failed_at)"
@@ -202,8 +204,16 @@ class MailLog(StorePart):
         return [MailProblem(*row) for row in results]
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
-        """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
-        return await self.engine.scan(lambda tx: read_mime(tx, message_id), account_id)
+        """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them.
+
+        Those of a confidential message are for its recipient only.
+        """
+
+        def read(tx: Tx) -> bytes | None:
+            is_confidential = first(tx, _IS_CONFIDENTIAL, {"account_id": account_id, "id": message_id}) is not None
+            return None if is_confidential else read_mime(tx, message_id)
+
+        return await self.engine.scan(read, account_id)
 
     async def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
         row = await self.engine.read(lambda tx: first(tx, _FACTS, {"account_id": account_id, "id": message_id}))

@@ -16,10 +16,11 @@ from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Per
 from appliance.model.dashboard import SavedView
 from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
 from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run, transaction
-from appliance.times import DAY
+from appliance.times import DAY, HOUR
 
 INVITATION_LIFETIME = 7 * DAY
 RESET_LIFETIME = DAY  # of a link that sets another password of a user
+FORGOTTEN_LIFETIME = HOUR  # of such a link that the user requested
 PEOPLE_PER_ACCOUNT = 100  # users and open invitations
 
 UNKNOWN_PERSON = "There is no such user in this account."
@@ -155,14 +156,14 @@ class People(StorePart):
         return str(results[0][0])
 
     @transaction
-    def reset(self, tx: Tx, user_id: str) -> tuple[PasswordLink, str]:
+    def reset(self, tx: Tx, user_id: str, lifetime: int = RESET_LIFETIME) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
         now = self.env.now()
         row: dict[str, object] = {
             "id": self.env.identifier("inv"),
             "user_id": user_id,
             "now": now,
-            "expires_at": now + RESET_LIFETIME,
+            "expires_at": now + lifetime,
         }
         results = first(tx, _FOR_RESET, row)
         if results is None:

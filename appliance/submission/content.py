@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final
 
 from appliance.concurrency.fair_share import MemoryBudget
-from appliance.errors import PublicError, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.message.addresses import Address, cost_of_address
 from appliance.message.characters import joined, replaced
 from appliance.message.limits import MESSAGE_SIZE
@@ -58,6 +58,7 @@ class Backend:
     logins: Logins | None = None
     owner: str = ""  # owns the memory of messages without a caller
     dsn: bool = False  # offers delivery status notifications (RFC 3461)
+    content_refused: Callable[["Submit", bytes], None] = lambda *_: None  # a dropped message and its reply
 
 
 class PlainAction(Enum):
@@ -247,16 +248,16 @@ def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender
     """Accept a sender at one of the caller's domains; `check` raises Refused if the caller may not send now."""
     assert caller is not None  # noqa: S101 - a listener with logins
     if not sender:
-        raise Rejected(replies.NULL_SENDER)
+        raise Rejected(replies.NULL_SENDER, code=Code.FORBIDDEN)
     try:
         check(caller)
     except PublicError as refused:
-        raise Rejected(replies.refusal(refused)) from None
+        raise Rejected(replies.refusal(refused), code=refused.code) from None
     address = commands.parse_address(sender, "MAIL FROM")
     if not (utf8 or sender.isascii()):
         raise Rejected(replies.NEEDS_SMTPUTF8)
     if address.domain not in caller.domains:
-        raise Rejected(replies.FOREIGN_SENDER)
+        raise Rejected(replies.FOREIGN_SENDER, code=Code.FORBIDDEN)
     return address.wire
 
 

@@ -374,18 +374,22 @@ class SmtpProtocol:
         self.phase = Phase.COMMAND
         transaction = self._transaction
         if content.refusal or transaction is None:
+            if transaction is not None:
+                self.backend.content_refused(self._submit(transaction, content), content.refusal)
             self._end_transaction()
             self._counted(content.refusal)
         elif not isinstance(content, ChunkedContent) or content.last:
-            to = tuple(transaction.recipients.values())
-            envelope = transaction.caller, transaction.sender, to
             self._submitting = True
-            return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn, self._login)
+            return self._submit(transaction, content)
         elif content.announced < SMALL_CHUNK:
             self._counted(replies.CHUNK_ACCEPTED)
         else:
             self.out.append(replies.CHUNK_ACCEPTED)
         return None
+
+    def _submit(self, transaction: IncomingTransaction, content: DataContent | ChunkedContent) -> Submit:
+        envelope = transaction.caller, transaction.sender, tuple(transaction.recipients.values())
+        return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn, self._login)
 
     @property
     def has_message(self) -> bool:

@@ -3,17 +3,18 @@
 A reply is one line of printable ASCII within the length of RFC 5321, whatever its text.
 """
 
-from appliance.errors import PublicError
+from appliance.errors import Code, PublicError
 from appliance.message.limits import MESSAGE_SIZE
 
 TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
 
 
 class Rejected(Exception):
-    def __init__(self, reply: bytes, *, final: bool = False) -> None:
+    def __init__(self, reply: bytes, *, final: bool = False, code: Code | None = None) -> None:
         super().__init__(reply)
         self.reply = reply
         self.final = final
+        self.code = code  # in the request log
 
 
 def reply(code: str, text: str) -> bytes:

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import trio
 
 from appliance.concurrency.fair_share import MemoryBudget
@@ -24,6 +25,7 @@ from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.accept import IntakeServices
+from appliance.intake.request_log import SubmittedRequest
 from appliance.message.addresses import Address
 from appliance.message.characters import cost_of_size
 from appliance.message.limits import RECIPIENTS
@@ -190,13 +192,14 @@ class Submission:
             plaintext=self.config.smtp.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback,
         )
         return Backend(
-            check_sender=partial(caller_sender, self._check),
-            check_recipient=any_recipient,
+            check_sender=partial(self._check_sender, address),
+            check_recipient=partial(self._check_recipient, address),
             find_recipient=self._parse_recipient,
-            submit=self._submit,
+            submit=partial(self._submit, address),
             most_recipients=RECIPIENTS,
             logins=logins,
             dsn=True,
+            content_refused=partial(self._content_refused, address),
         )
 
     def adopt(self, config: Config) -> Callable[[], None]:
@@ -209,14 +212,64 @@ class Submission:
         self.services.rate.take(caller.idempotency_scope)
         self.services.intake.check_open(caller)
 
-    async def _submit(self, message: Submit) -> str:
+    # ---- refusals, for the request log
+
+    def _check_sender(self, client: str, caller: Caller | None, sender: str, utf8: bool) -> str:
+        try:
+            return caller_sender(self._check, caller, sender, utf8)
+        except Rejected as rejected:
+            self._refused(client, caller, "MAIL FROM", rejected.reply, rejected.code, mail_from=sender)
+            raise
+
+    def _check_recipient(self, client: str, caller: Caller | None, text: str) -> Address | FindRecipient:
+        try:
+            return any_recipient(caller, text)
+        except Rejected as rejected:
+            self._refused(client, caller, "RCPT TO", rejected.reply, rejected.code, rcpt_to=text)
+            raise
+
+    def _content_refused(self, client: str, message: Submit, reply: bytes) -> None:
+        code = Code.PAYLOAD_TOO_LARGE if reply == replies.TOO_LARGE else None
+        self._refused(client, message.caller, "DATA", reply, code, message.size, **_envelope(message))
+
+    def _refused(
+        self,
+        client: str,
+        caller: Caller | None,
+        route: str,
+        reply: bytes,
+        code: Code | None,
+        size: int = 0,
+        **body: Any,
+    ) -> None:
+        assert caller is not None  # noqa: S101 - a listener with logins
+        request_id, envelope = self.env.identifier("req"), msgspec.json.encode(body)
+        submission = SubmittedRequest(caller, request_id, "smtp", route, client, size, envelope)
+        status, _, text = reply.decode("ascii").rstrip().partition(" ")
+        self.services.requests.refused(submission, int(status), code, text)
+
+    # ---- messages
+
+    async def _submit(self, client: str, message: Submit) -> str:
+        request_id, caller = self.env.identifier("req"), message.caller
+        assert caller is not None  # noqa: S101 - a listener with logins
+        envelope = msgspec.json.encode(_envelope(message))
+        submission = SubmittedRequest(caller, request_id, "smtp", "DATA", client, message.size, envelope)
+        try:
+            message_id = await self._accept(message, request_id)
+        except Exception as error:
+            self.services.requests.failed(submission, error)
+            raise
+        self.services.requests.accepted(submission, 250, message_id)
+        return message_id
+
+    async def _accept(self, message: Submit, request_id: str) -> str:
         intake, credentials, login = self.services.intake, self.services.credentials, message.login
         assert login is not None  # noqa: S101 - a listener with logins
         # Look the caller up again: the message may have taken minutes, and the credential or domain may be gone.
         caller = credentials.known_caller(login.username, login.password_sha256)
         if caller is None and (caller := await credentials.caller(login.username, login.password_sha256)) is None:
             raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
-        request_id = self.env.identifier("req")
         content = await intake.workers.run(caller.account_id, cost_of_size(message.size), message.content)
         submitted = await intake.submit(
             caller, message.sender, message.recipients, content, request_id, secure=message.secure, dsn=message.dsn
@@ -229,6 +282,10 @@ class Submission:
             return await self.services.intake.workers.run(action.owner, inf, parse_address, action.text)
         except (Rejected, PublicError) as refused:
             return refused
+
+
+def _envelope(message: Submit) -> dict[str, Any]:
+    return {"mail_from": message.sender, "rcpt_to": message.recipients}
 
 
 async def serve(

@@ -70,6 +70,11 @@ BOUNCES = Counter(
     ("result", "class"),
     "Recipients that bounced, failed or, after delivery, late_bounced, by bounce class.",
 )
+REQUESTS_NOT_LOGGED = Counter(
+    "appliance_requests_not_logged_total",
+    ("reason",),
+    "Requests missing in the request log: sampled (refused in masses), busy (too many at once) or storage.",
+)
 UNSUBSCRIBES = Counter(
     "appliance_unsubscribes_total",
     ("result",),
@@ -95,8 +100,9 @@ REPORTS_READ = Counter(
 CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
-    "Rows deleted by retention: audit (beyond 100,000 per account), bodies, parts (of large bodies), messages, events, "
-    "complaints, feedback inbox, books (ledger entries), expired (keys, sessions, reports, webhook logs); "
+    "Rows deleted by retention: audit (beyond 100,000 per account), requests (pages of the request log), bodies, parts "
+    "(of large bodies), messages, events, complaints, feedback inbox, books (ledger entries), expired (keys, sessions, "
+    "reports, webhook logs); "
     "or pages freed.",
 )
 LOG_DROPPED = Counter(

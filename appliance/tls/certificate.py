@@ -86,7 +86,7 @@ class Certificate:
     def replacement(self, chain: Path, key: Path) -> Callable[[], None]:
         """Read these files now (OSError if they cannot be used); calling the result puts them into use."""
         stamp = _stamp(chain, key)  # first, so that a change during reading is noticed later
-        context, expires = self.make(chain, key), _expiry(chain)
+        context, expires = self.make(chain, key), expiry(chain)
 
         def use() -> None:
             self.chain, self.key, self.context, self.expires, self._stamp = chain, key, context, expires, stamp
@@ -109,7 +109,8 @@ class Certificate:
                 log.info("the certificate was read again", file=str(self.chain))
 
 
-def _expiry(chain: Path) -> float | None:
+def expiry(chain: Path) -> float | None:
+    """Return when a certificate expires, in seconds since 1970; None if it cannot be read."""
     try:
         return x509.load_pem_x509_certificates(chain.read_bytes())[0].not_valid_after_utc.timestamp()
     except (OSError, ValueError):  # one that OpenSSL accepts and this library does not

@@ -18,6 +18,8 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 from werkzeug.routing import BaseConverter
 
+from appliance.attention.mail import Mailer
+from appliance.attention.problems import Problems
 from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, invalid
@@ -69,6 +71,8 @@ class ApiServices:
     bodies: MessageBodies  # shared, because its limits apply to all routes
     operations: Sequence[Operation]  # all operations of the API
     check_webhook_url: Callable[[str], Awaitable[str | None]]  # returns the reason why a URL is not allowed
+    problems: Problems
+    mailer: Mailer
     stopping: trio.Event
 
 

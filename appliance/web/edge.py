@@ -15,7 +15,9 @@ import trio
 from appliance.config.settings import HttpSettings
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import UNSUBSCRIBE_PATH
+from appliance.intake.accept import Accepted
 from appliance.intake.limits import RequestRate
+from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
 from appliance.message.characters import cost_of_size
 from appliance.message.request import decode
 from appliance.message.schema import Receipt, SendRequest
@@ -88,6 +90,7 @@ class Edge:
     services: ApiServices
     rate: RequestRate
     read_rate: RequestRate
+    requests: RequestLog
     settings: HttpSettings  # may be replaced between requests
     pages: Callable[..., Awaitable[None]]  # Quart, for all other paths
     open_bodies: frozenset[str]  # paths under /v1 that take a body from anyone
@@ -170,8 +173,25 @@ class Edge:
         After no response, a 429, a 503 or `idempotency_in_progress`, retry with the same `Idempotency-Key` and body.
         The message is never accepted twice.
         """
-        headers, request_id = exchange.headers, exchange.request_id
         caller = await self._sender(exchange, address)
+        submission = SubmittedRequest(caller, exchange.request_id, "api", "POST /emails", address)
+        try:
+            accepted = await self._accept(exchange, submission)
+        except ClientGone:
+            raise
+        except Exception as error:
+            self.requests.failed(submission, error)
+            raise
+        self.requests.accepted(submission, 202, accepted.message_id)
+        answer = json_answer(accepted.receipt, exchange.request_id)
+        if accepted.replay_of is not None:
+            answer.append((b"idempotent-replayed", b"true"))
+            answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
+        return 202, answer, accepted.receipt
+
+    async def _accept(self, exchange: Exchange, submission: SubmittedRequest) -> Accepted:
+        headers, caller = exchange.headers, submission.caller
+        _check_may_send(caller)
         if self.services.stopping.is_set():
             text = "The server is shutting down. Retry in a few seconds with the same Idempotency-Key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
@@ -183,25 +203,21 @@ class Edge:
         self.services.intake.check_open(caller)
         memory, began = self.budgets.of_account(caller.account_id), trio.current_time()
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
-            size = len(body)
+            submission.size = size = len(body)
+            submission.body = bytes(body[:LARGE_BODY])
             request = await self.services.intake.workers.run(caller.account_id, cost_of_size(size), decode, body)
             body.clear()  # frees memory: a large message does not fit twice
+            if size > LARGE_BODY:
+                submission.body = shortened(request)
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
-                caller = await self._sender(exchange, address)
+                caller = await self._sender(exchange, submission.client)
+                _check_may_send(caller)
                 self.services.intake.check_open(caller)
-            accepted = await self.services.intake.send(caller, request, key, request_id, size)
-        answer = json_answer(accepted.receipt, request_id)
-        if accepted.replay_of is not None:
-            answer.append((b"idempotent-replayed", b"true"))
-            answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
-        return 202, answer, accepted.receipt
+            return await self.services.intake.send(caller, request, key, exchange.request_id, size)
 
     async def _sender(self, exchange: Exchange, address: str) -> Caller:
         caller = await self.services.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
-        if not caller.may_send:
-            what = "login" if caller.key is None else "API key (scope `read`)"
-            raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
         return caller
 
     # ---- GET /emails/{id}
@@ -343,6 +359,12 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
         chained.__traceback__ = None
         chained = chained.__cause__ or chained.__context__
     return answer
+
+
+def _check_may_send(caller: Caller) -> None:
+    if not caller.may_send:
+        what = "login" if caller.key is None else "API key (scope `read`)"
+        raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
 
 
 async def _keep_connection(exchange: Exchange, error: Exception) -> None:

@@ -81,7 +81,8 @@ DASHBOARD_SECTIONS = (
 )
 # Sections with a page per item below their own path.
 WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates", "admin"})
-SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password"}  # pages without a session
+# Pages without a session.
+SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password", "forgotten": "Forgot your password?"}
 
 
 class Site(NamedTuple):

@@ -18,6 +18,8 @@ from typing import Any
 import h11
 import trio
 
+from appliance.attention.mail import Mailer
+from appliance.attention.problems import Problems
 from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.environment import Environment
@@ -382,6 +384,8 @@ def build(
         bodies=MessageBodies(store),
         operations=operations,
         check_webhook_url=check_webhook_url,
+        problems=Problems(config, store, env, intake.free_space),
+        mailer=Mailer(config, store, env),
         stopping=stopping,
     )
     site = pages.read_site()
@@ -395,6 +399,7 @@ def build(
         services=services,
         rate=intake_services.rate,
         read_rate=intake_services.read_rate,
+        requests=intake_services.requests,
         settings=config.http,
         pages=app,
         open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),

@@ -6,11 +6,13 @@ import pytest
 
 from appliance.model.mail import SuppressionOrigin
 from appliance.store import Store
+from appliance.store.request_log import packed
 from appliance.times import DAY, HOUR, rfc3339
 from tests import stored_mail
 from tests.cli.shell import Shell, fields
 from tests.cli.test_queue import OUTSIDE, accept, changed, deferred
 from tests.docs.test_cli import documented
+from tests.store.test_request_log import logged
 
 
 def ids(shell: Shell, *options: str) -> list[str]:
@@ -29,6 +31,21 @@ def of_zoo(shell: Shell, address: str) -> str:
 
 
 # ---- messages
+
+
+def test_requests_are_listed_newest_first_of_all_accounts(acme: Shell) -> None:
+    async def log(store: Store) -> None:
+        for name, request in (("acme", logged(1)), ("acme", logged(2, status=403, error="not yours", message_id=None))):
+            await store.request_pages.add([((await store.accounts.named(name)).id, packed([request]))])
+
+    acme.stored(log)
+    answer = acme.json("requests")
+    assert fields(answer) == fields(documented("request list"))
+    assert [(each["account"], each["status"]) for each in answer["requests"]] == [("acme", 403), ("acme", 202)]
+    assert len(acme.json("request", "list", "--account", "acme", "--text", "ADA1@")["requests"]) == 1
+    assert len(acme.json("requests", "--status", "refused")["requests"]) == 1
+    assert len(acme.json("requests", "--status", "202", "--key", "key_1", "--limit", "1")["requests"]) == 1
+    assert "not yours" in acme.text("requests")
 
 
 def test_messages_are_found_by_words(acme: Shell) -> None:

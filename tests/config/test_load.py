@@ -25,7 +25,7 @@ from appliance.config.settings import (
     named_tables,
     settings,
 )
-from appliance.config.values import Endpoint, Setting, Share
+from appliance.config.values import Endpoint, Setting, Share, field_name
 
 FILE = Path("/srv/config.toml")
 
@@ -46,7 +46,7 @@ def setting(key: str, value: str) -> str:
 
 def read(key: str, value: str) -> object:
     section, name = key.split(".")
-    return getattr(getattr(parse(setting(key, value), FILE), section), name)
+    return getattr(getattr(parse(setting(key, value), FILE), section), field_name(name))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ PYTHON = sorted(path for top in ("appliance", "packaging", "clients/python") for
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "config.example.toml"])
 READ = [path for path in (*PYTHON, *DOCUMENTS) if path.name != "CHANGELOG.md" and "reply_rules" not in path.name]
 SECTIONS = {
-    section.name: {setting.name for setting in fields(section.type)}
+    section.name: {setting.name.rstrip("_") for setting in fields(section.type)}
     for section in fields(parse("", Path("config.toml")))
     if isinstance(section.type, type) and is_dataclass(section.type)
 }

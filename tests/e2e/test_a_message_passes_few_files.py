@@ -14,9 +14,10 @@ pytestmark = pytest.mark.sqlite_only
 
 MOST = 47  # files in which anything is called for every message, by any task
 MESSAGES = 5  # a file that is called for some of them alone is of a task that runs now and then
-HOUSEKEEPING = {"store/sqlite/file_care.py"}  # runs every second
-# Records, units, log and counters: the trace in docs/architecture.md leaves them out, too.
+HOUSEKEEPING = {"store/request_log.py", "store/sqlite/file_care.py"}  # run every second
+# Records, units, logs and counters: the trace in docs/architecture.md leaves them out, too.
 LEAVES = {"environment.py", "errors.py", "model/webhooks.py", "telemetry/log.py", "telemetry/metrics.py", "times.py"}
+LEAVES |= {"intake/request_log.py"}
 
 
 async def by_http(made: World) -> None:

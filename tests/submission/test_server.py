@@ -25,8 +25,9 @@ from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.accept import IntakeServices
-from appliance.intake.limits import Credentials, RequestRate
+from appliance.intake.limits import Credentials, FreeSpace, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
+from appliance.intake.request_log import RequestLog
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
 from appliance.store import open_store
@@ -141,6 +142,7 @@ async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
             guesses,
             RequestRate(0, env),
             RequestRate(0, env),
+            RequestLog(store, env, FreeSpace(tmp_path, 0, 0, env)),
         )
         (url,) = await nursery.start(server.serve, settings, env, services, stopping)
         yield Served(int(url.rpartition(":")[2]), account, intake, stopping)

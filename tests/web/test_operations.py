@@ -116,6 +116,7 @@ def test_operations_that_need_no_permission_are_few() -> None:
         "POST /v1/auth/login",
         "POST /v1/auth/refresh",
         "POST /v1/auth/invitation",
+        "POST /v1/auth/forgotten-password",
         "GET /healthz",
         "GET /readyz",
     }
@@ -190,7 +191,7 @@ def test_pages_ask_for_operations_that_exist() -> None:
 @pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))
 async def test_a_user_who_must_enrol_can_do_little_else(routes: type, name: str, operation: Operation) -> None:
     user = replace(person(Role.ADMIN), must_enrol=True)
-    if operation.path.startswith(("/v1/auth/", "/v1/account/totp")):
+    if operation.path.startswith(("/v1/auth/", "/v1/account/totp", "/v1/account/notifications")):
         check_permission(operation, user)
     else:
         requests: Any = Requests(user)

@@ -25,7 +25,10 @@ CREATE TABLE users (
     role TEXT NOT NULL CHECK (role IN ('customer', 'admin')),
     token_epoch INTEGER NOT NULL DEFAULT 0,     -- a token of an older epoch is revoked
     created_at INTEGER NOT NULL,
-    account_role TEXT NOT NULL DEFAULT 'owner' CHECK (account_role IN ('owner', 'developer', 'viewer'))
+    account_role TEXT NOT NULL DEFAULT 'owner' CHECK (account_role IN ('owner', 'developer', 'viewer')),
+    notify TEXT NOT NULL DEFAULT 'at_once',     -- or daily, never: mail about problems
+    notified_at INTEGER NOT NULL DEFAULT 0,     -- when the last such mail was queued
+    notified_until INTEGER NOT NULL DEFAULT 0   -- problems that opened until then are known to the user
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX users_by_account ON users (account_id);
 
@@ -179,6 +182,7 @@ CREATE TABLE messages (
     size INTEGER NOT NULL,                      -- bytes of the MIME message
     created_at INTEGER NOT NULL,
     credential TEXT,                            -- the API key's id or the SMTP username; NULL: a login, or unknown
+    confidential INTEGER NOT NULL DEFAULT 0,    -- has a link that sets a password: only its recipient reads it
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 -- Rare among messages, so that finding them must not mean reading all.
@@ -664,3 +668,33 @@ CREATE TABLE audit_log (
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX audit_log_old ON audit_log (at);
+
+-- Problems that need a person; the server mails each once: see model/attention.py.
+CREATE TABLE attention (
+    account_id TEXT NOT NULL,                   -- empty: the machine, which concerns administrators
+    node TEXT NOT NULL,                         -- whose machine; empty: all nodes
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,                      -- a domain, pool, key, webhook or listener
+    severity TEXT NOT NULL,
+    title TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    link TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    opened_at INTEGER NOT NULL,                 -- when a check found it
+    ended_at INTEGER,                           -- when a check no longer found it
+    PRIMARY KEY (account_id, node, kind, subject)
+) STRICT, WITHOUT ROWID;
+
+-- The request log: a page is the requests of one account within a second or so.
+CREATE TABLE request_pages (
+    id TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL,
+    size INTEGER NOT NULL,                      -- in bytes, as request_sizes counts it
+    data BLOB NOT NULL                          -- compressed JSON lines, see store/request_log.py
+) STRICT;
+CREATE INDEX request_pages_by_account ON request_pages (account_id, id);
+
+CREATE TABLE request_sizes (
+    account_id TEXT PRIMARY KEY,
+    bytes INTEGER NOT NULL                      -- of its pages
+) STRICT, WITHOUT ROWID;

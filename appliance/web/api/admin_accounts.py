@@ -16,7 +16,7 @@ from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.secrets import check_new
 from appliance.model.accounts import Role, User
-from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
+from appliance.model.feedback import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.store.audit import about, concerns
@@ -31,7 +31,6 @@ from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Ti
 from appliance.web.operations import PAGING, PAGING_BACK, Tag, for_admins, identifier, number_parameter, parameter
 
 USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
-BOUNCE_MARKS = (0.05, 0.1)  # bounce rates that are high and too high
 INSTALLATION = ""  # stands for the installation's own log
 
 

@@ -9,15 +9,17 @@ from operator import attrgetter
 from typing import Annotated
 
 import msgspec
+import trio
 from msgspec import Meta
 
 from appliance.errors import Code, Refused
 from appliance.intake import account_rules
 from appliance.intake.limits import RequestRate
+from appliance.intake.login_throttle import FAILURE_DELAY
 from appliance.keys.secrets import check_new
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, Role, User
 from appliance.model.dashboard import Actor
-from appliance.net.address_policy import site_of
+from appliance.net.address_policy import client_network, site_of
 from appliance.store.audit import about, concerns
 from appliance.web.api.login import LoginEmail, NewPassword
 from appliance.web.app import ApiServices, Routes, choice, client_address
@@ -40,6 +42,11 @@ NO_USER = "No user has this id."
 INVITATIONS_AT_ONCE = 100  # maximum number of users per account
 INVITATIONS_PER_SECOND = 20 / 3600
 TOO_MANY_INVITATIONS = "This account has sent 100 invitations. Send one every 3 minutes from now on."
+
+FORGOTTEN_OF_ADDRESS, FORGOTTEN_OF_NETWORK = 3, 10  # requests at once, by login address and by client network
+FORGOTTEN_PER_SECOND = 6 / 3600  # from then on, of each
+TOO_MANY_FORGOTTEN = "Too many requests for a password link. Retry in ten minutes."
+NO_PASSWORD_MAIL = "This server sends no mail. Ask an administrator for a password link."  # noqa: S105 - a sentence
 
 _USER_ID = identifier("User id.", "^usr_[0-9a-f]{32}$")
 _PERSON_ID = identifier("Id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
@@ -147,10 +154,23 @@ class RemovedUserAnswer(ApiAnswer):
 
 
 class PasswordLinkAnswer(InvitationObject):
-    """A one-time link that sets a password. It is only in this response."""
+    """A one-time link that sets a password. It is only in this response, and in the mail."""
 
     link: Annotated[str, Meta(description="Link to set the password. Shown only once.")]
+    mailed: Annotated[bool, Meta(description="Whether the server mails the link to the person.")]
     request_id: RequestId
+
+
+class ForgottenRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The address of the person who forgot the password."""
+
+    email: Annotated[LoginEmail, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
+
+
+class ForgottenAnswer(ApiAnswer):
+    """The request was accepted. It does not say whether the address has a login."""
+
+    accepted: Annotated[bool, Meta(description="Always true. A mail is sent if the address has a login.")]
 
 
 class AcceptedAnswer(ApiAnswer):
@@ -184,9 +204,11 @@ class _People(Routes):
         access = await self.store.access.of_people(account_id)
         return _shown(UserAnswer, await self.store.people.one(account_id, user_id), access)
 
-    def _with_link(self, link: PasswordLink, token: str) -> PasswordLinkAnswer:
+    async def _with_link(self, link: PasswordLink, token: str) -> PasswordLinkAnswer:
         shown = account_rules.password_link(self.services.config.http.base_url, link.email, token)
-        return object_from(PasswordLinkAnswer, link, role=link.account_role, link=shown)
+        account = await self.store.accounts.find(link.account_id)
+        mailed = await self.services.mailer.mail_link(link, token, account.name)
+        return object_from(PasswordLinkAnswer, link, role=link.account_role, link=shown, mailed=mailed)
 
 
 class UserRoutes(_People):
@@ -195,6 +217,9 @@ class UserRoutes(_People):
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.invitations = RequestRate(INVITATIONS_PER_SECOND, services.env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS)
+        limits = TOO_MANY_FORGOTTEN, services.store.engine.live_nodes
+        self.forgotten_addresses = RequestRate(FORGOTTEN_PER_SECOND, services.env, FORGOTTEN_OF_ADDRESS, *limits)
+        self.forgotten_networks = RequestRate(FORGOTTEN_PER_SECOND, services.env, FORGOTTEN_OF_NETWORK, *limits)
 
     @for_customers("GET /v1/users", UsersAnswer)
     async def list_users(self, user: User) -> UsersAnswer:
@@ -205,14 +230,14 @@ class UserRoutes(_People):
     async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
         """Invite a person to the account with a role.
 
-        The link is only in this response. Send it to the person: it works once, for seven days. A second invitation of
-        the same address replaces the first. An address can log in to one account only; a person with another account
-        learns this when opening the link.
+        The server mails the link if it can (`mailed`); otherwise send it to the person yourself. It works once, for
+        seven days. A second invitation of the same address replaces the first. An address can log in to one account
+        only; a person with another account learns this when opening the link.
         """
         email = account_rules.login_email(body.email)
         self.invitations.take(user.account_id)
         about(email, {"role": body.role})
-        return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
+        return await self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
 
     @for_owners("POST /v1/users/{id}/role", UserAnswer, Code.CONFLICT, _USER_ID, action="user.role_changed")
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
@@ -271,6 +296,28 @@ class UserRoutes(_People):
         self.services.auth.forget()
         return AcceptedAnswer(link.email)
 
+    @Operation(
+        "POST /v1/auth/forgotten-password",
+        (202, ForgottenAnswer, "Accepted. A mail is sent if the address has a login."),
+        (*WITH_BODY, Code.CONFLICT, *ALWAYS),
+    )
+    async def request_password_link(self, body: ForgottenRequest) -> ForgottenAnswer:
+        """Mail a link that sets a new password to a person who forgot it. It works once, for an hour.
+
+        The response and its time are the same for every address, with or without a login. If the server sends no mail,
+        the status is 409.
+        """
+        answered_at, address = trio.current_time() + FAILURE_DELAY, client_address()
+        mailer, email = self.services.mailer, body.email.strip().lower()
+        if mailer.sender is None:
+            raise Refused(Code.CONFLICT, NO_PASSWORD_MAIL)
+        self.forgotten_networks.take(client_network(address))
+        self.forgotten_addresses.take(email)
+        if "\0" not in email:
+            await mailer.mail_forgotten(email, address)
+        await trio.sleep_until(answered_at)
+        return ForgottenAnswer(True)
+
 
 class AdminUserRoutes(_People):
     tag = Tag.ADMINISTRATION
@@ -288,11 +335,11 @@ class AdminUserRoutes(_People):
 
     @for_admins("POST /v1/admin/users/{id}/password-reset", _LINK, _USER_ID, action="password.reset")
     async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
-        """Create a link that lets a user set a new password. It works once, for a day.
+        """Create a link that lets a user set a new password, and mail it if the server can. It works once, for a day.
 
         The old password works until then. Two-factor authentication stays on.
         """
-        return self._with_link(*await self.store.people.reset((await self._user(user_id)).id))
+        return await self._with_link(*await self.store.people.reset((await self._user(user_id)).id))
 
     @for_admins("DELETE /v1/admin/users/{id}/totp", DeletedAnswer, _USER_ID, action="totp.disabled")
     async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:

@@ -5,7 +5,8 @@ import { fragment, h, refuse } from "./dom.js";
 
 const ROOT = "/dashboard";
 const LISTS = ["messages", "domains", "templates"]; // with a page per item
-const PAGES = "people statistics feedback webhook suppressions keys audit account admin login invitation".split(" ");
+const PAGES =
+	"people statistics feedback webhook suppressions keys audit account admin login invitation forgotten".split(" ");
 const UNDER = { people: "account", statistics: "overview" }; // section that contains the page
 const SLOW = 150; // milliseconds before a skeleton or, over the same page, a loading bar appears
 
@@ -30,7 +31,7 @@ function find(pathname) {
 	return null;
 }
 
-const alone = (place) => ["login", "invitation"].includes(place?.name);
+const alone = (place) => ["login", "invitation", "forgotten"].includes(place?.name);
 
 /** The context of a page; `signal` aborts when the user leaves it. */
 function context(place, signal, back) {

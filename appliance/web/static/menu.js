@@ -44,10 +44,10 @@ export function menu(label, items, text = "⋯") {
 	function place() {
 		const { top, bottom, right } = opener.getBoundingClientRect();
 		const up = innerHeight - bottom < ROOM && top > ROOM;
-		list.style.top = up ? "auto" : `${bottom + 4}px`;
-		list.style.bottom = up ? `${innerHeight - top + 4}px` : "auto";
-		list.style.right = `${Math.max(8, document.documentElement.clientWidth - right)}px`;
-		addEventListener("scroll", () => list.hidePopover(), { once: true, capture: true });
+		const { clientHeight, clientWidth } = document.documentElement;
+		list.style.top = up ? "auto" : `${scrollY + bottom + 4}px`;
+		list.style.bottom = up ? `${clientHeight - scrollY - top + 4}px` : "auto";
+		list.style.right = `${Math.max(8, clientWidth - right)}px`;
 	}
 	return h("span", { class: "opens" }, opener, list);
 }

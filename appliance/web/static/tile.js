@@ -13,7 +13,7 @@ export const tile = (name, value, { href, notes = [], spark, kind = "" } = {}) =
 		h("dt", null, href ? h("a", { href }, name) : name),
 		h("dd", null, value),
 		notes.map((note) => note && h("dd", { class: "note" }, note)),
-		spark?.some((each) => each > 0) && h("dd", { class: "note", "aria-hidden": "true" }, sparkline(spark)),
+		spark?.some((each) => each > 0) && h("dd", { class: "spark", "aria-hidden": "true" }, sparkline(spark)),
 	);
 
 /** A sparkline, newest on the right, scaled to `top`; `most` values fill its width. */

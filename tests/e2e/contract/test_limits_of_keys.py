@@ -33,6 +33,7 @@ RESEND = {"headers": {"Idempotency-Key": "a"}, "json": {}}
 LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "GET /v1/users": (403, {}),
     "GET /v1/account": (200, {}),
+    "GET /v1/attention": (403, {}),
     "GET /v1/credits": (403, {}),
     "GET /v1/stats": (403, {}),
     "GET /v1/problems": (403, {}),
@@ -40,6 +41,7 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "GET /v1/feedback/inbox": (403, {}),
     "GET /v1/feedback/inbox/{id}": (403, {}),
     "GET /v1/audit": (403, {}),
+    "GET /v1/requests": (403, {}),
     "GET /v1/domains": (200, {}),
     "POST /v1/domains": (403, {"json": {"domain": "third.example"}}),
     "GET /v1/domains/{domain}": (403, {}),
@@ -85,7 +87,8 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
 }
 # Answered in front of the routes; what each credential gets there is tested below.
 AT_THE_EDGE = {"POST /emails", "GET /emails/{id}"}
-OPEN = {"POST /v1/auth/login", "POST /v1/auth/refresh", "POST /v1/auth/invitation", "GET /healthz", "GET /readyz"}
+OPEN = {"POST /v1/auth/login", "POST /v1/auth/refresh", "POST /v1/auth/invitation", "POST /v1/auth/forgotten-password"}
+OPEN |= {"GET /healthz", "GET /readyz"}
 
 
 @dataclass(frozen=True)

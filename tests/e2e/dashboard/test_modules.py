@@ -147,3 +147,17 @@ def test_days_have_marks_that_can_be_read(call: Any, days: int, first: int, coun
     assert found[-1][0] == pytest.approx((days - 0.5) / days * 100)
     day = begin + timedelta(days=first)
     assert found[0][1] == f"{day.day} {day:%b}"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("xn--mnchen-3ya.example", "münchen.example"),
+        ("ada@xn--e1afmkfd.xn--p1ai", "ada@пример.рф"),
+        ("xn--pple-43d.com", "xn--pple-43d.com"),  # mixes Cyrillic with Latin
+        ("xn--99999999", "xn--99999999"),
+        ("example.com", "example.com"),
+    ],
+)
+def test_international_names_are_shown_in_their_script(call: Any, name: str, shown: str) -> None:
+    assert call("idn", "shownName", name) == shown

@@ -1,8 +1,8 @@
 // The account: credits, password and sessions.
-import { del, get, post } from "../api.js";
+import { del, get, post, put } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, path, toast } from "../dom.js";
-import { confirmed, formDialog } from "../form.js";
+import { confirmed, form, formDialog } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, copyButton, facts, head, section, table } from "../pieces.js";
 import { secondFactor } from "../second-factor.js";
@@ -106,6 +106,32 @@ function changePassword(page) {
 	});
 }
 
+const NOTIFY = [
+	["at_once", "at once"],
+	["daily", "in a daily digest"],
+	["never", "never"],
+];
+
+function notifications({ notify, email, enabled }) {
+	return form({
+		fields: [
+			{
+				name: "notify",
+				label: "Mail about problems",
+				type: "select",
+				options: NOTIFY,
+				value: notify,
+				hint: enabled ? `Sent to ${email}, once for each problem.` : "This server sends no mail about problems yet.",
+			},
+		],
+		submit: "Save notifications",
+		async send(values) {
+			await put("/v1/account/notifications", values);
+			toast("Notifications saved.");
+		},
+	});
+}
+
 export default async function account(page) {
 	if (page.account.totp_required)
 		return fragment(
@@ -114,11 +140,12 @@ export default async function account(page) {
 			await secondFactor(page),
 		);
 	const load = loader(page.signal, "/v1/credits", "entries", "before", { limit: 10 });
-	const [mine, first, { sessions }, factor] = await Promise.all([
+	const [mine, first, { sessions }, factor, chosen] = await Promise.all([
 		get("/v1/account", page.signal),
 		load(),
 		get("/v1/auth/sessions", page.signal),
 		secondFactor(page),
+		get("/v1/account/notifications", page.signal),
 	]);
 	const leave = button("Log out", async () => {
 		await post("/v1/auth/logout");
@@ -185,6 +212,7 @@ export default async function account(page) {
 				? paged("Credit changes, newest first", LEDGER, first, entry, load)
 				: h("p", { class: "quiet" }, mine.credits === null ? "Unlimited credits are not counted." : "No changes yet."),
 		),
+		section("Notifications", h("div", { class: "card" }, notifications(chosen))),
 		section(
 			"Password",
 			h(

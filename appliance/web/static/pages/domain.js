@@ -166,7 +166,7 @@ function records(domain) {
 				{ class: "quiet small checked" },
 				"Last check: ",
 				ago(domain.dns?.checked_at, "not yet"),
-				". DNS is checked every ten minutes until all records are correct, then daily; ",
+				". DNS is checked every ten minutes until all records are correct, then hourly; ",
 				"less often while it does not respond, and in the sandbox only on request.",
 			),
 		),

@@ -39,7 +39,7 @@ function revoke(page, what, address, name) {
 
 const KEY_COLUMNS = [
 	{ title: "Name" },
-	{ title: "Key" },
+	{ title: "Key", class: "side" },
 	{ title: "Scope" },
 	{ title: "Last used" },
 	{ title: "Expires", class: "side" },

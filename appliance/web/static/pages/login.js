@@ -20,6 +20,7 @@ export default async function login(page) {
 			page.entered(who);
 			await page.go(who.totp_required ? "/dashboard/account" : next(page.query), { replace: true });
 		}),
+		h("p", { class: "small" }, h("a", { href: "/dashboard/forgotten" }, "Forgot your password?")),
 		h(
 			"p",
 			{ class: "quiet small" },

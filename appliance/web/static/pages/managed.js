@@ -61,13 +61,17 @@ function changeCap(page, account) {
 }
 
 async function resetPassword(user, place) {
-	const text = "Creates a one-time link that is valid for a day. No mail is sent.";
+	const text = "Creates a one-time link that is valid for a day. The server mails it if it can.";
 	if (!(await confirmed(`Reset the password of ${user.email}?`, text, "Create link", "Cancel", "primary"))) return;
 	const made = await post(path("/v1/admin/users", user.id, "password-reset"));
-	const box = shownOnce("Send this link to the user", "The old password works until the link is used.", [
-		["For", made.email],
-		["Link", made.link],
-	]);
+	const box = shownOnce(
+		made.mailed ? "The user gets this link by mail" : "Send this link to the user",
+		"The old password works until the link is used.",
+		[
+			["For", made.email],
+			["Link", made.link],
+		],
+	);
 	place.replaceChildren(box);
 	box.querySelector("h2").focus();
 }

@@ -72,10 +72,13 @@ export default async function overview(page) {
 	const content = h("div");
 
 	async function draw() {
-		const [account, stats] = await Promise.all([
+		const [account, stats, { items }] = await Promise.all([
 			get("/v1/account", page.signal),
 			get(`/v1/stats?days=${days}`, page.signal),
+			get("/v1/attention", page.signal),
 		]);
+		const problems = items.length > 0 && (await import("../attention.js"));
+		const warnings = problems ? problems.others(account.warnings, items) : account.warnings;
 		const kinds = KINDS.filter(([kind], at) => at < RARE || stats.totals[kind]);
 		const busy = stats.hours.filter((each) => kinds.some(([kind]) => each[kind])).length;
 		const hourly = days === 7 && (by ? by === "hour" : busy * 2 > stats.hours.length);
@@ -85,7 +88,8 @@ export default async function overview(page) {
 		const isNew = steps && stats.totals.sent === 0; // do not show a page of zeros
 		await put(
 			content,
-			account.warnings.length > 0 && (await import("../warnings.js")).warnings(account.warnings, steps),
+			problems && problems.attention(items),
+			warnings.length > 0 && (await import("../warnings.js")).warnings(warnings, steps),
 			steps,
 			!isNew && [
 				h(

@@ -96,7 +96,9 @@ function invite(page, place) {
 		send: (values) => post("/v1/users", values),
 		async done(made) {
 			await page.reload();
-			const box = shownOnce("Send this link to the user", "It works once, for seven days. No mail was sent.", [
+			const title = made.mailed ? "The user gets this link by mail" : "Send this link to the user";
+			const sent = made.mailed ? "The server has mailed it." : "No mail was sent.";
+			const box = shownOnce(title, `It works once, for seven days. ${sent}`, [
 				["For", made.email],
 				["Link", made.link],
 			]);

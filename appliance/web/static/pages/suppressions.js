@@ -215,7 +215,7 @@ export default async function suppressions(page) {
 	const exported = button("Export CSV", async (made) => (await files()).exportFile(load, made));
 	return fragment(
 		head("Suppressions", {
-			about: "You no longer send to these addresses. A message to one bounces immediately and costs nothing.",
+			about: "You no longer send to these addresses. Messages to them bounce at once and cost nothing.",
 			actions: [
 				button("Import CSV", async () => (await files()).importFile(page, dialog), "", { needs: "importSuppressions" }),
 				exported,

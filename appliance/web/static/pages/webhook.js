@@ -29,7 +29,7 @@ function settings(page, hook, secretPlace) {
 				required: true,
 				value: hook?.url ?? "",
 				placeholder: "https://example.com/hooks/mail",
-				hint: "Public HTTPS URL. It receives each event once per recipient.",
+				hint: "HTTPS on a public host; in the sandbox also HTTP to localhost. One post per event and recipient.",
 			},
 			...Object.entries(EVENTS).map(([event, [meaning, usual]]) => ({
 				name: event,

@@ -1,0 +1,65 @@
+"""`appliance attention`: problems that need a person, as the dashboard and GET /v1/attention show them."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli import database
+from appliance.cli.output import printable_row, show_list
+
+if TYPE_CHECKING:
+    from appliance.model.attention import AttentionItem
+    from appliance.store import Store
+
+ATTENTION_COLUMNS = {"severity": "SEVERITY", "account": "ACCOUNT", "title": "PROBLEM", "since": "SINCE (UTC)"}
+ATTENTION_COLUMNS |= {"detail": "DETAIL"}
+
+
+@click.command()
+@database.list_of_accounts
+def attention(name: str | None, as_json: bool) -> None:
+    """List what needs attention, in the whole installation or in one account, the most serious first.
+
+    Lists broken DNS of domains, high bounce and complaint rates, held mail, a failing webhook, expiring API keys and
+    low credits; for the whole installation also expiring certificates, low disk space and a growing queue.
+
+    Examples:
+      appliance attention
+      appliance attention --account acme --json
+    """
+    from appliance.attention.problems import Problems
+    from appliance.environment import Environment
+    from appliance.intake.limits import FreeSpace
+    from appliance.times import rfc3339
+
+    settings, env = database.load_settings(), Environment()
+    limits = settings.limits
+    space = FreeSpace(settings.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, env)
+
+    async def read(store: "Store") -> list[dict[str, Any]]:
+        problems = Problems(settings, store, env, space)
+        accounts = await store.accounts.all() if name is None else [await store.accounts.named(name)]
+        lists: list[tuple[str | None, list[AttentionItem]]] = [
+            (account.name, await problems.shown(account, is_admin=False)) for account in accounts
+        ]
+        if name is None:
+            lists.append((None, await problems.shown(None, is_admin=True)))
+        rows = [
+            {
+                "kind": problem.kind.value,
+                "severity": problem.severity.value,
+                "title": problem.title,
+                "detail": problem.detail,
+                "link": problem.link,
+                "since": rfc3339(problem.since or 0),
+                "account": account,
+            }
+            for account, shown in lists
+            for problem in shown
+        ]
+        return sorted(rows, key=lambda row: str(row["severity"]))
+
+    nothing: list[dict[str, Any]] = []
+    rows = database.run(read, settings=settings, or_nothing=nothing)
+    shown = rows if as_json else [printable_row(row | {"since": row["since"][:16].replace("T", " ")}) for row in rows]
+    show_list(as_json, "items", shown, ATTENTION_COLUMNS, "Nothing needs attention.", ("detail", "account"))

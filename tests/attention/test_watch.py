@@ -1,0 +1,96 @@
+"""The watch records problems that two checks find, and mails them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from appliance.attention.mail import Mailer, link_texts, problem_texts
+from appliance.attention.problems import Problems
+from appliance.attention.watch import MAILS_AT_ONCE, AttentionWatch
+from appliance.config.load import parse as parse_settings
+from appliance.environment import Environment
+from appliance.intake.limits import FreeSpace
+from appliance.model.accounts import AccountRole, PasswordLink
+from appliance.model.attention import MACHINE, AttentionItem, AttentionKind, NotifiedPerson, Notify, Severity
+from appliance.store import Store, open_store
+from appliance.times import HOUR, SECOND
+
+SETTINGS = '[delivery]\nmode = "sandbox"\n[http]\nbase_url = "https://mail.example.com"\n'
+SENDER = '[notifications]\nfrom = "alerts@example.com"\n'
+LINK = PasswordLink("inv_1", "acc_1", None, "ann@example.org", AccountRole.VIEWER, 0, 7 * 24 * HOUR)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(tmp_path, Environment(), inline=True) as opened:
+        yield opened
+
+
+async def watch_on(store: Store, tmp_path: Path, settings: str = SENDER) -> AttentionWatch:
+    config, env = parse_settings(SETTINGS + settings, tmp_path / "config.toml"), Environment()
+    account = await store.accounts.create("demo", "demo@example.org", "hash", credit=5)
+    await store.access.add_domain(account.id, "example.com", usable=True)
+    problems = Problems(config, store, env, FreeSpace(tmp_path, 0, 0, env))
+    return AttentionWatch(problems, Mailer(config, store, env))
+
+
+async def subjects(store: Store) -> list[str]:
+    return [subject for (subject,) in await store.engine.rows("SELECT subject FROM messages ORDER BY id", {})]
+
+
+async def test_a_problem_that_two_checks_find_is_mailed_once(store: Store, tmp_path: Path) -> None:
+    watch, counts = await watch_on(store, tmp_path), []
+    for _ in range(4):
+        await watch.round()
+        counts.append(len(await subjects(store)))
+    assert counts == [0, 1, 1, 1]
+    assert await subjects(store) == ["[mail.example.com] Credits are low: 5 left"]
+    assert await store.attention.of(MACHINE) == []
+
+
+async def test_another_process_does_not_mail_it_again(store: Store, tmp_path: Path) -> None:
+    watch = await watch_on(store, tmp_path)
+    again = AttentionWatch(watch.problems, watch.mailer)
+    for checked in (watch, watch, again, again):
+        await checked.round()
+    assert len(await subjects(store)) == 1
+
+
+async def test_without_a_sender_problems_are_recorded_only(store: Store, tmp_path: Path) -> None:
+    watch = await watch_on(store, tmp_path, "")
+    for _ in range(2):
+        await watch.round()
+    (account,) = await store.accounts.all()
+    assert [row.problem.kind for row in await store.attention.of(account.id)] == [AttentionKind.CREDITS_LOW]
+    assert await subjects(store) == []
+
+
+async def test_a_person_gets_a_limited_number_of_mails(store: Store, tmp_path: Path) -> None:
+    watch = await watch_on(store, tmp_path)
+    (account,) = await store.accounts.all()
+    user = await store.accounts.user_by_email(account.email)
+    assert user is not None
+    for _ in range(MAILS_AT_ONCE):
+        watch.rate.take(user.id)
+    for _ in range(3):
+        await watch.round()
+    assert await subjects(store) == []
+    assert len(await store.attention.people_to_notify()) == 1
+
+
+def test_the_texts_name_the_link_its_lifetime_and_what_to_do() -> None:
+    subject, text = link_texts(LINK, "https://m.example/#token=x", "acme", "https://m.example")
+    assert subject == "Invitation to acme on m.example"
+    assert "It works once, within 7 days:\n\nhttps://m.example/#token=x\n" in text
+    problem = AttentionItem(
+        AttentionKind.DISK_LOW, "", Severity.CRITICAL, "Disk space is low", "Free space.", "/dashboard/admin", SECOND
+    )
+    person = NotifiedPerson("usr_1", "ann@example.org", Notify.DAILY)
+    subject, text = problem_texts(person, [problem, problem], "https://m.example")
+    assert subject == "[m.example] Disk space is low, and 1 more"
+    assert (
+        "CRITICAL: Disk space is low\nSince 1970-01-01 00:00 UTC. Free space.\nhttps://m.example/dashboard/admin"
+        in text
+    )
+    assert "once a day. Change this at https://m.example/dashboard/account" in text
