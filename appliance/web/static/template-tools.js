@@ -48,40 +48,6 @@ function differences(earlier, current) {
 	return parts.length ? parts : h("p", { class: "quiet" }, "No differences.");
 }
 
-/** Ask what to do about a version that another person saved meanwhile. Resolves to whether to save over it. */
-export function askConflict(yours, theirs) {
-	return new Promise((resolve) => {
-		let replaces = false;
-		dialog("Another person saved this template", (close) =>
-			h(
-				"div",
-				{ class: "stack" },
-				h(
-					"p",
-					null,
-					`Version ${theirs.version} was saved while you edited. Below, - marks its lines and + yours. `,
-					"Your changes stay in this window.",
-				),
-				differences(theirs, yours),
-				h(
-					"div",
-					{ class: "actions" },
-					button("Keep editing", () => close()),
-					button(
-						"Save mine as the newest version",
-						() => {
-							replaces = true;
-							close();
-						},
-						"primary",
-					),
-				),
-			),
-		);
-		document.querySelector("dialog[open]").addEventListener("close", () => resolve(replaces));
-	});
-}
-
 /** Show the differences between an earlier version and the current one. */
 export function showDiff(earlier, current) {
 	dialog(`Version ${earlier.version} compared with version ${current.version}`, (close) => [

@@ -146,7 +146,8 @@ export default async function template(page) {
 	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
 	const draft = drafts(isNew ? "" : name);
 	const begun = draft.read();
-	const source = { ...saved, ...begun };
+	let { base = stored.version ?? 0, ...edits } = begun ?? {}; // the version that the draft is based on
+	const source = { ...saved, ...edits };
 	const kept = keptSamples(isNew ? "" : name);
 	const values = kept.read();
 	const shown = viewer(values);
@@ -167,19 +168,30 @@ export default async function template(page) {
 		}
 		shown.show(source);
 	}
-	/** Another save since this page was opened is a conflict: the person decides which text stays. */
-	async function mayReplace() {
-		const now = isNew ? stored : await get(path("/v1/templates", name));
-		if (now.version === stored.version) return true;
-		return (await tools()).askConflict(source, now);
-	}
 	async function save(alias, unsubscribe) {
-		if (!(await mayReplace())) return null;
 		const body = Object.fromEntries(FIELDS.filter((each) => source[each] !== "").map((each) => [each, source[each]]));
-		const done = await put(path("/v1/templates", alias), { ...body, unsubscribe });
+		const done = await put(path("/v1/templates", alias), { ...body, unsubscribe, replaces: base });
 		draft.drop();
 		toast(`Saved as version ${done.version}`);
 		return done;
+	}
+	const clash = h("div", { "aria-live": "polite" });
+	/** Someone else saved first: keep the text, and let the person compare or save over it. */
+	async function showClash(error) {
+		const current = await get(path("/v1/templates", name));
+		const overwrite = () => {
+			base = current.version;
+			draft.keep({ ...source, base });
+			editor.requestSubmit();
+		};
+		clash.replaceChildren(
+			notice(
+				"deferred",
+				`${error.message} Your text is kept here.`,
+				button("Compare texts", async () => (await tools()).showDiff(current, { ...source, version: "yours" }), "tiny"),
+				button("Save my text", overwrite, "tiny"),
+			),
+		);
 	}
 	const editor = form({
 		fields: [
@@ -211,8 +223,14 @@ export default async function template(page) {
 		submit: isNew ? "Create template" : "Save new version",
 		async send(given) {
 			if (isNew) await checkNew(given.alias);
-			const done = await save(given.alias ?? name, given.unsubscribe);
-			if (!done) return;
+			clash.replaceChildren();
+			let done;
+			try {
+				done = await save(given.alias ?? name, given.unsubscribe);
+			} catch (error) {
+				if (error.status !== 409 || isNew) throw error;
+				return showClash(error);
+			}
 			if (isNew) keptSamples(done.alias).keep(values);
 			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
 			else await page.reload();
@@ -221,7 +239,7 @@ export default async function template(page) {
 	editor.addEventListener("input", (event) => {
 		if (!FIELDS.includes(event.target.name)) return;
 		source[event.target.name] = event.target.value;
-		draft.keep(source);
+		draft.keep({ ...source, base });
 		changed();
 	});
 	editor.addEventListener("keydown", (event) => {
@@ -306,7 +324,7 @@ export default async function template(page) {
 					"tiny",
 				),
 			),
-		h("div", { class: "card" }, editor),
+		h("div", { class: "card" }, clash, editor),
 		section(
 			"Sample values",
 			h("p", { class: "quiet small" }, "Only for the preview and tests. This browser keeps them for the template."),
