@@ -21,8 +21,8 @@ from tests.docs.test_cli import documented
 from tests.fork_client import fork
 
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
-OF_OTHERS = """attention, 
-account create, account remove, backup, completion, config check, config path, config show, doctor,
+OF_OTHERS = """
+attention, account create, account remove, backup, completion, config check, config path, config show, doctor,
 domain verify, explain, feedback list, feedback show, health, help,
 install, mcp, message list, request list, node drain, node list, pause, restore,
 resume, send-test, serve, setup, store copy, template list, template pull, template push, template remove,
