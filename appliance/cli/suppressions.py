@@ -77,7 +77,7 @@ def remove(name: str, address: str, tag: str | None, template: str | None, as_js
 
 @suppression.command("import")
 @database.of_only_account_and("FILE", lambda file: _read(click.File("rb")(file, ctx=click.get_current_context())))
-def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_json: bool) -> None:
+def import_file(name: str, file: "tuple[dict[str, str], int, list[SkippedLine]]", as_json: bool) -> None:
     """Suppress every address in FILE (`-` for standard input) for the account.
 
     FILE has one address per line, or is CSV as hosted services export it, with headings for address and reason. Without
@@ -89,7 +89,7 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
     """
     from appliance.model.mail import SuppressionOrigin
 
-    reasons, skipped = file
+    reasons, repeated, skipped = file
 
     async def work(store: "Store", account_id: str) -> int:
         entries, added = list(reasons.items()), 0
@@ -104,8 +104,9 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
     listed = len(reasons) - added
     lines = [{"line": entry.line, "error": printable(entry.error)} for entry in skipped]
     text = f"Imported {added} addresses; {listed} were already listed; {len(lines)} lines were skipped."
+    text += f" {repeated} lines repeat another line's address." if repeated else ""
     text += "".join(f"\n  line {entry['line']}: {entry['error']}" for entry in lines[:SKIPPED_SHOWN])
-    show(as_json, {"imported": added, "listed_already": listed, "skipped": lines}, text)
+    show(as_json, {"imported": added, "listed_already": listed, "repeated": repeated, "skipped": lines}, text)
 
 
 @suppression.command()
@@ -154,7 +155,7 @@ def _all(name: str) -> "list[Suppression]":
     return database.run_for(name, read)
 
 
-def _read(file: IO[bytes]) -> "tuple[dict[str, str], list[SkippedLine]]":
+def _read(file: IO[bytes]) -> "tuple[dict[str, str], int, list[SkippedLine]]":
     from appliance.message.suppression_file import ROW_LENGTH, SkippedLine, read_suppressions
 
     def lines() -> "Iterator[str]":
@@ -166,9 +167,11 @@ def _read(file: IO[bytes]) -> "tuple[dict[str, str], list[SkippedLine]]":
 
     reasons: dict[str, str] = {}
     skipped: list[SkippedLine] = []
+    repeated = 0
     for entry in read_suppressions(lines()):
         if isinstance(entry, SkippedLine):
             skipped.append(entry)
         else:
+            repeated += entry.address in reasons
             reasons[entry.address] = printable(entry.reason)
-    return reasons, skipped
+    return reasons, repeated, skipped

@@ -21,7 +21,8 @@ from appliance.config.values import MIB, Endpoint
 from appliance.doctor import Finding, fault, ok, warning
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE
-from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM, ComplaintRate
+from appliance.model.feedback import ComplaintRate
+from appliance.model.numbers import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM, RateMark, mark
 from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupStatus
 from appliance.net.local_addresses import bind_error, binds
@@ -44,7 +45,6 @@ WARMUP_LINES = 20  # there may be a pool for every recipient domain
 ACME = "acme"  # the subject of its findings
 
 COMPLAINTS_SINCE = 7 * DAY
-COMPLAINT_WARNING, COMPLAINT_FAULT = COMPLAINT_MARKS  # rates that large mailbox providers publish for bulk senders
 
 _SEE_LOG = "See the lines of appliance.acme in the log."
 _WITH_NTP = "timedatectl set-ntp true (for a container: on its host)"
@@ -343,12 +343,13 @@ def judge_complaints(rates: Iterable[ComplaintRate]) -> list[Finding]:
     findings, advice = [], "Send only mail that recipients requested, and let them unsubscribe with one click."
     advice += " Above 0.3 % large providers reject mail."
     for provider in rates:
-        if provider.delivered < COMPLAINTS_JUDGED_FROM or not provider.complaints:
+        rating = mark(provider.complaints, provider.delivered, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM)
+        if rating is RateMark.TOO_FEW or not provider.complaints:
             continue
         rate = provider.complaints / provider.delivered
         subject = provider.provider or "other providers"
         text = f"{provider.complaints:,} complaints of {provider.delivered:,} delivered in 7 days: {rate:.2%}"
-        level = fault if rate > COMPLAINT_FAULT else warning
-        is_high = rate > COMPLAINT_WARNING
+        level = fault if rating is RateMark.TOO_HIGH else warning
+        is_high = rating is not RateMark.GOOD
         findings.append(level("complaints", subject, text, advice) if is_high else ok("complaints", subject, text))
     return findings

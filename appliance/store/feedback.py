@@ -315,6 +315,7 @@ def _record_complaint(
     if first(tx, _COMPLAIN, row) is None:
         return FeedbackResult.REPEATED, set()
     result = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
+    note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
     accounts = _write_event(tx, env, event_row(env, EventType.COMPLAINED, now, recipient))
     _suppress(tx, recipient, f"complaint: {result}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts

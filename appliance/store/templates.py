@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import Cursor, StorePart, Tx, rows, run
+from appliance.store.engine import Cursor, StorePart, Tx, one, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -27,6 +27,7 @@ _SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, creat
         unsubscribe = excluded.unsubscribe, updated_at = excluded.updated_at,
         created_at = CASE WHEN templates.deleted = 1 THEN excluded.created_at ELSE templates.created_at END
     RETURNING version, created_at"""
+_VERSION = "SELECT version FROM templates WHERE account_id = :account_id AND alias = :alias AND deleted = 0"
 _SAVE_VERSION = """INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
     VALUES (:account_id, :alias, :version, :subject, :text, :html, :now)"""
 _COUNT = """SELECT count(*), count(CASE WHEN alias = :alias THEN 1 END) FROM templates
@@ -66,12 +67,16 @@ class Templates(StorePart):
         html: str | None,
         *,
         unsubscribe: bool = False,
+        replaces: int | None = None,
         may_store: int | None = None,
     ) -> StoredTemplate:
-        """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it."""
+        """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it.
+
+        Refuse with a conflict if `replaces` is not the current version; 0: no template has this alias.
+        """
         content = {"subject": subject, "text": text, "html": html}
         row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content}
-        return await self.engine.write(lambda tx: _save(tx, row, self.env.now(), may_store))
+        return await self.engine.write(lambda tx: _save(tx, row, self.env.now(), may_store, replaces))
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         bindings = {"account_id": account_id, "alias": alias}
@@ -117,7 +122,12 @@ def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[
     return page, False
 
 
-def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:
+def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None, replaces: int | None) -> StoredTemplate:
+    if replaces is not None:
+        current = one(tx, int, _VERSION, row) or 0
+        if current != replaces:
+            text = f"Version {current} was saved meanwhile, and you edited version {replaces}. Compare them, then save."
+            raise Refused(Code.CONFLICT, text)
     ((count, is_known),) = rows(tx, _COUNT, row)
     if not is_known and count >= TEMPLATES:
         raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")

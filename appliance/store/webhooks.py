@@ -29,7 +29,7 @@ from appliance.model.webhooks import (
     example_envelope,
 )
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
-from appliance.times import HOUR
+from appliance.times import HOUR, rfc3339
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -60,9 +60,23 @@ class WebhookStore(StorePart):
 
     @transaction
     def save(
-        self, tx: Tx, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
+        self,
+        tx: Tx,
+        account_id: str,
+        settings: WebhookOptions,
+        new_id: str,
+        new_secret: SealedSecret,
+        replaces: str | None = None,
     ) -> tuple[Webhook, bool]:
-        """Change the account's webhook, or make one with this id and secret; with whether it was made."""
+        """Change the account's webhook, or make one with this id and secret; with whether it was made.
+
+        Refuse with a conflict unless `replaces` is the time of its last change; empty: there is none.
+        """
+        if replaces is not None:
+            current = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
+            if replaces != ("" if current is None else rfc3339(current.updated_at)):
+                text = "Someone else has changed the webhook meanwhile. Reload to see the new settings, then save."
+                raise Refused(Code.CONFLICT, text)
         row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.env.now()}
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}

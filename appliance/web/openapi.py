@@ -4,6 +4,7 @@ Clients are generated from it. Therefore patterns compile in ECMA-262's Unicode 
 properties without `anyOf` or `allOf`, and errors share one schema and one response per status.
 """
 
+import gzip
 from importlib.resources import files
 from typing import Any
 
@@ -15,7 +16,7 @@ from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.model.accounts import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
-from appliance.web.app import route_classes
+from appliance.web.app import may_compress, route_classes
 from appliance.web.auth import COOKIE_NAME
 from appliance.web.edge import Edge
 from appliance.web.exchange import Error
@@ -255,9 +256,13 @@ def _event(name: str, reference: Json) -> Json:
 def blueprint(base_url: str) -> Blueprint:
     routes = Blueprint("openapi", __name__)
     described = msgspec.json.encode(document(base_url))
+    compressed = gzip.compress(described, 6, mtime=0)  # once, at the start: it takes ten milliseconds
 
     @routes.get("/openapi.json")
     async def show() -> Response:
-        return Response(described, 200, content_type="application/json")
+        headers = {"Vary": "Accept-Encoding"}
+        if not may_compress():
+            return Response(described, 200, headers, content_type="application/json")
+        return Response(compressed, 200, {**headers, "Content-Encoding": "gzip"}, content_type="application/json")
 
     return routes

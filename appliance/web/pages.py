@@ -73,16 +73,39 @@ DASHBOARD_SECTIONS = (
     Section("domains", f"{DASHBOARD_ROOT}/domains", "Domains", "d"),
     Section("templates", f"{DASHBOARD_ROOT}/templates", "Templates", "t"),
     Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),
+    Section("requests", f"{DASHBOARD_ROOT}/requests", "Requests", "r"),
     Section("suppressions", f"{DASHBOARD_ROOT}/suppressions", "Suppressions", "s"),
     Section("keys", f"{DASHBOARD_ROOT}/keys", "Keys & credentials", "k"),
     Section("audit", f"{DASHBOARD_ROOT}/audit", "Audit log", "l"),
     Section("account", f"{DASHBOARD_ROOT}/account", "Account", "a"),
     Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q"),
 )
-# Sections with a page per item below their own path.
-WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates", "admin"})
-# Pages without a session.
-SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password", "forgotten": "Forgot your password?"}
+
+
+class Page(NamedTuple):
+    """A page of the dashboard, by the first part of its path. The frame tells the scripts the same table."""
+
+    section: str
+    title: str
+    item: str = ""  # script of the pages below its path
+    depth: int = 0  # path parts below it, at most
+
+
+_ITEMS = {"messages": "message", "requests": "request", "domains": "domain", "templates": "template"}
+DASHBOARD_PAGES = {
+    section.path.removeprefix(DASHBOARD_ROOT).lstrip("/"): Page(
+        section.name, section.title, _ITEMS.get(section.name, ""), int(section.name in _ITEMS)
+    )
+    for section in DASHBOARD_SECTIONS
+}
+DASHBOARD_PAGES |= {
+    "admin": Page("admin", "Admin", "managed", 3),
+    "people": Page("account", "People"),
+    "statistics": Page("overview", "Statistics"),
+    "login": Page("login", "Log in"),
+    "invitation": Page("login", "Set a password"),
+    "forgotten": Page("login", "Forgot your password?"),
+}
 
 
 class Site(NamedTuple):
@@ -114,11 +137,10 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
 
     def frame(section: str, title: str) -> str:
         shown = {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
+        shown["pages"] = msgspec.json.encode(DASHBOARD_PAGES).decode()
         return templates.get_template("frame.html").render(shown, sandbox=sandbox)
 
-    frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
-    frames["people"] = frame("account", "People")  # part of Account
-    alone = {name: frame("login", title) for name, title in SESSIONLESS_PAGES.items()}
+    frames = {name: frame(page.section, page.title) for name, page in DASHBOARD_PAGES.items()}
     lost = frame("", "Page not found")
 
     @routes.get("/")
@@ -127,7 +149,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
 
     @routes.get(DASHBOARD_ROOT)
     async def overview() -> Response:
-        return _page(frames["overview"], PAGE_POLICY)
+        return _page(frames[""], PAGE_POLICY)
 
     @routes.get(f"{DASHBOARD_ROOT}/preview")
     async def empty() -> Response:
@@ -149,9 +171,8 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     @routes.get(f"{DASHBOARD_ROOT}/<name>")
     @routes.get(f"{DASHBOARD_ROOT}/<name>/<path:below>")
     async def page(name: str, below: str = "") -> Response:
-        if name in alone and not below:
-            return _page(alone[name], PAGE_POLICY)
-        if name in frames and name != "overview" and (not below or name in WITH_PAGES_BELOW):
+        parts = below.split("/") if below else []
+        if name in DASHBOARD_PAGES and len(parts) <= DASHBOARD_PAGES[name].depth:
             return _page(frames[name], PAGE_POLICY)
         return _page(lost, PAGE_POLICY, 404)
 

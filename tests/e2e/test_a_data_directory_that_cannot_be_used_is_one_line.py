@@ -64,7 +64,7 @@ COMMANDS = {
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
 ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
 ELSEWHERE |= {"node list", "node drain", "version", "help", "config path", "config check", "config show"}
-SOME = ("serve", "account list", "restore")
+SOME = ("serve", "account list")
 
 
 @contextmanager
@@ -184,7 +184,6 @@ def test_every_command_looks_first() -> None:
 @pytest.mark.parametrize(("spoil", "expected"), [*FOR_NO_ROOT[1:], *FOR_ANY_USER])
 def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> None:
     with installation(OTHER_UID) as directory:
-        assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         spoil(directory)
         check_refusals(directory, OTHER_UID, expected)
 
@@ -192,7 +191,6 @@ def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> N
 @pytest.mark.parametrize(("spoil", "expected"), FOR_ANY_USER)
 def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
     with installation(0) as directory:
-        assert ran(directory, 0, "backup", "saved.tar") == (0, "")
         spoil(directory)
         check_refusals(directory, 0, expected)
 

@@ -1,6 +1,8 @@
 """Templates: each save is a version, and a delete leaves only their number."""
 
-from appliance.errors import Code
+import pytest
+
+from appliance.errors import Code, Refused
 from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.engine import Row, Tx, run
@@ -89,3 +91,16 @@ async def test_an_account_keeps_a_bounded_number_of_deleted_templates(store: Sto
     assert left == [DELETED_TEMPLATES + 51, DELETED_TEMPLATES, DELETED_TEMPLATES]
     assert (await store.templates.save(account.id, "old-1149", "Again", "text", None)).version == 4
     assert (await store.templates.save(account.id, "old-0000", "Again", "text", None)).version == 1
+
+
+async def test_a_save_over_an_unseen_version_is_a_conflict(store: Store, account: Account) -> None:
+    """Two tabs: the second save is refused, and nothing of it is stored."""
+    first = await store.templates.save(account.id, "hello", "s", "one", None, replaces=0)
+    await store.templates.save(account.id, "hello", "s", "two", None, replaces=first.version)
+    for replaces in (0, first.version):
+        with pytest.raises(Refused, match="Version 2 was saved meanwhile") as refused:
+            await store.templates.save(account.id, "hello", "s", "mine", None, replaces=replaces)
+        assert refused.value.code is Code.CONFLICT
+    current = await store.templates.current(account.id, "hello")
+    assert current is not None
+    assert (current.version, current.text) == (2, "two")

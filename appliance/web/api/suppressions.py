@@ -82,6 +82,7 @@ class ImportedAnswer(ApiAnswer):
 
     imported: Annotated[int, Meta(description="Number of addresses added.")]
     listed_already: Annotated[int, Meta(description="Number of addresses already listed.")]
+    repeated: Annotated[int, Meta(description="Number of lines whose address is also on another line.")]
     skipped: Annotated[list[SkippedObject], Meta(description="Lines that could not be read.")]
 
 
@@ -140,7 +141,8 @@ class SuppressionRoutes(Routes):
         intake, account_id = self.services.intake, user.account_id
         estimate = LINE_COST * len(lines) + sum(map(cost_of_address, lines))
         parsed = await intake.workers.run(account_id, estimate, lambda: list(read_suppressions(lines)))
-        entries = {line.address: line.reason for line in parsed if isinstance(line, ListedAddress)}
+        addresses = [line for line in parsed if isinstance(line, ListedAddress)]
+        entries = {line.address: line.reason for line in addresses}
         about(details={"addresses": len(entries)})
         added = 0
         listed, may_store = list(entries.items()), intake.quota.bytes()
@@ -149,7 +151,7 @@ class SuppressionRoutes(Routes):
             origin = SuppressionOrigin.IMPORT
             added += await self.store.suppressions.add_all(account_id, part, origin, may_store=may_store)
         skipped = [SkippedObject(line.line, line.error) for line in parsed if isinstance(line, SkippedLine)]
-        return ImportedAnswer(added, len(entries) - added, skipped)
+        return ImportedAnswer(added, len(entries) - added, len(addresses) - len(entries), skipped)
 
     @for_customers("DELETE /v1/suppressions/{address:rest}", DeletedAnswer, *_REMOVED, action="suppression.removed")
     async def remove_suppression(self, user: User, address: str) -> DeletedAnswer:

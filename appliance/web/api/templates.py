@@ -43,6 +43,9 @@ _TEXT = Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)
 _HTML = Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)
 
 
+_REPLACES = Meta(ge=0, description="Version that you edited, 0 for a new template: 409 if another one is current.")
+
+
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A template. At least one of `text` and `html` is required."""
 
@@ -50,6 +53,7 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(description="Required unless `html` is set."), _TEXT] | UnsetType = UNSET
     html: Annotated[str, Meta(description="Required unless `text` is set."), _HTML] | UnsetType = UNSET
     unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link.")] = False
+    replaces: Annotated[int, _REPLACES] | UnsetType = UNSET
 
 
 class TemplateObject(msgspec.Struct):
@@ -128,7 +132,8 @@ class TemplateRoutes(Routes):
         """Save a template as a new version.
 
         At least one of `text` and `html` is required. `{{name}}` is a placeholder: every message that uses the template
-        must send its value. With `unsubscribe`, messages get a one-click unsubscribe link.
+        must send its value. With `unsubscribe`, messages get a one-click unsubscribe link. With `replaces`, the save is
+        refused with 409 if someone else has saved another version meanwhile.
         """
         if body.unsubscribe:
             check_links("unsubscribe", self.services.intake.links)
@@ -142,6 +147,7 @@ class TemplateRoutes(Routes):
             text,
             html,
             unsubscribe=body.unsubscribe,
+            replaces=None if body.replaces is UNSET else body.replaces,
             may_store=self.services.intake.quota.bytes(),
         )
         return object_from(TemplateAnswer, stored, variables=variables)

@@ -110,12 +110,18 @@ _URL = Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hook
 _EVENTS = Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed.")
 
 
+_REPLACED = Meta(
+    description="`updated_at` that you have seen, empty for a new webhook: 409 if it was changed meanwhile."
+)
+
+
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The webhook's settings. It is enabled by default."""
 
     url: Annotated[str, Meta(description="Public `https` URL."), _URL]
     events: Annotated[list[EventType], _EVENTS] | UnsetType = UNSET
     enabled: Annotated[bool, Meta(description="Whether events are posted.")] = True
+    replaces: Annotated[str, _REPLACED] | UnsetType = UNSET
 
 
 class WebhookObject(msgspec.Struct):
@@ -200,7 +206,7 @@ class WebhookRoutes(Routes):
         webhook = await self.store.webhooks.of(user.account_id)
         return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook))
 
-    @for_customers("PUT /v1/webhook", SavedWebhookAnswer, action="webhook.saved")
+    @for_customers("PUT /v1/webhook", SavedWebhookAnswer, Code.CONFLICT, action="webhook.saved")
     async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
         """Create or change the webhook.
 
@@ -212,7 +218,8 @@ class WebhookRoutes(Routes):
             raise invalid("url", fault)
         new_id = self.services.env.identifier("whk")
         secret, sealed = self.services.webhook_secrets.fresh(new_id)
-        webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed)
+        replaces = None if body.replaces is UNSET else body.replaces
+        webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed, replaces)
         return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)
 
     @for_customers("DELETE /v1/webhook", DeletedAnswer, Code.NOT_FOUND, action="webhook.deleted")

@@ -2,12 +2,11 @@
 import * as api from "./api.js";
 import { skeleton } from "./basics.js";
 import { fragment, h, refuse } from "./dom.js";
+import { zone } from "./time.js";
 
 const ROOT = "/dashboard";
-const LISTS = ["messages", "domains", "templates"]; // with a page per item
-const PAGES =
-	"people statistics feedback webhook suppressions keys audit account admin login invitation forgotten".split(" ");
-const UNDER = { people: "account", statistics: "overview" }; // section that contains the page
+// By the first part of the path: the section, the title, the script of pages below, and their depth; from pages.py.
+const PAGES = new Map(Object.entries(JSON.parse(document.documentElement.dataset.pages)));
 const SLOW = 150; // milliseconds before a skeleton or, over the same page, a loading bar appears
 
 const main = document.getElementById("main");
@@ -17,21 +16,18 @@ let leaving = new AbortController();
 // ---- routing
 
 function find(pathname) {
-	const [, , section, ...below] = pathname.split("/");
+	const [, , name = "", ...below] = pathname.split("/");
 	try {
 		const params = below.map(decodeURIComponent);
-		if (section === undefined) return { name: "overview", section: "overview", params };
-		if (section === "admin" && below[0]) return { name: "managed", section, params };
-		if (LISTS.includes(section) && below.length < 2)
-			return { name: below[0] ? section.slice(0, -1) : section, section, params };
-		if (PAGES.includes(section) && !below[0]) return { name: section, section: UNDER[section] ?? section, params };
+		const [section, , item, depth] = PAGES.get(name) ?? [];
+		if (section && below.length <= depth) return { name: below[0] ? item : name || section, section, params };
 	} catch {
 		// a malformed percent escape
 	}
 	return null;
 }
 
-const alone = (place) => ["login", "invitation", "forgotten"].includes(place?.name);
+const alone = (place) => place?.section === "login";
 
 /** The context of a page; `signal` aborts when the user leaves it. */
 function context(place, signal, back) {
@@ -94,7 +90,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	}
 	if (signal.aborted || !content) return;
 	document.body.className = alone(place) ? "alone" : "";
-	main.replaceChildren(fragment(content));
+	main.replaceChildren(fragment(content, !alone(place) && h("p", { class: "quiet small" }, `Times are in ${zone()}.`)));
 	main.dataset.page = place?.name ?? "";
 	mark(place?.section);
 	const title = main.querySelector("h1");

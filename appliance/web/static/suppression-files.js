@@ -50,13 +50,15 @@ async function sent(csv) {
 
 async function importText(text, tell) {
 	const { heading, found } = parts(text);
-	const total = { imported: 0, listed: 0, skipped: [] };
+	const total = { imported: 0, listed: 0, repeated: 0, skipped: [] };
 	for (const [at, [start, csv]] of found.entries()) {
 		tell(at / found.length);
 		const told = await sent(csv);
 		total.imported += told.imported;
 		total.listed += told.listed_already;
-		for (const each of told.skipped)
+		total.repeated += told.repeated;
+		// Every part begins with the header row, which counts once.
+		for (const each of told.skipped.filter(({ line }) => line > 1 || !heading || at === 0))
 			total.skipped.push({ line: start + each.line - (heading ? 2 : 1), error: each.error });
 	}
 	return total;
@@ -69,6 +71,7 @@ function report(total) {
 			"p",
 			{ role: "status" },
 			`${count(total.imported, "address", "addresses")} imported, ${number(total.listed)} already listed, ` +
+				(total.repeated ? `${number(total.repeated)} repeated in the file, ` : "") +
 				`${count(total.skipped.length, "line", "lines")} skipped.`,
 		),
 		rows.length > 0 && table("Skipped lines", [{ title: "Line" }, { title: "Why", class: "break" }], rows),

@@ -1,7 +1,5 @@
 """Credits: one a unique recipient, reserved on accept, returned on a bounce, never below zero."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from appliance.model.accounts import LedgerEntry
@@ -9,8 +7,6 @@ from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, error, message
 
 pytestmark = pytest.mark.both_engines
-
-PARALLEL = 40
 
 
 def ledger(caller: Caller) -> list[LedgerEntry]:
@@ -44,17 +40,3 @@ def test_too_few_credits_refuse_the_whole_message(new_account: NewAccount) -> No
     caller.send(to=to[:2])
     assert caller.credits() == 0
     error(caller.post(message()), 402, "insufficient_credits")
-
-
-def test_parallel_sends_on_the_last_credits(new_account: NewAccount) -> None:
-    """Of forty messages at once on seven credits exactly seven are accepted, and the balance ends at zero."""
-    caller = new_account(credit=7)
-    with ThreadPoolExecutor(PARALLEL) as threads:
-        responses = list(threads.map(lambda _: caller.post(message()), range(PARALLEL)))
-    taken = [response for response in responses if response.status_code == 202]
-    assert len(taken) == 7
-    for response in responses:
-        if response not in taken:
-            error(response, 402, "insufficient_credits")
-    assert caller.credits() == 0
-    assert min(each.balance for each in ledger(caller)) == 0

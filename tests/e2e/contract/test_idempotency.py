@@ -5,18 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, accepted, any_error, error, message, new_key
 
 pytestmark = pytest.mark.both_engines
-
-PARALLEL = 50
-
-
-def messages_of(caller: Caller) -> int:
-    query = "SELECT count(*) FROM messages WHERE account_id = :id"
-    ((count,),) = caller.rows(query, id=caller.account.account_id)
-    return int(count)
 
 
 def test_the_key_is_required(caller: Caller) -> None:
@@ -89,22 +80,6 @@ def test_a_key_is_taken_literally(caller: Caller) -> None:
     key = new_key()
     keys = [f"{key}A b", f"{key}a b", f"{key}A  b", f"{key}A b'--", f"{key}*"]
     assert len({accepted(caller.post(message(), key=each))["id"] for each in keys}) == len(keys)
-
-
-def test_fifty_at_once_make_one_message(new_account: NewAccount) -> None:
-    """Of 50 concurrent sends with one key one is accepted; the rest are its replay, or told to come back."""
-    caller, key = new_account(credit=100), new_key()
-    with ThreadPoolExecutor(PARALLEL) as threads:
-        responses = list(threads.map(lambda _: caller.post(message(), key=key), range(PARALLEL)))
-    taken = [response for response in responses if response.status_code == 202]
-    assert len({response.json()["id"] for response in taken}) == messages_of(caller) == 1
-    assert len([response for response in taken if "idempotent-replayed" not in response.headers]) == 1
-    for response in responses:
-        if response.status_code != 202:
-            error(response, 409, "idempotency_in_progress")
-            assert response.headers["retry-after"] == "1"
-    assert caller.credits() == 99
-    assert accepted(caller.post(message(), key=key))["id"] == taken[0].json()["id"]
 
 
 def test_while_the_first_runs_others_are_told_to_wait(caller: Caller) -> None:

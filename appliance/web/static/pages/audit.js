@@ -34,9 +34,11 @@ const entry = (each) => [
 ];
 
 async function exported(action) {
-	const address = URL.createObjectURL(await file(query("/v1/audit", { action, format: "csv" })));
-	h("a", { href: address, download: "audit.csv" }).click();
-	setTimeout(() => URL.revokeObjectURL(address), 10_000);
+	const [{ save }, csv] = await Promise.all([
+		import("../message-body.js"),
+		file(query("/v1/audit", { action, format: "csv" })),
+	]);
+	save(csv, "audit.csv");
 }
 
 export default async function audit(page) {

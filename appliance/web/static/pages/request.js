@@ -44,7 +44,12 @@ export default async function request(page) {
 				["Key", h("bdi", null, names.get(found.key) ?? found.key ?? "login")],
 				["Client", h("bdi", { class: "mono" }, found.client)],
 				["Size", bytes(found.size)],
-				["Request id", h("code", { class: "break" }, found.request_id), " ", copyButton(found.request_id, "request id")],
+				[
+					"Request id",
+					h("code", { class: "break" }, found.request_id),
+					" ",
+					copyButton(found.request_id, "request id"),
+				],
 			]),
 		),
 		section("Body", found.body ? code(indented(found.body), "the body") : h("p", { class: "quiet" }, "Not logged.")),

@@ -18,7 +18,9 @@ const HOME = "/dashboard/requests";
 
 /** Names of API keys by id, and of SMTP credentials by username. */
 export async function keyNames(signal) {
-	const lists = [get("/v1/api-keys", signal), get("/v1/smtp-credentials", signal)].map((list) => list.catch(() => ({})));
+	const lists = [get("/v1/api-keys", signal), get("/v1/smtp-credentials", signal)].map((list) =>
+		list.catch(() => ({})),
+	);
 	const [{ api_keys: keys = [] }, { smtp_credentials: credentials = [] }] = await Promise.all(lists);
 	return new Map([
 		...keys.map((key) => [key.id, key.name || `…${key.hint}`]),
@@ -70,14 +72,18 @@ export default async function requests(page) {
 	const narrowed = Object.values(filters).some(Boolean);
 	return fragment(
 		head("Requests", {
-			about: "Every submission of the last 7 days by API and SMTP, accepted or refused. Requests without a valid key are not listed.",
+			about:
+				"Every submission of the last 7 days by API and SMTP, accepted or refused. " +
+				"Requests without a valid key are not listed.",
 		}),
 		h("div", { class: "card" }, filter),
 		first.items.length || first.next
 			? paged("Requests, newest first", COLUMNS, first, listed(names), load)
 			: empty(
 					narrowed ? "No request matches" : "No requests yet",
-					narrowed ? "Try fewer filters." : "Send a message by API or SMTP. Its request appears here within two seconds.",
+					narrowed
+						? "Try fewer filters."
+						: "Send a message by API or SMTP. Its request appears here within two seconds.",
 					narrowed && h("a", { class: "button", href: HOME }, "Show all requests"),
 				),
 	);

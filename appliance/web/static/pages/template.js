@@ -139,7 +139,8 @@ export default async function template(page) {
 	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
 	const draft = drafts(isNew ? "" : name);
 	const begun = draft.read();
-	const source = { ...saved, ...begun };
+	let { base = stored.version ?? 0, ...edits } = begun ?? {}; // the version that the draft is based on
+	const source = { ...saved, ...edits };
 	const values = {};
 	const shown = viewer(values);
 	const samples = h("div", { class: "samples" });
@@ -155,10 +156,28 @@ export default async function template(page) {
 	}
 	async function save(alias, unsubscribe) {
 		const body = Object.fromEntries(FIELDS.filter((each) => source[each] !== "").map((each) => [each, source[each]]));
-		const done = await put(path("/v1/templates", alias), { ...body, unsubscribe });
+		const done = await put(path("/v1/templates", alias), { ...body, unsubscribe, replaces: base });
 		draft.drop();
 		toast(`Saved as version ${done.version}`);
 		return done;
+	}
+	const clash = h("div", { "aria-live": "polite" });
+	/** Someone else saved first: keep the text, and let the person compare or save over it. */
+	async function showClash(error) {
+		const current = await get(path("/v1/templates", name));
+		const overwrite = () => {
+			base = current.version;
+			draft.keep({ ...source, base });
+			editor.requestSubmit();
+		};
+		clash.replaceChildren(
+			notice(
+				"deferred",
+				`${error.message} Your text is kept here.`,
+				button("Compare texts", async () => (await tools()).showDiff(current, { ...source, version: "yours" }), "tiny"),
+				button("Save my text", overwrite, "tiny"),
+			),
+		);
 	}
 	const editor = form({
 		fields: [
@@ -190,7 +209,14 @@ export default async function template(page) {
 		submit: isNew ? "Create template" : "Save new version",
 		async send(given) {
 			if (isNew) await checkNew(given.alias);
-			const done = await save(given.alias ?? name, given.unsubscribe);
+			clash.replaceChildren();
+			let done;
+			try {
+				done = await save(given.alias ?? name, given.unsubscribe);
+			} catch (error) {
+				if (error.status !== 409 || isNew) throw error;
+				return showClash(error);
+			}
 			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
 			else await page.reload();
 		},
@@ -198,7 +224,7 @@ export default async function template(page) {
 	editor.addEventListener("input", (event) => {
 		if (!FIELDS.includes(event.target.name)) return;
 		source[event.target.name] = event.target.value;
-		draft.keep(source);
+		draft.keep({ ...source, base });
 		changed();
 	});
 	changed();
@@ -269,7 +295,7 @@ export default async function template(page) {
 		h(
 			"div",
 			{ class: "split editor" },
-			h("div", { class: "card" }, editor),
+			h("div", { class: "card" }, clash, editor),
 			h(
 				"div",
 				{ class: "stack" },

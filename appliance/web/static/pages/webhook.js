@@ -45,6 +45,7 @@ function settings(page, hook, secretPlace) {
 				url: values.url,
 				events: Object.keys(EVENTS).filter((event) => values[event]),
 				enabled: values.enabled,
+				replaces: hook?.updated_at ?? "",
 			});
 			const secret = saved.secret ?? saved.webhook?.secret;
 			if (!secret) {
