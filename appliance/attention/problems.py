@@ -18,7 +18,7 @@ from appliance.environment import Environment
 from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import Account, ApiKey, Domain, RecordStatus
 from appliance.model.attention import MACHINE, AttentionItem, AttentionKind, Severity
-from appliance.model.feedback import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
+from appliance.model.numbers import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
 from appliance.model.queue import PoolHold
 from appliance.model.webhooks import Webhook
 from appliance.report.explain import public_reason, span

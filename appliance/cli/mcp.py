@@ -119,7 +119,11 @@ _TOOLS = (
             _Argument("to", _text("A recipient's address, or its domain."), "--to"),
             _Argument("from", _text("The sender's address, or its domain."), "--from"),
             _Argument("status", _text("queued, delivered, partial or failed."), "--status"),
-            _Argument("outcome", _text("Of a recipient: bounced, deferred, suppressed, cancelled …"), "--outcome"),
+            _Argument(
+                "outcome",
+                _text("Of a recipient: bounced, deferred, suppressed, cancelled, late_bounced, complained …"),
+                "--outcome",
+            ),
             _Argument("since", _text(_MOMENT), "--since"),
             _Argument("until", _text(_MOMENT), "--until"),
             _Argument("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "--limit"),

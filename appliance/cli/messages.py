@@ -41,7 +41,17 @@ MESSAGES_LISTED, MOST_LISTED = 50, 1_000
 MESSAGES_EXPLAINED = 10  # of an address
 SEARCH_SECONDS = 10.0  # enough for a few million messages
 STATUSES = ("queued", "delivered", "partial", "failed")
-OUTCOMES = ("queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled")
+OUTCOMES = (
+    "queued",
+    "deferred",
+    "delivered",
+    "bounced",
+    "failed",
+    "suppressed",
+    "cancelled",
+    "late_bounced",
+    "complained",
+)
 INBOX_COLUMNS = {"id": "ID", "received_at": "TIME (UTC)", "account": "ACCOUNT", "address": "TO", "sender": "FROM"}
 INBOX_COLUMNS |= {"subject": "SUBJECT", "result": "RESULT"}
 INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "received_at", "size")
@@ -147,14 +157,14 @@ def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
     ]
     row: dict[str, Any] = {"id": message.id, "account": account, "status": message.status.value}
     row |= {"source": message.source.value, "from": message.sender, "recipients": recipients}
+    row["outcomes"] = {outcome.value: count for outcome, count in message.outcomes.items()}
     return row | record(message, "recipient_count", "subject", "created_at")
 
 
 def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
-    texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}
-    return row | texts | {"to": printable(to) + (f" and {more} more" if more else "")}
+    return printable_row(row | {"to": to}) | {"to": printable(to) + (f" and {more} more" if more else "")}
 
 
 # ---- requests
@@ -210,8 +220,6 @@ def list_requests(
 
 
 # ---- explain
-
-
 @click.command()
 @click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
 @flag("--dialogue", "Show every line of the SMTP dialogue.")
@@ -347,15 +355,17 @@ def _answer(stored: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
     now, message = Environment().now(), stored.message
 
     def recipient(tried: "TriedRecipient") -> dict[str, Any]:
-        pool, late = pools[tried.domain], tried.recipient.late_bounce
+        pool, late, complaint = pools[tried.domain], tried.recipient.late_bounce, tried.recipient.complaint
         late_bounce = late and record(late, "code", "response") | {"at": rfc3339(late.at), "class": late.bounce_class}
         return {
             "id": tried.recipient.id,
             "email": tried.recipient.email,
             "status": tried.recipient.status.value,
+            "outcome": tried.recipient.outcome.value,
             "explanation": standing(tried, pool, now, allowed),
             "bounce_class": tried.recipient.bounce_class,
             "late_bounce": late_bounce,
+            "complaint": complaint and {"at": rfc3339(complaint.at), "kind": complaint.kind},
             "pool": None if tried.simulated else pool.name,
             **record(tried, "next_attempt_at"),
             "attempts": [_attempt(number, one, dialogue=dialogue) for number, one in enumerate(tried.attempts, 1)],
@@ -397,8 +407,6 @@ def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -
 
 
 # ---- the feedback inbox
-
-
 @feedback.command("list")
 @click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
 @number_option("--limit", 100, MOST_MAILS, "Number of mails to list.")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 HEALTH_TIMEOUT = 5.0  # seconds between two bytes
-COUNTED = ("sent", "delivered", "bounced", "failed")  # of the last hour
 
 
 @click.command()
@@ -153,7 +152,7 @@ def show_status(as_json: bool) -> None:
     rows += [("listeners" if not number else "", text) for number, text in enumerate(texts["listener"] or ["-"])]
     if counts["queue"]:
         rows.append(("queue", f"{counts['queue']['due']} due, {counts['queue']['deferred']} deferred"))
-        rows.append(("last hour", ", ".join(f"{counts['last_hour'][outcome]} {outcome}" for outcome in COUNTED)))
+        rows.append(("last hour", ", ".join(f"{count} {number}" for number, count in counts["last_hour"].items())))
     rows += [(check, text) for check in ("certificate", "disk") for text in texts[check]]
     rows.append(("problems", len(problems) or "none"))
     shown = [f"{title:<11} {value}" for title, value in rows]
@@ -166,10 +165,10 @@ async def _stored(store: "Store") -> "_Stored":
     """Return the queue, the recipients since the beginning of the last full hour, pauses, and the newest message."""
     from collections import Counter
 
-    from appliance.environment import Environment
+    from appliance.model.numbers import COUNTED
 
     waiting, hour = await store.queue_control.totals(), Counter[str]()
-    since = Environment().now() - HOUR
+    since = store.statistics.env.now() - HOUR
     for account in await store.accounts.all():
         for (_, outcome), recipients in (await store.statistics.of(account.id, since)).by_hour.items():
             hour[outcome] += recipients

@@ -77,6 +77,7 @@ class ListedMessage(Struct, frozen=True):
     recipient_count: int
     created_at: int
     recipients: tuple[ListedRecipient, ...]  # the first ones
+    outcomes: dict[RecipientOutcome, int]  # of all recipients
 
 
 class MailPage(Struct, frozen=True):
@@ -143,6 +144,9 @@ class MailProblem(NamedTuple):
     bounce_class: str | None
     happened_at: int
     next_attempt_at: int | None
+    pool: str  # of its domain; empty: not looked up
+    envelope_from: str
+    template_alias: str | None
 
 
 class MessageFacts(Struct, frozen=True):
@@ -174,6 +178,7 @@ class AccountStatistics:
     simulated: int = 0  # queued recipients of the sandbox, in no pool
     by_class: Mapping[BounceClass, tuple[int, int]] = field(default_factory=dict)  # bounced and failed
     previous: Mapping[str, int] | None = None
+    returned: Mapping[str, int] = field(default_factory=dict)  # late_bounced and complained, on the days of that time
 
 
 class Dimension(StrEnum):
@@ -181,6 +186,21 @@ class Dimension(StrEnum):
     TAG = "tag"
     TEMPLATE = "template"
     PROVIDER = "provider"
+
+
+class Pairing(StrEnum):
+    """What is also counted together with the provider."""
+
+    DOMAIN = "domain_provider"
+    TEMPLATE = "template_provider"
+
+
+class Deliverability(NamedTuple):
+    """Recipients by provider and by day (since 1970): the kinds of store/breakdown.py. `until`: see CountsByValue."""
+
+    by_provider: Mapping[str, Mapping[str, int]]
+    by_day: Mapping[int, Mapping[str, int]]
+    until: int | None
 
 
 class CountsByValue(NamedTuple):
@@ -195,7 +215,7 @@ class CountsByValue(NamedTuple):
 
 class FeedbackKind(NamedTuple):
     day: int
-    kind: str  # delivered, bounced, failed, late_bounced, complained
+    kind: str  # delivered, bounced, failed, suppressed, cancelled, late_bounced, complained
     bounce_class: str  # empty: no class
     provider: str  # a named pool; empty: all others
 

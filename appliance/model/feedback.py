@@ -22,12 +22,6 @@ class FeedbackResult(StrEnum):
     GIVEN_UP = "given_up"  # processing failed repeatedly
 
 
-BOUNCE_MARKS = (0.05, 0.1)  # bounce rates that are high and too high
-# Complaint rates at which large mailbox providers warn, and refuse, bulk senders.
-COMPLAINT_MARKS = (0.001, 0.003)
-COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: below, a single complaint would exceed the first rate
-
-
 class ShareScope(StrEnum):
     """What queued feedback is counted by; the limits are in store/feedback.py."""
 

@@ -33,7 +33,7 @@ class RecipientStatus(StrEnum):
 
 
 class RecipientOutcome(StrEnum):
-    """The status of one recipient, or why it was never attempted."""
+    """The status of one recipient, why it was never attempted, or what came back after its delivery."""
 
     QUEUED = "queued"
     DEFERRED = "deferred"
@@ -42,6 +42,8 @@ class RecipientOutcome(StrEnum):
     FAILED = "failed"
     SUPPRESSED = "suppressed"
     CANCELLED = "cancelled"
+    LATE_BOUNCED = "late_bounced"  # a bounce by mail, after delivery
+    COMPLAINED = "complained"  # reported as spam, after delivery
 
 
 class FailureReason(StrEnum):
@@ -228,6 +230,11 @@ class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}
     bounce_class: BounceClass
 
 
+class RecordedComplaint(Struct, frozen=True, gc=False):
+    at: int
+    kind: str  # `abuse` and others, RFC 5965 7.3
+
+
 class Recipient(Struct, frozen=True):
     id: str
     email: str
@@ -241,9 +248,15 @@ class Recipient(Struct, frozen=True):
     bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
     late_bounce: LateBounce | None = None
     failure: FailureReason | None = None
+    complaint: RecordedComplaint | None = None
 
     @property
     def outcome(self) -> RecipientOutcome:
+        """As `OUTCOME` in store/message_records.py."""
+        if self.complaint is not None and self.status is RecipientStatus.DELIVERED:
+            return RecipientOutcome.COMPLAINED
+        if self.late_bounce is not None:
+            return RecipientOutcome.LATE_BOUNCED
         return RecipientOutcome(self.failure or self.status)
 
 

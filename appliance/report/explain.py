@@ -56,6 +56,8 @@ def _delivered(tried: TriedRecipient, now: int) -> str:
     where = f" to {server(tried.attempts[-1])}, on attempt {len(tried.attempts)}" if tried.attempts else ""
     late = tried.recipient.late_bounce
     later = "" if late is None else f"; it bounced by mail at {clock(late.at, now)}: {late.response}"
+    if (complaint := tried.recipient.complaint) is not None:
+        later += f"; the recipient reported it as spam at {clock(complaint.at, now)}"
     return f"delivered{at}{where}{later}"
 
 

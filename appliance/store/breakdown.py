@@ -1,5 +1,8 @@
 """Statistics of recipients by the day, broken down by sending domain, tag, template and provider.
 
+By provider they also have how long deliveries took, and how many recipients were deferred before their result; so do
+the pairs of a provider with a sending domain or a template.
+
 They are added up in the background, as in `statistics.py`, up to positions of their own. The background reader sums
 new rows, and the writer adds the sums only if the position has not moved. Each dimension has a bounded number of values
 per account and day: the values with the fewest recipients are merged into one whose name is empty, already in the
@@ -14,19 +17,23 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
-from appliance.model.dashboard import CountsByValue, Dimension
+from appliance.model.dashboard import CountsByValue, Deliverability, Dimension, Pairing
+from appliance.model.numbers import NUMBERS
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
-from appliance.store.message_records import OUTCOME, readable_tags
+from appliance.store.message_records import readable_tags
 from appliance.store.statistics import (
+    COUNTED_EVENT,
     EVENT_LAG,
     FINAL_EVENT,
+    KIND,
     MESSAGE_LAG,
     PROVIDER,
     SET_COUNTED,
     Counting,
     counted_until,
 )
-from appliance.times import DAY
+from appliance.telemetry.metrics import RECIPIENT_NUMBERS
+from appliance.times import DAY, SECOND
 
 ROWS_SUMMED = 250  # in one transaction, each with up to 20 tags
 TAIL_SLICES = 20  # so many rows each that a read adds up, when they are not counted yet
@@ -35,38 +42,68 @@ VALUES_MOST = 2 * VALUES_KEPT  # more than that are reduced to those kept
 VALUES_READ = 1_000  # the largest of all days together
 VALUES_TOLD = 50
 OTHERS = ""
+LAST = "\U0010ffff"  # after all values
 
 ByValue = dict[str, dict[str, int]]  # recipients by outcome
 
+# Seconds within which deliveries are counted together, as `within_1`, `within_2`, …; the others are `slower`.
+TIME_STEPS = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400)
+SLOWER = "slower"
+DEFERRED = "deferred"  # tried more than once before the result
+
+
+def time_kind(seconds: int) -> str:
+    return f"within_{seconds}"
+
+
+_STEPS = " ".join(
+    f"WHEN e.created_at - m.created_at <= {seconds * SECOND} THEN '{time_kind(seconds)}'" for seconds in TIME_STEPS
+)
+_TIME = f"CASE WHEN e.type <> 'email.delivered' THEN '' {_STEPS} ELSE '{SLOWER}' END"
+_DEFERRED = f"CASE WHEN {FINAL_EVENT} AND r.failure IS NULL AND r.attempt_count > 1 THEN '{DEFERRED}' ELSE '' END"
+
+
+def _domain_pair(text: str) -> str:
+    """The domain of an address and a provider, from the two with a space between them; no domain has a space."""
+    domain, _, provider = text.rpartition("@")[2].partition(" ")
+    return f"{domain.lower()} {provider}"
+
+
 # What a message has of each dimension, NULL: nothing, and its values.
-_TEXTS = {
+_TEXTS: dict[Dimension | Pairing, str] = {
     Dimension.DOMAIN: "m.envelope_from",
     Dimension.TAG: "m.tags",
     Dimension.TEMPLATE: "m.template_alias",
     Dimension.PROVIDER: PROVIDER,
+    Pairing.DOMAIN: f"m.envelope_from || ' ' || {PROVIDER}",
+    Pairing.TEMPLATE: f"m.template_alias || ' ' || {PROVIDER}",
 }
-_VALUES_OF: dict[Dimension, Callable[[str], Iterable[str]]] = {
+_WITH_TIMES = {Dimension.PROVIDER, Pairing.DOMAIN, Pairing.TEMPLATE}
+_VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
     Dimension.DOMAIN: lambda text: (text.rpartition("@")[2].lower(),),
     Dimension.TAG: readable_tags,
     Dimension.TEMPLATE: lambda text: (text,),
     Dimension.PROVIDER: lambda text: (text,),
+    Pairing.DOMAIN: lambda text: (_domain_pair(text),),
+    Pairing.TEMPLATE: lambda text: (text,),
 }
-_COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", *_TEXTS))
+_COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", "retried", "took", *_TEXTS))
+_PLACES = ", ".join(str(place) for place in range(5, 7 + len(_TEXTS)))  # of the last ones
 # Here and below only our own words and numbers are put into SQL (S608).
 _SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sent' AS kind, count(*) AS recipients,
-        {{texts}}
+        '' AS retried, '' AS took, {{texts}}
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     LEFT JOIN destinations d ON d.domain = r.domain
     WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> ''
         {{condition}}
-    GROUP BY 1, 2, 5, 6, 7, 8"""
-_FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OUTCOME} AS kind, count(*) AS recipients,
-        {{texts}}
+    GROUP BY 1, 2, {_PLACES}"""
+_FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {KIND} AS kind, count(*) AS recipients,
+        {_DEFERRED} AS retried, {_TIME} AS took, {{texts}}
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} {{condition}}
-    GROUP BY 1, 2, 3, 5, 6, 7, 8"""
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {COUNTED_EVENT} {{condition}}
+    GROUP BY 1, 2, 3, {_PLACES}"""
 _ADD = Bulk("""INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
     VALUES {(?, ?, ?i, ?, ?, ?i)} ON CONFLICT (account_id, dimension, day, value, kind)
     DO UPDATE SET recipients = daily_breakdown.recipients + excluded.recipients""")
@@ -78,12 +115,16 @@ _VALUES = """SELECT value FROM daily_breakdown
     GROUP BY value ORDER BY sum(recipients) DESC, value"""
 _REMOVE = Bulk("""DELETE FROM daily_breakdown WHERE (account_id, dimension, day, value) IN (VALUES {(?, ?, ?i, ?)})
     RETURNING kind, recipients""")
-_READ = """WITH sums AS (SELECT value, kind, sum(recipients) AS recipients FROM daily_breakdown
-        WHERE account_id = :account_id AND dimension = :dimension AND day >= :since GROUP BY value, kind),
+_READ = f"""WITH sums AS (SELECT value, kind, sum(recipients) AS recipients FROM daily_breakdown
+        WHERE account_id = :account_id AND dimension = :dimension AND day >= :since
+            AND kind IN ({", ".join(f"'{kind}'" for kind in NUMBERS)}) GROUP BY value, kind),
     largest AS (SELECT value FROM sums WHERE value <> '' GROUP BY value
         ORDER BY max(recipients) DESC, value LIMIT :most)
     SELECT coalesce(l.value, '') AS value, s.kind AS kind, sum(s.recipients) AS recipients
     FROM sums s LEFT JOIN largest l ON l.value = s.value GROUP BY 1, 2"""
+_SUMS = """SELECT {by} AS place, kind, sum(recipients) AS recipients FROM daily_breakdown
+    WHERE account_id = :account_id AND dimension = :dimension AND day >= :since AND value >= :first AND value <= :last
+    GROUP BY {by}, kind"""
 
 
 class _Place(NamedTuple):
@@ -99,7 +140,9 @@ class _BrokenDown(NamedTuple):
     rows: str
     of_account: str  # added to it
 
-    def read(self, tx: Tx, after: str, until: str, account_id: str = "", dimension: Dimension | None = None) -> "Sums":
+    def read(
+        self, tx: Tx, after: str, until: str, account_id: str = "", dimension: Dimension | Pairing | None = None
+    ) -> "Sums":
         """The rows by place and value, for one dimension alone if it is named."""
         texts = ", ".join(f"{text if dimension in (None, item) else 'NULL'} AS {item}" for item, text in _TEXTS.items())
         sql = self.rows.format(texts=texts, condition=self.of_account if account_id else "")
@@ -135,13 +178,21 @@ class Breakdown(StorePart):
         for item in _BROKEN_DOWN:
             results = await self.engine.scan(partial(_read_slice, item, now, self.rows_summed))
             if results is not None:
-                await self.engine.write(partial(_add, results), large=True)
+                if await self.engine.write(partial(_add, results), large=True):
+                    _measure(results.sums)
                 more = more or results.more
         return more
 
     async def of(self, account_id: str, dimension: Dimension, since: int) -> CountsByValue:
         """Count recipients and their outcomes since that day, by the largest values; the others' value is empty."""
         work = partial(_read, account_id, dimension, since // DAY, self.rows_summed)
+        return await self.engine.scan(work, account_id)
+
+    async def by_provider(
+        self, account_id: str, since: int, provider: str | None = None, pair: tuple[Pairing, str] | None = None
+    ) -> Deliverability:
+        """Count by provider, and by day at one provider or all; with `pair` only mail of this domain or template."""
+        work = partial(_read_providers, account_id, since // DAY, self.rows_summed, provider, pair)
         return await self.engine.scan(work, account_id)
 
 
@@ -163,12 +214,14 @@ def _read_slice(breakdown: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice |
 
 def _sums(selected: Iterable[Row]) -> Sums:
     sums: Sums = {}
-    for account_id, day, kind, recipients, *texts in selected:
+    for account_id, day, kind, recipients, retried, took, *texts in selected:
         for dimension, text in zip(_TEXTS, texts, strict=True):
             if text is not None:
                 by_value = sums.setdefault(_Place(account_id, dimension.value, day), {})
+                kinds = [kind, retried, took] if dimension in _WITH_TIMES else [kind]
                 for value in _VALUES_OF[dimension](text):
-                    _count(by_value, value, kind, recipients)
+                    for counted in filter(None, kinds):
+                        _count(by_value, value, counted, recipients)
     return {place: largest(by_value, VALUES_KEPT) for place, by_value in sums.items()}
 
 
@@ -188,9 +241,18 @@ def largest(by_value: ByValue, most: int) -> ByValue:
     return results | others
 
 
-def _add(counted: _Slice, tx: Tx) -> None:
+def _measure(sums: Sums) -> None:
+    """Count for the metrics what was added; each recipient has one sending domain."""
+    for place, by_value in sums.items():
+        if place.dimension == Dimension.DOMAIN:
+            for counts in by_value.values():
+                for kind, recipients in counts.items():
+                    RECIPIENT_NUMBERS.add(kind, recipients)
+
+
+def _add(counted: _Slice, tx: Tx) -> bool:
     if counted_until(tx, counted.kind) != counted.after:
-        return  # another node has added it
+        return False  # another node has added it
     if counted.sums:
         added = [
             (*place, value, kind, count)
@@ -202,6 +264,7 @@ def _add(counted: _Slice, tx: Tx) -> None:
         for place in _CROWDED.run(tx, sorted(counted.sums)):
             _reduce(tx, place)
     run(tx, SET_COUNTED, {"kind": counted.kind, "id": counted.until})
+    return True
 
 
 def _reduce(tx: Tx, place: Row) -> None:
@@ -219,19 +282,55 @@ def _read(account_id: str, dimension: Dimension, since: int, most: int, tx: Tx) 
     results: ByValue = {}
     for counted in tx.gather(_READ, "value, kind, recipients", bindings):
         _count(results, *counted)
-    until: list[int] = []
+    tail, until = _tail(tx, account_id, dimension, since, most)
+    for _, value, kind, count in tail:
+        if kind in NUMBERS:
+            _count(results, value, kind, count)
+    return CountsByValue(largest(results, VALUES_TOLD), until)
+
+
+def _tail(
+    tx: Tx, account_id: str, dimension: Dimension | Pairing, since: int, most: int
+) -> tuple[list[tuple[int, str, str, int]], int | None]:
+    """Sum the oldest rows that are not counted: day, value, kind and recipients; and where they end, if not at now."""
+    results, until = list[tuple[int, str, str, int]](), list[int]()
     for item in _BROKEN_DOWN:
         after = counted_until(tx, item.counting.kind)
         for _ in range(TAIL_SLICES):
             end = item.counting.end_of_slice(tx, None, most, after)
             for place, by_value in item.read(tx, after, end or NEWEST, account_id, dimension).items():
                 if place.day >= since:
-                    for value, counts in by_value.items():
-                        for kind, count in counts.items():
-                            _count(results, value, kind, count)
+                    results += [
+                        (place.day, value, kind, count)
+                        for value, counts in by_value.items()
+                        for kind, count in counts.items()
+                    ]
             if end is None:
                 break
             after = end
         else:
             until.append(identifier_time(after))
-    return CountsByValue(largest(results, VALUES_TOLD), min(until, default=None))
+    return results, min(until, default=None)
+
+
+def _read_providers(
+    account_id: str, since: int, most: int, provider: str | None, pair: tuple[Pairing, str] | None, tx: Tx
+) -> Deliverability:
+    dimension, prefix = (Dimension.PROVIDER, "") if pair is None else (pair[0], f"{pair[1]} ")
+    every = prefix, prefix + LAST
+    chosen = every if provider is None else (prefix + provider, prefix + provider)
+    bindings = {"account_id": account_id, "dimension": dimension.value, "since": since}
+    by_value: ByValue = {}
+    by_day: dict[int, dict[str, int]] = {}
+    for by, (first, last) in (("value", every), ("day", chosen)):
+        for place, kind, count in rows(tx, _SUMS.format(by=by), bindings | {"first": first, "last": last}):
+            counts = by_value.setdefault(place, {}) if by == "value" else by_day.setdefault(place, {})
+            counts[kind] = int(count)
+    tail, until = _tail(tx, account_id, dimension, since, most)
+    for day, value, kind, count in tail:
+        if every[0] <= value <= every[1]:
+            _count(by_value, value, kind, count)
+        if chosen[0] <= value <= chosen[1]:
+            counts = by_day.setdefault(day, {})
+            counts[kind] = counts.get(kind, 0) + count
+    return Deliverability({value.removeprefix(prefix): counts for value, counts in by_value.items()}, by_day, until)

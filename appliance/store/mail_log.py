@@ -34,6 +34,7 @@ from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
 from appliance.store.message_records import (
     OUTCOME,
+    RESULT,
     outcome_term,
     read_exported,
     read_mime,
@@ -53,7 +54,8 @@ CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at o
 FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # of the index in which words are looked up at once; more each time
 COUNTED_AT_ONCE = 20_000  # messages that one request counts, at most
 PROBLEMS_SINCE = 30 * DAY
-FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
+PROBLEMS_READ = 2_000  # recipients, to skip test mail
+FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an index of their recipients
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
 # bounded by the rows read, not by the rows that match.
@@ -71,12 +73,23 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
         'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'recipients', json((
             SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
-                SELECT address, status, failure FROM recipients
-                WHERE message_id = m.id ORDER BY id LIMIT :recipients) r))))
+                SELECT account_id, id, address, status, failure, late_bounce FROM recipients
+                WHERE message_id = m.id ORDER BY id LIMIT :recipients) r)),
+        'outcomes', json((
+            SELECT json_group_array(json_object('outcome', counted.outcome, 'recipients', counted.recipients)) FROM (
+                SELECT outcome, count(*) AS recipients FROM (
+                    SELECT {OUTCOME} AS outcome FROM recipients r WHERE r.message_id = m.id
+                ) outcomes GROUP BY outcome) counted))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
 _WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
+# Messages of which something came back, by the outcome of the recipient.
+_RETURNED: dict[RecipientOutcome | None, str] = {
+    RecipientOutcome.COMPLAINED: "SELECT message_id FROM complaints WHERE account_id = :account_id LIMIT :most",
+    RecipientOutcome.LATE_BOUNCED: """SELECT message_id FROM recipients INDEXED BY recipients_late_bounces
+        WHERE account_id = :account_id AND late_bounce IS NOT NULL LIMIT :most""",
+}
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
         m.confidential = 0 AND EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
@@ -86,17 +99,20 @@ _IS_CONFIDENTIAL = "SELECT 1 FROM messages WHERE account_id = :account_id AND id
 
 PROBLEM_OUTCOMES = (RecipientOutcome.BOUNCED, RecipientOutcome.FAILED, RecipientOutcome.DEFERRED)
 _HAPPENED = "coalesce(r.bounced_at, r.failed_at)"
+# Test mail is in no number, so it is no problem either. Only so many of the newest are looked at.
 _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.outcome, p.last_smtp_code,
-        p.last_smtp_response, p.bounce_class, p.happened, p.next_attempt_at
+        p.last_smtp_response, p.bounce_class, p.happened, p.next_attempt_at, coalesce(d.pool, ''),
+        m.envelope_from, m.template_alias
     FROM (
-        SELECT r.account_id, r.message_id, r.id, r.address, {OUTCOME} AS outcome, r.last_smtp_code,
+        SELECT r.account_id, r.message_id, r.id, r.address, r.domain, {RESULT} AS outcome, r.last_smtp_code,
             r.last_smtp_response, r.bounce_class, {_HAPPENED} AS happened, r.next_attempt_at
         FROM recipients r INDEXED BY recipients_problems
         WHERE r.account_id = :account_id AND {_HAPPENED} >= :since
-            AND {OUTCOME} IN ({", ".join(f"'{item}'" for item in PROBLEM_OUTCOMES)})
-        ORDER BY {_HAPPENED} DESC, r.id DESC LIMIT :most
+            AND {RESULT} IN ({", ".join(f"'{item}'" for item in PROBLEM_OUTCOMES)})
+        ORDER BY {_HAPPENED} DESC, r.id DESC LIMIT {PROBLEMS_READ}
     ) p CROSS JOIN messages m ON m.account_id = p.account_id AND m.id = p.message_id
-    ORDER BY p.happened DESC, p.id DESC"""
+    LEFT JOIN destinations d ON d.domain = p.domain
+    WHERE m.source <> 'test' ORDER BY p.happened DESC, p.id DESC LIMIT :most"""
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
@@ -143,7 +159,7 @@ _ID_BEGINNING = re.compile("msg_[0-9a-f]{0,32}")
 class MailLog(StorePart):
     clock: Callable[[], float] = time.monotonic
     block: int = MESSAGES_SEARCHED
-    few_waiting: int = FEW_WAITING
+    few_listed: int = FEW_LISTED
     uses_index: bool = True
     counted_together: int = COUNTED_AT_ONCE
 
@@ -321,8 +337,9 @@ class _Search:
         """Search until `most` ids match, nothing is left, or the time is over; return them and the next cursor."""
         self._until = self._log.clock() + seconds
         waits = self._filters.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
-        if (waits or self._filters.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
-            if self._check(tx, iter(waiting)):
+        listed = self._listed(tx, waits=waits or self._filters.status is MessageStatus.QUEUED)
+        if listed is not None:
+            if self._check(tx, iter(listed)):
                 self._before = self._from
             return self._page()
         blocks_read = FIRST_BLOCKS
@@ -391,12 +408,14 @@ class _Search:
             self._edge = oldest.after_id
         return True
 
-    def _waiting(self, tx: Tx) -> list[str] | None:
-        """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
-        ids: set[str] = set()
-        for simulated in (0, 1):
-            selected = rows(tx, _WAITING, {**self._bindings, "simulated": simulated, "most": self._log.few_waiting})
-            if len(selected) == self._log.few_waiting:
+    def _listed(self, tx: Tx, *, waits: bool) -> list[str] | None:
+        """The messages that wait, or of which something came back, newest first; None: no index has them, or many."""
+        query, ids = _WAITING if waits else _RETURNED.get(self._filters.outcome), set[str]()
+        if query is None:
+            return None
+        for simulated in (0, 1) if waits else (0,):
+            selected = rows(tx, query, {**self._bindings, "simulated": simulated, "most": self._log.few_listed})
+            if len(selected) == self._log.few_listed:
                 return None
             ids.update(message_id for (message_id,) in selected)
         return sorted((item for item in ids if self._from <= item < self._before), reverse=True)
@@ -417,9 +436,14 @@ class _Search:
     def _shown(self, tx: Tx, selected: list[str], following: str | None) -> MailPage:
         bindings = {"ids": msgspec.json.encode(selected).decode(), "recipients": SHOWN_RECIPIENTS}
         ((page,),) = rows(tx, _LISTED, {**self._bindings, **bindings})
-        listed = [message | {"tags": readable_tags(message["tags"])} for message in msgspec.json.decode(page or "[]")]
+        listed = [_with_parts(message) for message in msgspec.json.decode(page or "[]")]
         listed.sort(key=itemgetter("id"), reverse=True)
         return MailPage(msgspec.convert(listed, tuple[ListedMessage, ...]), following)
+
+
+def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    outcomes = {counted["outcome"]: counted["recipients"] for counted in message["outcomes"] or ()}
+    return message | {"tags": readable_tags(message["tags"]), "outcomes": outcomes}
 
 
 def _following(message_id: str) -> str:

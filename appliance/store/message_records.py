@@ -22,6 +22,7 @@ from appliance.model.mail import (
     OutgoingSession,
     Recipient,
     RecipientStatus,
+    RecordedComplaint,
     Source,
     TriedRecipient,
 )
@@ -33,8 +34,10 @@ log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
     FROM messages WHERE id = :id AND account_id = :account_id"""
-_RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
-    delivered_at, bounced_at, bounce_class, late_bounce, failure FROM recipients WHERE message_id = :id ORDER BY id"""
+_RECIPIENTS = """SELECT r.id, r.address, r.status, r.billing_status, r.attempt_count, r.last_smtp_code,
+        r.last_smtp_response, r.delivered_at, r.bounced_at, r.bounce_class, r.late_bounce, r.failure, c.at, c.kind
+    FROM recipients r LEFT JOIN complaints c ON c.account_id = r.account_id AND c.recipient_id = r.id
+    WHERE r.message_id = :id ORDER BY r.id"""
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 _late_bounces = msgspec.json.Decoder(LateBounce)
 
@@ -54,11 +57,13 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
 
 
 def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -> Recipient:
-    *attempts, bounce_class, late_bounce, failure = columns
+    *attempts, bounce_class, late_bounce, failure, complained_at, complaint = columns
     head = id_, email, RecipientStatus(status), Billing(billing)
     reason = None if bounce_class is None else BounceClass(bounce_class)
     late = None if late_bounce is None else _late_bounces.decode(late_bounce)
-    return Recipient(*(*head, *attempts, reason, late, None if failure is None else FailureReason(failure)))
+    failed = None if failure is None else FailureReason(failure)
+    returned = None if complained_at is None else RecordedComplaint(complained_at, complaint)
+    return Recipient(*(*head, *attempts, reason, late, failed, returned))
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each
@@ -107,7 +112,11 @@ def _tried(
 REPLY_LENGTH: Final = 200  # characters of a reply that are searched
 SEARCHED_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
 
-OUTCOME = "coalesce(r.failure, r.status)"  # a RecipientOutcome; the index `recipients_problems` is by it
+RESULT = "coalesce(r.failure, r.status)"  # without what came back later; the index `recipients_problems` is by it
+# A RecipientOutcome. A complaint is a row of its own, kept as long as the message or longer.
+OUTCOME = f"""CASE WHEN r.status = 'delivered' AND EXISTS (SELECT 1 FROM complaints c
+        WHERE c.account_id = r.account_id AND c.recipient_id = r.id) THEN 'complained'
+    WHEN r.late_bounce IS NOT NULL THEN 'late_bounced' ELSE {RESULT} END"""
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
         'tags', m.tags, 'recipients', json((

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
+from appliance.model.numbers import RETURNED
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, one, rows, run
+from appliance.store.message_records import RESULT
 from appliance.times import DAY, HOUR
 
 # From when an id is given until its row must be on disk, by the clock of that node: messages get theirs before they
@@ -50,6 +52,10 @@ _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
     WHEN {_MILLISECONDS} < 1 THEN 0
     ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
 FINAL_EVENT = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
+# What came back of mail later is an event, too.
+COUNTED_EVENT = f"({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))"
+# The number that an event counts for. A late bounce or complaint may precede the counting of the final event.
+KIND = f"CASE WHEN {FINAL_EVENT} THEN {RESULT} ELSE substr(e.type, 7) END"
 _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
     DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
 # CROSS, so that SQLite looks up the messages of new rows, and does not read all messages instead.
@@ -65,17 +71,17 @@ _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, re
 # A pool with a dot in its name is an organisation's, of which there may be as many as domains: they are counted
 # together.
 PROVIDER = "CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END"
-# What came back of mail later is an event, too. The class of a late bounce is in its own record.
-_FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, substr(e.type, 7) AS kind,
+# The class of a late bounce is in its own record.
+_FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, {KIND} AS kind,
         coalesce(CASE WHEN e.type = 'email.late_bounced' THEN json_extract(r.late_bounce, '$.class')
-            WHEN e.type IN ('email.bounced', 'email.failed') THEN r.bounce_class END, '') AS class,
+            WHEN e.type IN ('email.bounced', 'email.failed') AND r.failure IS NULL THEN r.bounce_class END, '')
+            AS class,
         {PROVIDER} AS provider,
         count(*) AS recipients
     FROM {{events}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE {{condition}} AND m.source <> 'test'
-        AND ({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))
+    WHERE {{condition}} AND m.source <> 'test' AND {COUNTED_EVENT}
     GROUP BY 1, 2, 3, 4, 5"""
 _COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
     {_FEEDBACK.format(events="events", condition="e.id > :after AND e.id <= :until")}
@@ -107,6 +113,14 @@ _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, co
         WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.account_id = :account_id AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3"""
+_RETURNED = f"""SELECT kind, sum(recipients) FROM daily_feedback
+    WHERE account_id = :account_id AND day >= :day AND kind IN ({", ".join(f"'{kind}'" for kind in RETURNED)})
+    GROUP BY kind"""
+_RETURNED_TAIL = f"""SELECT substr(e.type, 7), count(*) FROM (
+        SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
+    ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    WHERE e.account_id = :account_id AND m.source <> 'test' AND e.created_at / {DAY} >= :day
+        AND e.type IN ({", ".join(f"'email.{kind}'" for kind in RETURNED)}) GROUP BY 1"""
 _FEEDBACK_TAIL = _FEEDBACK.format(
     events="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most)""",
@@ -235,8 +249,11 @@ def _read(tx: Tx, account_id: str, hours: _Hours, now: int) -> AccountStatistics
     }
     kept_since = counted_until(tx, _KEPT_SINCE)
     known = hours.compared * HOUR >= (identifier_time(kept_since) if kept_since else now - KEPT_BEFORE)
-    simulated = one(tx, int, _SIMULATED, bindings) or 0
-    return AccountStatistics(by_hour, times, by_pool, simulated, by_class, previous if known else None)
+    simulated, returned = one(tx, int, _SIMULATED, bindings) or 0, Counter[str]()
+    bindings |= {"day": hours.since // 24, "after": counted_until(tx, "final")}
+    for kind, count in chain(rows(tx, _RETURNED, bindings), rows(tx, _RETURNED_TAIL, bindings)):
+        returned[kind] += int(count)
+    return AccountStatistics(by_hour, times, by_pool, simulated, by_class, previous if known else None, returned)
 
 
 def _outcome(kind: str, bucket: int) -> str:

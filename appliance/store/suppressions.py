@@ -40,6 +40,7 @@ _OF_ADDRESS = """SELECT a.name, s.address, s.reason, s.created_at, s.origin, '' 
     WHERE EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id)
     ORDER BY 1, 6"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
+_ORIGINS = Bulk("SELECT address, origin FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 _AMONG = Bulk("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 
 
@@ -126,6 +127,19 @@ class Suppressions(StorePart):
                 at = block[-1].address, block[-1].mail_list
 
         return await self.engine.scan(work, account_id)
+
+    async def origins(
+        self, account_id: str, addresses: Sequence[str], lists: Sequence[str]
+    ) -> dict[str, SuppressionOrigin]:
+        """Return why addresses get no mail of the account now, or none of these lists; the others are left out."""
+        places = [(account_id, address) for address in addresses]
+
+        def work(tx: Tx) -> dict[str, SuppressionOrigin]:
+            selected = _LISTS.run(tx, places) if lists else []
+            left = {address: SuppressionOrigin.UNSUBSCRIBE for _, address, name in selected if name in lists}
+            return left | {address: SuppressionOrigin(origin) for address, origin in _ORIGINS.run(tx, places)}
+
+        return await self.engine.read(work) if places else {}
 
     async def of_address(self, address: str) -> list[tuple[str, Suppression]]:
         results = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))

@@ -55,6 +55,12 @@ MESSAGES_ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "M
 RECIPIENTS_ACCEPTED = Counter(
     "appliance_recipients_accepted_total", ("source",), "Recipients of accepted messages: api, smtp or test."
 )
+RECIPIENT_NUMBERS = Counter(
+    "appliance_recipients_total",
+    ("number",),
+    "Recipients by the numbers of the dashboard: sent, delivered, bounced, failed, suppressed, cancelled, late_bounced "
+    "and complained, without test mail. One node counts for all, up to two minutes later.",
+)
 REFUSALS = Counter(
     "appliance_refusals_total",
     ("way", "code"),

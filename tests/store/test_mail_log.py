@@ -95,7 +95,7 @@ async def test_a_search_without_time_goes_on_later(store: Store, messages: Messa
 async def test_what_waits_is_found_either_way(
     store: Store, messages: Messages, account: Account, clock: Clock, few: int
 ) -> None:
-    store.mail_log = replace(store.mail_log, few_waiting=few)
+    store.mail_log = replace(store.mail_log, few_listed=few)
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
     waiting = await accept(store, messages, 3)
@@ -222,6 +222,16 @@ async def test_a_problem_counts_from_when_it_happened(store: Store, messages: Me
 
 def deferral(recipient: DueRecipient, clock: Clock) -> Outcome:
     return Outcome(recipient, DEFERRED, (), at=clock(), next_attempt_at=clock(), note="451 later")
+
+
+async def test_test_mail_is_no_problem(store: Store, messages: Messages, clock: Clock) -> None:
+    """No number counts it; the problems of real mail before it are still found."""
+    await store.messages.accept(messages.new("real@example.net"))
+    await record(store, clock, [BOUNCED])
+    for number in range(3):
+        await store.messages.accept(messages.new(f"test{number}@example.net", test=True))
+        await record(store, clock, [BOUNCED])
+    assert [each.email for each in await store.mail_log.problems(messages.account_id, 2)] == ["real@example.net"]
 
 
 async def test_what_was_not_tried_or_is_old_is_no_problem(store: Store, messages: Messages, clock: Clock) -> None:

@@ -193,7 +193,7 @@ async def test_outcomes_differ(store: Store, messages: Messages, account: Accoun
         assert await count_of(store, "search_blocks") == 7
     for name, message_id in ids.items():
         for few in (1, 20_000):
-            store.mail_log = replace(store.mail_log, few_waiting=few)
+            store.mail_log = replace(store.mail_log, few_listed=few)
             assert await found(store, account.id, MailFilter(outcome=RecipientOutcome(name))) == [message_id], name
     page = await store.mail_log.page(account.id, MailFilter(), None, 100)
     assert {each.recipients[0].outcome.value: each.id for each in page.messages} == ids

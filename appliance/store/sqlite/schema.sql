@@ -241,10 +241,11 @@ CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE nex
 -- A lane is one account's mail for one domain.
 CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
--- Those that bounced, failed or are deferred, by when: see OUTCOME in store/search_texts.py.
+-- Those that bounced, failed or are deferred, by when: see RESULT in store/message_records.py.
 CREATE INDEX recipients_problems ON recipients
     (account_id, coalesce(bounced_at, failed_at), id)
     WHERE coalesce(failure, status) IN ('bounced', 'failed', 'deferred');
+CREATE INDEX recipients_late_bounces ON recipients (account_id, message_id) WHERE late_bounce IS NOT NULL;
 
 CREATE TABLE attempts (
     recipient_id TEXT NOT NULL,
@@ -599,7 +600,7 @@ CREATE INDEX tls_failures_old ON tls_failures (day);
 CREATE TABLE daily_feedback (
     account_id TEXT NOT NULL,
     day INTEGER NOT NULL,
-    kind TEXT NOT NULL,                         -- the type of the event, without `email.`
+    kind TEXT NOT NULL,                         -- delivered, bounced, failed, suppressed, cancelled, late_bounced or complained
     class TEXT NOT NULL,                        -- of a bounce; empty: none
     provider TEXT NOT NULL,                     -- a pool with a name of its own; empty: all others
     recipients INTEGER NOT NULL,
@@ -613,7 +614,7 @@ CREATE TABLE daily_breakdown (
     dimension TEXT NOT NULL,                    -- domain (of the sender), tag, template or provider
     day INTEGER NOT NULL,
     value TEXT NOT NULL,                        -- empty: all others
-    kind TEXT NOT NULL,                         -- sent, delivered, bounced, failed, suppressed or cancelled
+    kind TEXT NOT NULL,                         -- sent, or as in daily_feedback, or see store/breakdown.py
     recipients INTEGER NOT NULL,
     PRIMARY KEY (account_id, dimension, day, value, kind)
 ) STRICT, WITHOUT ROWID;

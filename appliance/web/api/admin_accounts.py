@@ -4,8 +4,8 @@ Invariant: the audit logs of the account, of the administrator's account and of 
 message before the response. Nothing here changes a message.
 """
 
+from collections import Counter
 from dataclasses import replace
-from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +16,7 @@ from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.secrets import check_new
 from appliance.model.accounts import Role, User
-from appliance.model.feedback import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
+from appliance.model.numbers import NUMBERS, rates
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.store.audit import about, concerns
@@ -25,7 +25,7 @@ from appliance.web.api.emails import EMAIL_FILTERS, FILE_NUMBER, EmailRoutes
 from appliance.web.api.login import LoginEmail, NewPassword
 from appliance.web.api.message_body import ATTACHED_FILE, RAW_FILE, BodyAnswer
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails
-from appliance.web.api.stats import KINDS
+from appliance.web.api.stats import BounceMark, BounceRate, Complained, ComplaintMark, ComplaintRate, LateBounced
 from appliance.web.app import ApiServices, Routes, client_address, page_limit, whole_number
 from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from
 from appliance.web.operations import PAGING, PAGING_BACK, Tag, for_admins, identifier, number_parameter, parameter
@@ -63,14 +63,6 @@ class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
     recipients: Annotated[int, _CAP] | None
 
 
-class RateMark(StrEnum):
-    """Rating of a bounce or complaint rate."""
-
-    GOOD = "good"
-    HIGH = "high"
-    TOO_HIGH = "too_high"
-
-
 class UsedDomainObject(msgspec.Struct):
     """A sending domain."""
 
@@ -82,7 +74,7 @@ class UsedDomainObject(msgspec.Struct):
 class AccountUsageAnswer(ApiAnswer):
     """Statistics of an account without test mail, and how its rates are judged.
 
-    A rate is null without mail. Complaints are `good` below 1,000 deliveries.
+    The numbers are those of `GET /v1/stats`.
     """
 
     sent: Annotated[int, Meta(description="Recipients of accepted messages.")]
@@ -91,11 +83,13 @@ class AccountUsageAnswer(ApiAnswer):
     bounced: Annotated[int, Meta(description="Bounced recipients.")]
     failed: Annotated[int, Meta(description="Recipients whose attempts are used up.")]
     suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
-    complained: Annotated[int, Meta(description="Recipients that complained.")]
-    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
-    bounce_mark: Annotated[RateMark, Meta(description="`high` from 5 %, `too_high` from 10 %, otherwise `good`.")]
-    complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
-    complaint_mark: Annotated[RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, otherwise `good`.")]
+    cancelled: Annotated[int, Meta(description="Cancelled recipients.")]
+    late_bounced: LateBounced
+    complained: Complained
+    bounce_rate: BounceRate
+    bounce_mark: BounceMark
+    complaint_rate: ComplaintRate
+    complaint_mark: ComplaintMark
     waiting: Annotated[int, Meta(description="Recipients in the queue, including deferred and sandbox recipients.")]
     domains: Annotated[list[UsedDomainObject], Meta(description="Sending domains, by name.")]
 
@@ -188,8 +182,6 @@ class AdminAccountRoutes(Routes):
             raise invalid("body", "Send either change or balance, not both.")
         if body.change is not UNSET:
             await accounts.change_credits(account.id, body.change)
-        elif body.balance is None:
-            await accounts.set_unlimited(account.id)
         elif body.balance is not UNSET:
             await accounts.set_credits(account.id, body.balance)
         return await self._changed(account_id)
@@ -212,41 +204,20 @@ class AdminAccountRoutes(Routes):
         today = self.services.env.now() // DAY
         since = (today - whole_number("days", USAGE_DAYS, MOST_USAGE_DAYS) + 1) * DAY
         numbers = await self.store.statistics.of(account.id, since)
-        sums, sent_today = dict.fromkeys(KINDS, 0), 0
+        sums, sent_today = Counter(numbers.returned), 0
         for (hour, kind), count in numbers.by_hour.items():
             if since <= hour * HOUR:
-                sums[kind] = sums.get(kind, 0) + count
+                sums[kind] += count
                 sent_today += count if kind == "sent" and hour * HOUR // DAY == today else 0
-        feedback = await self.store.statistics.feedback(account.id, since)
-        delivered, complained = (
-            sum(count for kind, count in feedback.items() if kind.kind == name) for name in ("delivered", "complained")
-        )
-        tried = sums["delivered"] + sums["bounced"] + sums["failed"]
         domains = [object_from(UsedDomainObject, row) for row in await self.store.access.domains(account.id)]
-        counts: dict[str, Any] = {kind: sums[kind] for kind in ("sent", "delivered", "bounced", "failed", "suppressed")}
+        counts: dict[str, Any] = {number: sums[number] for number in NUMBERS}
         return AccountUsageAnswer(
             **counts,
+            **rates(sums),
             sent_today=sent_today,
-            complained=complained,
-            bounce_rate=rate(sums["bounced"], tried),
-            bounce_mark=mark(sums["bounced"], tried, BOUNCE_MARKS),
-            complaint_rate=rate(complained, delivered),
-            complaint_mark=mark(complained, delivered, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM),
             waiting=numbers.simulated + sum(row.due + row.deferred for row in numbers.waiting),
             domains=domains,
         )
-
-
-def rate(count: int, total: int) -> float | None:
-    return round(count / total, 5) if total else None
-
-
-def mark(count: int, total: int, marks: tuple[float, float], judged_from: int = 1) -> RateMark:
-    """Rate a share; too little mail is always good."""
-    high, too_high = marks
-    if total < judged_from or count < high * total:
-        return RateMark.GOOD
-    return RateMark.HIGH if count < too_high * total else RateMark.TOO_HIGH
 
 
 class AdminEmailRoutes(Routes):

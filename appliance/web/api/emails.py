@@ -16,13 +16,22 @@ from quart import Response, request
 from appliance.concurrency.fair_share import ON_LOOP
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, searched_recipient, searched_sender, test_sender
+from appliance.message.addresses import parse as parse_address
 from appliance.message.limits import ALIAS_LENGTH, MAILBOX_LENGTH, RECIPIENTS, SUBJECT_LENGTH, TAG_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
 from appliance.message.template import Variable, check_numbers
 from appliance.model.accounts import Caller, KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
-from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source
+from appliance.model.mail import (
+    Message,
+    MessageStatus,
+    Recipient,
+    RecipientOutcome,
+    RecipientStatus,
+    Source,
+    lists_of,
+)
 from appliance.times import SECOND, microseconds
 from appliance.web.api.message_body import (
     ATTACHED_FILE,
@@ -56,9 +65,14 @@ from appliance.web.operations import (
     parameter,
 )
 
-CANCEL_REASON = "given up by the account's owner"
 _UNDELIVERED = (RecipientStatus.BOUNCED, RecipientStatus.FAILED)
 _WAITING = (RecipientStatus.QUEUED, RecipientStatus.DEFERRED)
+_MAY_BE_SUPPRESSED = (
+    RecipientOutcome.BOUNCED,
+    RecipientOutcome.SUPPRESSED,
+    RecipientOutcome.LATE_BOUNCED,
+    RecipientOutcome.COMPLAINED,
+)
 MESSAGE_COST = 50  # microseconds to read and list a message with the longest subject and tags
 ATTEMPT_COST = 400  # microseconds to encode an attempt with the longest stored transcript
 
@@ -113,7 +127,7 @@ EMAIL_FILTERS = (
     parameter("provider", "query", "Filter by the provider pool of a recipient's domain, such as `google`.", _MAILBOX),
     parameter("key", "query", "Filter by API key id or SMTP username that sent the message.", _MAILBOX),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
-    choice_parameter("outcome", "Only messages with at least one recipient in this state.", RecipientOutcome),
+    choice_parameter("outcome", "Only messages with at least one recipient of this outcome.", RecipientOutcome),
     parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
     parameter("until", "query", f"Only messages accepted before this time: {_MOMENT}", _MOMENTS),
 )
@@ -184,7 +198,15 @@ class EmailRoutes(Routes):
         config, now = self.services.config, self.services.env.now()
         pools = await store.pools.views({tried.domain for tried in record.recipients}, config.warmup, account_id)
         most = len(config.delivery.retry_delays) + 1  # attempts
-        shown = record, facts, pools, now, most, request_id()
+        returned = {
+            recipient.id: parse_address(recipient.email, "to").key
+            for recipient in message.recipients
+            if recipient.outcome in _MAY_BE_SUPPRESSED
+        }
+        lists = lists_of(facts.tags, facts.template_alias)
+        origins = await store.suppressions.origins(account_id, list(returned.values()), lists)
+        suppressed = {recipient_id: origins[key] for recipient_id, key in returned.items() if key in origins}
+        shown = record, facts, pools, suppressed, now, most, request_id()
         return await self.services.intake.workers.run(account_id, cost, encoded_details, *shown)
 
     @for_email("GET /v1/emails/{id:not_test}/body", BodyAnswer)
@@ -201,7 +223,7 @@ class EmailRoutes(Routes):
         Queued recipients fail, their credits are returned and their events are posted.
         """
         await self._visible(user, message_id)
-        count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
+        count = await self.store.queue_control.cancel(message_id, f"by {_named(user)}", user.account_id)
         return CancelledAnswer(count)
 
     @for_email("POST /v1/emails/{id:not_test}/retry", RetriedAnswer, Code.CONFLICT, action="email.retried")
@@ -301,6 +323,13 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
         text = "One of these recipients is still queued. Cancel it first, or wait for its result."
         raise Refused(Code.CONFLICT, text)
     return recipients
+
+
+def _named(principal: Principal) -> str:
+    """The person or API key that acts, as the account sees it."""
+    if not isinstance(principal, KeyPrincipal):
+        return principal.email
+    return f"the API key {principal.name} ({principal.id})" if principal.name else f"the API key {principal.id}"
 
 
 def _unknown() -> Refused:

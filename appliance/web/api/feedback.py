@@ -21,9 +21,11 @@ from appliance.model.accounts import Permission, Principal, User
 from appliance.model.dashboard import FeedbackKind
 from appliance.model.feedback import InboxMail
 from appliance.model.mail import BounceClass
+from appliance.model.numbers import rates
 from appliance.model.reports import REPORTS_KEPT_DAYS, DmarcStanding, DomainReports, SeenSource, TlsStanding
 from appliance.store.engine import NEWEST
 from appliance.times import DAY, rfc3339
+from appliance.web.api.stats import BounceMark, BounceRate, Complained, ComplaintMark, ComplaintRate, LateBounced
 from appliance.web.app import Routes, page_limit, whole_number
 from appliance.web.exchange import ApiAnswer, NextPage, Time, object_from, request_id
 from appliance.web.operations import PAGING_BACK, Tag, for_customers, number_parameter, parameter
@@ -32,7 +34,7 @@ FEEDBACK_DAYS = 30  # default
 # Microseconds per count, per day, per domain, and per line of a report.
 COUNT_COST, DAY_COST, DOMAIN_COST, REPORT_LINE_COST = 5, 20, 100, 6
 
-_KINDS = ("delivered", "bounced", "failed", "late_bounced", "complained")
+_KINDS = ("delivered", "bounced", "failed", "late_bounced", "complained")  # shown
 
 
 class BounceClassesObject(msgspec.Struct):
@@ -55,8 +57,8 @@ class FeedbackDayObject(msgspec.Struct):
     delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
     bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
     failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-    late_bounced: Annotated[int, Meta(description="Recipients that bounced by mail after delivery.")]
-    complained: Annotated[int, Meta(description="Recipients that complained.")]
+    late_bounced: LateBounced
+    complained: Complained
     classes: Annotated[BounceClassesObject, Meta(description="Bounces of the day by class.")]
 
 
@@ -67,9 +69,12 @@ class FeedbackProviderObject(msgspec.Struct):
     delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
     bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
     failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-    late_bounced: Annotated[int, Meta(description="Recipients that bounced by mail after delivery.")]
-    complained: Annotated[int, Meta(description="Recipients that complained.")]
-    complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
+    late_bounced: LateBounced
+    complained: Complained
+    bounce_rate: BounceRate
+    bounce_mark: BounceMark
+    complaint_rate: ComplaintRate
+    complaint_mark: ComplaintMark
     classes: Annotated[BounceClassesObject, Meta(description="Bounces at the provider by class.")]
 
 
@@ -289,9 +294,8 @@ def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObje
     providers = []
     for provider, part in parts.items():
         sums = _sums(part)
-        rate = round(sums["complained"] / sums["delivered"], 5) if sums["delivered"] else None
-        shown = FeedbackProviderObject(provider=provider or None, complaint_rate=rate, classes=classes(part), **sums)
-        providers.append(shown)
+        shown = {"provider": provider or None, "classes": classes(part), **sums, **rates(sums)}
+        providers.append(FeedbackProviderObject(**shown))
     return sorted(providers, key=lambda entry: (entry.provider is None, -entry.delivered, entry.provider or ""))
 
 
@@ -305,7 +309,8 @@ def classes(counts: Mapping[FeedbackKind, int]) -> BounceClassesObject:
 def _sums(counts: Mapping[FeedbackKind, int]) -> dict[str, int]:
     sums = dict.fromkeys(_KINDS, 0)
     for kind, count in counts.items():
-        sums[kind.kind] += count
+        if kind.kind in sums:
+            sums[kind.kind] += count
     return sums
 
 

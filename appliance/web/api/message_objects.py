@@ -18,6 +18,7 @@ from appliance.model.mail import (
     RecipientOutcome,
     RecipientStatus,
     Source,
+    SuppressionOrigin,
     TriedRecipient,
 )
 from appliance.model.queue import PoolView
@@ -41,7 +42,10 @@ BillingState = Annotated[
 RecipientState = Annotated[
     RecipientStatus, Meta(description="`queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`.")
 ]
-Outcome = Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
+Outcome = Annotated[
+    RecipientOutcome,
+    Meta(description="As `status`, or `suppressed`, `cancelled`, or after delivery `late_bounced` or `complained`."),
+]
 BareAddress = Annotated[str, Meta(description="Address without a display name.")]
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
@@ -117,6 +121,13 @@ class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
     bounce_class: Annotated[BounceClass, Meta(description="Class of the bounce.")]
 
 
+class ComplaintObject(msgspec.Struct):
+    """A report by the recipient's provider that the recipient marked the message as spam."""
+
+    at: Annotated[Time, Meta(description="Time of receipt.")]
+    kind: Annotated[str, Meta(description="Kind of the report (RFC 5965 7.3), usually `abuse`.")]
+
+
 class TimelineObject(RecipientObject):
     """One recipient with every delivery attempt."""
 
@@ -126,6 +137,14 @@ class TimelineObject(RecipientObject):
     simulated: Annotated[bool, Meta(description="Whether delivery is simulated.")]
     bounce_class: LastClass
     late_bounce: Annotated[LateBounceObject | None, Meta(description="Bounce after delivery, or null.")]
+    complaint: Annotated[ComplaintObject | None, Meta(description="Spam complaint after delivery, or null.")]
+    suppression: Annotated[
+        SuppressionOrigin | None,
+        Meta(
+            description="Why the account sends no such message to this address now; null if it does. "
+            "`unsubscribe`: the recipient unsubscribed from the message's tag or template."
+        ),
+    ]
     next_attempt_at: NextAttemptAt
     attempts: Annotated[list[AttemptObject], Meta(description="Delivery attempts, oldest first.")]
 
@@ -163,6 +182,7 @@ class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
     tags: Tags
     recipient_count: RecipientCount
     recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
+    outcomes: Annotated[dict[str, int], Meta(description="Number of recipients by outcome, of all recipients.")]
     created_at: CreatedAt
 
 
@@ -203,9 +223,15 @@ def message_json(message: Message, request_id: str) -> bytes:
 
 
 def encoded_details(
-    record: MessageRecord, facts: MessageFacts, pools: Mapping[str, PoolView], now: int, attempts: int, request_id: str
+    record: MessageRecord,
+    facts: MessageFacts,
+    pools: Mapping[str, PoolView],
+    suppressed: Mapping[str, SuppressionOrigin],
+    now: int,
+    attempts: int,
+    request_id: str,
 ) -> bytes:
-    """The MessageDetails as JSON; `attempts` is the maximum per recipient."""
+    """The MessageDetails as JSON; `attempts` is the maximum per recipient, `suppressed` is by recipient id."""
     details = object_from(
         MessageDetails,
         record.message,
@@ -216,14 +242,19 @@ def encoded_details(
         size=facts.size,
         accepted_request_id=facts.request_id,
         body_kept=facts.body_kept,
-        recipients=[_timeline(tried, pools[tried.domain], now, attempts) for tried in record.recipients],
+        recipients=[
+            _timeline(tried, pools[tried.domain], suppressed.get(tried.recipient.id), now, attempts)
+            for tried in record.recipients
+        ],
         request_id=request_id,
     )
     return msgspec.json.encode(details)
 
 
-def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) -> TimelineObject:
-    late = tried.recipient.late_bounce
+def _timeline(
+    tried: TriedRecipient, pool: PoolView, suppression: SuppressionOrigin | None, now: int, attempts: int
+) -> TimelineObject:
+    late, complaint = tried.recipient.late_bounce, tried.recipient.complaint
     return object_from(
         TimelineObject,
         tried.recipient,
@@ -232,6 +263,8 @@ def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) ->
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,
         late_bounce=late and object_from(LateBounceObject, late, at=rfc3339(late.at)),
+        complaint=complaint and ComplaintObject(rfc3339(complaint.at), complaint.kind),
+        suppression=suppression,
         next_attempt_at=time_or_none(tried.next_attempt_at),
         attempts=[_attempt(number, attempt) for number, attempt in enumerate(tried.attempts, 1)],
     )
@@ -251,6 +284,7 @@ def encoded_page(page: MailPage, request_id: str) -> bytes:
             message,
             tags=list(message.tags),
             recipients=[object_from(ListedRecipientObject, recipient) for recipient in message.recipients],
+            outcomes={outcome.value: count for outcome, count in message.outcomes.items()},
         )
         for message in page.messages
     ]

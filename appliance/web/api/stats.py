@@ -11,6 +11,7 @@ from msgspec import Meta
 from appliance.model.accounts import User
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome
+from appliance.model.numbers import COUNTED, NUMBERS, RateMark, rates
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.api.message_objects import LastClass, LastCode, LastResponse, MessageSource, NextAttemptAt, Subject
@@ -24,8 +25,6 @@ HOURLY_DAYS = 7  # the last days that are also shown by hour
 DAY_HOURS = 24
 DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
-KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
-
 
 class _Counts(msgspec.Struct):
     sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
@@ -36,8 +35,28 @@ class _Counts(msgspec.Struct):
     cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
 
 
+BounceRate = Annotated[
+    float | None, Meta(description="`bounced` as a share of delivered, bounced and failed; null without any.")
+]
+BounceMark = Annotated[
+    RateMark, Meta(description="`high` from 5 %, `too_high` from 10 %, `too_few` below 200 recipients, else `good`.")
+]
+ComplaintRate = Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
+ComplaintMark = Annotated[
+    RateMark,
+    Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, `too_few` below 1,000 deliveries, else `good`."),
+]
+LateBounced = Annotated[int, Meta(description="Recipients that bounced by mail after delivery.")]
+Complained = Annotated[int, Meta(description="Recipients that reported the message as spam.")]
+
+
 class _RatedCounts(_Counts):
-    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+    late_bounced: LateBounced
+    complained: Complained
+    bounce_rate: BounceRate
+    bounce_mark: BounceMark
+    complaint_rate: ComplaintRate
+    complaint_mark: ComplaintMark
 
 
 class CountsObject(_Counts):
@@ -53,9 +72,10 @@ class TotalsObject(_RatedCounts):
     p95_ms: Annotated[int | None, Meta(description="Delivery time that 95 % meet, in milliseconds; null without any.")]
 
 
-class PreviousObject(_RatedCounts):
+class PreviousObject(_Counts):
     """The preceding period of the same length, up to the same time of its last day."""
 
+    bounce_rate: BounceRate
     start: Annotated[Time, Meta(description="Start of the period.")]
 
 
@@ -141,21 +161,25 @@ class StatsRoutes(Routes):
 
     @for_customers("GET /v1/problems", ProblemsAnswer, _PROBLEMS)
     async def list_problems(self, user: User) -> ProblemsAnswer:
-        """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
+        """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason.
+
+        Test mail is not listed.
+        """
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
         problems = await self.store.mail_log.problems(user.account_id, most)
         return ProblemsAnswer([object_from(ProblemObject, problem) for problem in problems])
 
 
 def _counts(counts: Sequence[int]) -> dict[str, int]:
-    return dict(zip(KINDS, counts, strict=True))
+    return dict(zip(COUNTED, counts, strict=True))
 
 
 def _rated(by_kind: Mapping[str, int]) -> dict[str, Any]:
-    """The counts, and the bounced share of all final recipients."""
-    counts = {kind: by_kind.get(kind, 0) for kind in KINDS}
-    tried = counts["delivered"] + counts["bounced"] + counts["failed"]
-    return {**counts, "bounce_rate": round(counts["bounced"] / tried, 4) if tried else None}
+    return {kind: by_kind.get(kind, 0) for kind in NUMBERS} | rates(by_kind)
+
+
+def _previous(by_kind: Mapping[str, int]) -> dict[str, Any]:
+    return {kind: by_kind.get(kind, 0) for kind in COUNTED} | {"bounce_rate": rates(by_kind)["bounce_rate"]}
 
 
 def hourly_from(first: int, now: int) -> int:
@@ -167,10 +191,10 @@ def stats(
 ) -> StatsAnswer:
     """The response for the hours from `first` to `now`, including hours without mail. Pure."""
     hourly = hourly_from(first, now)
-    by_day = [[0] * len(KINDS) for _ in range(days)]
-    by_hour = [[0] * len(KINDS) for _ in range(hourly, now + 1)]
+    by_day = [[0] * len(COUNTED) for _ in range(days)]
+    by_hour = [[0] * len(COUNTED) for _ in range(hourly, now + 1)]
     for (hour, kind), count in numbers.by_hour.items():
-        at = KINDS.index(kind)
+        at = COUNTED.index(kind)
         if first <= hour <= now:
             by_day[(hour - first) // DAY_HOURS][at] += count
         if hourly <= hour <= now:
@@ -191,9 +215,11 @@ def stats(
             CountsObject(**_counts(counts), start=rfc3339(hour * HOUR)) for hour, counts in enumerate(by_hour, hourly)
         ],
         totals=TotalsObject(
-            **_rated(totals), median_ms=quantile(numbers.by_bucket, 0.5), p95_ms=quantile(numbers.by_bucket, 0.95)
+            **_rated({**totals, **numbers.returned}),
+            median_ms=quantile(numbers.by_bucket, 0.5),
+            p95_ms=quantile(numbers.by_bucket, 0.95),
         ),
-        previous=None if previous is None else PreviousObject(**_rated(previous), start=start),
+        previous=None if previous is None else PreviousObject(**_previous(previous), start=start),
         bounce_classes=[ClassCountsObject(name, *counts) for name, counts in numbers.by_class.items() if any(counts)],
         queue=[WaitingObject(row.pool, row.due, row.deferred) for row in numbers.waiting],
         sandbox=numbers.simulated,

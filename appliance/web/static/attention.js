@@ -1,6 +1,7 @@
 // What needs attention, on the overview. Loaded when there is something.
 import { notice } from "./basics.js";
 import { h } from "./dom.js";
+import { shownName } from "./idn.js";
 import { ago } from "./time.js";
 
 // Warnings of the account that a problem of this kind already shows.
@@ -20,10 +21,10 @@ const shown = (problem) =>
 	notice(
 		problem.severity === "critical" ? "bounced" : "deferred",
 		[
-			h("b", null, problem.title),
+			h("b", null, shownName(problem.title)),
 			" ",
 			h("span", { class: "quiet small" }, "since ", ago(problem.since)),
-			h("div", { class: "break" }, problem.detail),
+			h("div", { class: "break" }, shownName(problem.detail)),
 		],
 		h("a", { href: problem.link, "aria-label": `View details: ${problem.title}` }, "View details"),
 	);

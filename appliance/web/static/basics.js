@@ -22,6 +22,9 @@ export const section = (title, ...content) => h("section", null, h("h2", null, t
 /** A status: always a word next to the colour. */
 export const badge = (status, word = status) => h("span", { class: `badge ${status}` }, word);
 
+/** The badge of an outcome, in words: "late bounced". */
+export const outcomeBadge = (outcome, word = outcome.replace("_", " ")) => badge(outcome, word);
+
 /** A button. `does` may be async; errors appear next to the button. */
 export function button(label, does, kind = "", extra = {}) {
 	const made = h(

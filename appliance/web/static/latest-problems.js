@@ -10,7 +10,6 @@ function problem(each) {
 		{ "data-key": each.recipient_id },
 		badge(each.outcome),
 		h("a", { href: path("/dashboard/messages", each.message_id) }, h("bdi", { class: "mono" }, each.email)),
-		each.source === "test" && h("span", { class: "tag" }, "test"),
 		h("span", { class: "quiet small subject" }, h("bdi", null, each.subject)),
 		h("span", { class: "quiet small" }, ago(each.happened_at)),
 		h("code", { class: "reason" }, h("bdi", null, each.last_smtp_response ?? "no reply")),

@@ -1,7 +1,8 @@
 // Lists of messages and other resources, loaded in pages.
 import { get } from "./api.js";
 import { fragment, h, path, query } from "./dom.js";
-import { button, row, table } from "./pieces.js";
+import { button, outcomeBadge, row, table } from "./pieces.js";
+import { number } from "./time.js";
 
 const TRIES = 40; // empty pages to skip, from a search that a busy server cut short
 
@@ -44,14 +45,30 @@ export function paged(caption, columns, first, toRow, load, label) {
 	);
 }
 
-/** A message's status, or the common outcome of its recipients if that says more. */
-export function standing(message) {
-	const words = new Set(message.recipients.map((recipient) => recipient.outcome));
-	if (message.status === "queued" && words.has("deferred")) return "deferred";
-	if (message.status !== "failed" || words.size === 0) return message.status;
-	if (words.size === 1) return [...words][0];
-	return words.has("failed") || words.has("cancelled") ? "failed" : "bounced";
+/** Recipients of a message by outcome: counted by the server in a list, or here from all recipients. */
+export function outcomes(message) {
+	if (message.outcomes) return message.outcomes;
+	const found = {};
+	for (const { outcome } of message.recipients) found[outcome] = (found[outcome] ?? 0) + 1;
+	return found;
 }
+
+/** The state of a message: the outcome that all recipients have, or how many were delivered or complained. */
+function standing(message) {
+	const found = outcomes(message);
+	const words = Object.keys(found);
+	const part = (many, what) => `${number(many)} of ${number(message.recipient_count)} ${what}`;
+	if (words.length < 2) return [words[0] ?? message.status];
+	const delivered = (found.delivered ?? 0) + (found.complained ?? 0);
+	const waits = found.deferred ? "deferred" : found.queued ? "queued" : "";
+	if (found.complained) return ["complained", part(found.complained, "complained")];
+	if (found.late_bounced) return ["late_bounced", part(found.late_bounced, "late bounced")];
+	if (delivered) return [waits || "partial", part(delivered, "delivered")];
+	if (waits) return [waits];
+	return [found.failed || found.cancelled ? "failed" : "bounced"];
+}
+
+export const stateBadge = (message) => outcomeBadge(...standing(message));
 
 /** The page of a template. The path of `new`, which may also be an alias, is a new template. */
 export const templatePath = (alias) => path("/dashboard/templates", alias) + (alias === "new" ? "?stored" : "");

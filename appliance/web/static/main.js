@@ -2,6 +2,7 @@
 import * as api from "./api.js";
 import { skeleton } from "./basics.js";
 import { fragment, h, refuse } from "./dom.js";
+import { zone } from "./time.js";
 
 const ROOT = "/dashboard";
 // By the first part of the path: the section, the title, the script of pages below, and their depth; from pages.py.
@@ -89,7 +90,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	}
 	if (signal.aborted || !content) return;
 	document.body.className = alone(place) ? "alone" : "";
-	main.replaceChildren(fragment(content));
+	main.replaceChildren(fragment(content, !alone(place) && h("p", { class: "quiet small" }, `Times are in ${zone()}.`)));
 	main.dataset.page = place?.name ?? "";
 	mark(place?.section);
 	const title = main.querySelector("h1");

@@ -21,7 +21,7 @@ const TITLES = {
 	until: "Until",
 };
 const TYPED = { to: "recipient", status: "outcome", contains: "address" }; // typed names that differ from the URL's
-const STATUSES = "queued deferred delivered partial bounced failed suppressed cancelled";
+const STATUSES = "queued deferred delivered partial bounced failed suppressed cancelled late_bounced complained";
 const SPANS = { today: "today", "7d": "the last 7 days", "30d": "the last 30 days" };
 const PRESETS = [
 	["Bounced today", { outcome: "bounced", since: "today" }],

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { latest } from "./latest-problems.js";
 import { section, table } from "./pieces.js";
+import { providerName } from "./provider-names.js";
 import { count, number } from "./time.js";
 
 const numeric = (title) => ({ title, class: "number" });
@@ -14,7 +15,11 @@ function refused(classes) {
 
 function queue(waiting, sandbox) {
 	const columns = [{ title: "Provider" }, numeric("Due now"), numeric("Deferred")];
-	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
+	const pools = waiting.map((each) => [
+		each.pool === null ? "not looked up yet" : providerName(each.pool),
+		number(each.due),
+		number(each.deferred),
+	]);
 	const simulated = `${count(sandbox, "recipient is", "recipients are")} queued in the sandbox.`;
 	return [
 		pools.length > 0 && table("Queued mail, by provider", columns, pools),

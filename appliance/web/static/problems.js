@@ -50,10 +50,12 @@ const CLASSES = {
 	temporary: ["No server accepted the message in time.", "Send again once the recipient's server responds."],
 	other: ["The reply fits no known class.", "See the reply below."],
 };
-const UNSUBSCRIBED = /unsubscribed from/;
+const PROBLEMS = ["bounced", "failed", "suppressed", "cancelled", "late_bounced", "complained"];
 
-export const isProblem = (recipient) =>
-	["bounced", "failed", "suppressed", "cancelled"].includes(recipient.outcome) || Boolean(recipient.late_bounce);
+export const isProblem = (recipient) => PROBLEMS.includes(recipient.outcome);
+
+/** What a class of refusal means, and what to do. */
+export const classMeaning = (name) => CLASSES[name] ?? CLASSES.other;
 
 /** [meaning, action] for an undelivered recipient. */
 export function meaning(recipient) {
@@ -61,15 +63,24 @@ export function meaning(recipient) {
 	const stands = recipient.outcome;
 	if (stands === "cancelled")
 		return ["The message was cancelled before delivery.", "Send again if it is still needed."];
+	if (stands === "complained")
+		return [
+			"The recipient reported this message as spam.",
+			recipient.suppression
+				? "The address is suppressed. Send to it again only if the recipient asks for it."
+				: "The address is not suppressed. Send to it again only if the recipient asks for it.",
+		];
 	if (stands === "suppressed") {
-		return UNSUBSCRIBED.test(reply)
-			? ["The recipient unsubscribed from these messages.", "Do not send them to this address."]
-			: [
+		if (recipient.suppression === "unsubscribe")
+			return ["The recipient unsubscribed from these messages.", "Do not send them to this address."];
+		return recipient.suppression
+			? [
 					"The address is suppressed, so no delivery was attempted.",
 					"If the address is correct, remove it from the suppressions and send again.",
-				];
+				]
+			: ["The address was suppressed, so no delivery was attempted.", "It is not suppressed any more: send again."];
 	}
-	const [means, helps] = CLASSES[recipient.late_bounce?.class ?? recipient.bounce_class] ?? CLASSES.other;
+	const [means, helps] = classMeaning(recipient.late_bounce?.class ?? recipient.bounce_class);
 	const code = /\b[45]\.(\d{1,2}\.\d{1,2})\b/.exec(reply.slice(0, 200))?.[1];
 	return [CODES[code] ?? means, helps];
 }
@@ -91,7 +102,8 @@ export async function sendAgain(message, recipients, go) {
 export function advice(message, recipient, go) {
 	const [means, helps] = meaning(recipient);
 	const address = recipient.email.toLowerCase();
-	const release = message.listed?.has(address) && !UNSUBSCRIBED.test(recipient.last_smtp_response);
+	const { suppression } = recipient;
+	const release = suppression && suppression !== "unsubscribe";
 	const sender = /@([^@>]+)>?$/.exec(message.from)?.[1] ?? "";
 	return h(
 		"div",
@@ -108,11 +120,11 @@ export function advice(message, recipient, go) {
 							await del(path("/v1/suppressions", address)).catch((error) => {
 								if (error.status !== 404) throw error;
 							});
-							message.listed.delete(address);
+							recipient.suppression = null;
 							made.hidden = true;
 							toast(`${recipient.email} is no longer suppressed`, async () => {
 								await post("/v1/suppressions", { address });
-								message.listed.add(address);
+								recipient.suppression = suppression;
 								made.hidden = false;
 							});
 						},

@@ -9,11 +9,23 @@ const FULL = format({ dateStyle: "medium", timeStyle: "medium" });
 const NUMBER = new Intl.NumberFormat("en");
 
 export const number = (value) => NUMBER.format(value);
-export const percent = (share) => (share === null ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
+/** A share with one decimal; a share that would round to 0.0 % is below 0.1 %. */
+export const percent = (share) =>
+	share === null ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : `${(share * 100).toFixed(1)} %`;
 export const count = (value, one, many) => `${number(value)} ${value === 1 ? one : many}`;
 /** A day of the statistics, midnight to midnight UTC. */
 export const utcDay = (iso) => `${UTC_DAY.format(new Date(iso))} UTC`;
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
+
+/** The viewer's time zone: "Europe/Berlin, UTC+1". */
+export function zone() {
+	const name = (timeZoneName) =>
+		new Intl.DateTimeFormat("en-GB", { timeZoneName }).formatToParts().find((part) => part.type === "timeZoneName")
+			.value;
+	const offset = name("shortOffset").replace("GMT", "UTC");
+	const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
+	return timeZone === "UTC" || timeZone === offset ? offset : `${timeZone}, ${offset}`;
+}
 
 /** A duration in its one or two largest units. */
 export function span(milliseconds) {

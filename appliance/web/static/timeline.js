@@ -1,12 +1,12 @@
 // The timeline of one recipient: acceptance, every attempt with the server's replies, and the next step.
 import { fragment, h } from "./dom.js";
-import { badge } from "./pieces.js";
+import { badge, outcomeBadge } from "./pieces.js";
 import { advice, isProblem } from "./problems.js";
 import { ago, span, when } from "./time.js";
 
 // Where our own sentences contain a UTC time. Nothing that a mail server said is treated as one.
 const BEFORE =
-	/(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at |waiting: pool \S+ slowed down until /;
+	/(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at |waiting: (?:pool \S+ slowed down until |a session with \S+(?: \(\S+\))? is under way since )/;
 const CLOCK = /(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:\.\d+Z)?/;
 const OURS = new RegExp(`^(${BEFORE.source})(${CLOCK.source})`);
 
@@ -109,6 +109,7 @@ function last(recipient) {
 	const stands = recipient.outcome;
 	if (stands === "suppressed" || stands === "cancelled")
 		return h("li", { class: stands }, h("p", { class: "row" }, badge(stands), recipient.last_smtp_response));
+	if (recipient.late_bounce || recipient.complaint) return null; // what came back follows
 	const end = {
 		delivered: "Delivered: the server accepted the message.",
 		bounced: "Final: no further attempts. The credit is returned.",
@@ -135,6 +136,31 @@ function bouncedLater(late) {
 		),
 		h("p", { class: "reply mono" }, late.response),
 	);
+}
+
+/** A spam complaint after delivery. */
+function complained(complaint) {
+	if (!complaint) return null;
+	return h(
+		"li",
+		{ class: "complained" },
+		h(
+			"p",
+			{ class: "row" },
+			h("b", null, "Reported as spam by the recipient"),
+			h("span", { class: "tag" }, complaint.kind),
+			h("span", { class: "quiet small" }, when(complaint.at)),
+		),
+	);
+}
+
+/** The state in one sentence. A late bounce or complaint has its time in the time zone of the viewer. */
+function standing(recipient) {
+	if (recipient.outcome === "complained")
+		return ["Complained: the recipient reported this message as spam at ", when(recipient.complaint.at), "."];
+	if (recipient.outcome === "late_bounced")
+		return ["Bounced by mail at ", when(recipient.late_bounce.at), ", after the server had accepted the message."];
+	return sentence(recipient.explanation, true);
 }
 
 const answered = (attempt) => JSON.stringify([outcome(attempt), attempt.mx_host, attempt.smtp_response]);
@@ -174,12 +200,11 @@ export function timeline(message, recipient, folded, go) {
 	const status = recipient.outcome;
 	const title = fragment(
 		h("bdi", { class: "mono address" }, recipient.email),
-		badge(status),
+		outcomeBadge(status),
 		status !== "suppressed" && classTag(recipient.bounce_class),
-		recipient.late_bounce && badge("bounced", "bounced later"),
 	);
 	const story = fragment(
-		h("p", { class: `standing ${status}` }, sentence(recipient.explanation, true)),
+		h("p", { class: `standing ${status}` }, standing(recipient)),
 		isProblem(recipient) && advice(message, recipient, go),
 		h(
 			"ol",
@@ -202,6 +227,7 @@ export function timeline(message, recipient, folded, go) {
 			attempts(recipient),
 			last(recipient),
 			bouncedLater(recipient.late_bounce),
+			complained(recipient.complaint),
 		),
 	);
 	const named = { class: "card recipient", "data-key": recipient.id };

@@ -1,6 +1,7 @@
 // Warnings of the overview, each with a link to fix it. Loaded when there are any.
 import { h, path } from "./dom.js";
 import { notice } from "./basics.js";
+import { shownName } from "./idn.js";
 
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
 const FIXES = {
@@ -14,7 +15,11 @@ const FIXES = {
 
 function warning(each) {
 	const href = FIXES[each.code]?.(each.subject);
-	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "View details"));
+	return notice(
+		GRAVE.has(each.code) ? "bounced" : "deferred",
+		shownName(each.text),
+		href && h("a", { href }, "View details"),
+	);
 }
 
 /** The first steps already say that a domain is missing. */

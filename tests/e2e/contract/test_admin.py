@@ -7,7 +7,6 @@ import pytest
 
 from appliance.model.accounts import Role
 from appliance.store.pools import EVERY
-from appliance.web.api.admin_accounts import mark
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, eventually, message, owner, waiting
 from tests.engines import Kind
@@ -216,22 +215,19 @@ def test_what_an_account_sends_is_told_with_marks(admin: Caller, new_account: Ne
     caller = new_account()
     path = f"/v1/admin/accounts/{caller.account.account_id}/usage"
     none = admin.get(path).json()
-    assert (none["sent"], none["bounce_rate"], none["bounce_mark"], none["complaint_rate"]) == (0, None, "good", None)
+    assert (none["sent"], none["bounce_rate"], none["bounce_mark"], none["complaint_rate"]) == (
+        0,
+        None,
+        "too_few",
+        None,
+    )
     assert [(each["name"], each["usable"]) for each in none["domains"]] == [(caller.account.domain, True)]
     caller.delivered(to=["ada@example.net", "bounce@example.net"])
     told = eventually(lambda: admin.get(path).json(), lambda found: found["bounced"] == 1)
     assert (told["sent"], told["sent_today"], told["delivered"], told["complained"]) == (2, 2, 1, 0)
-    assert (told["bounce_rate"], told["bounce_mark"], told["complaint_mark"]) == (0.5, "too_high", "good")
+    assert (told["bounce_rate"], told["bounce_mark"], told["complaint_mark"]) == (0.5, "too_few", "too_few")
     error(admin.get(path, params={"days": 91}), 400, "invalid_request")
     error(admin.get(f"/v1/admin/accounts/{UNKNOWN_ACCOUNT}/usage"), 404, "not_found")
-
-
-@pytest.mark.parametrize(
-    ("count", "of", "least", "expected"),
-    [(0, 0, 1, "good"), (4, 100, 1, "good"), (5, 100, 1, "high"), (10, 100, 1, "too_high"), (1, 9, 10, "good")],
-)
-def test_a_rate_is_marked_from_its_line_on(count: int, of: int, least: int, expected: str) -> None:
-    assert mark(count, of, (0.05, 0.1), least) == expected
 
 
 @pytest.mark.both_engines

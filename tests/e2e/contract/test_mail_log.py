@@ -9,7 +9,18 @@ from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, owner, waiting
 from tests.running_appliance import add_account
 
-LISTED = {"id", "status", "source", "from", "subject", "tags", "recipient_count", "recipients", "created_at"}
+LISTED = {
+    "id",
+    "status",
+    "source",
+    "from",
+    "subject",
+    "tags",
+    "recipient_count",
+    "outcomes",
+    "recipients",
+    "created_at",
+}
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -113,6 +124,7 @@ def test_a_list_shows_what_matters(mailed: tuple[Caller, dict[str, str]]) -> Non
         {"email": "bounce@two.example", "status": "bounced", "outcome": "bounced"},
     ]
     assert (partial["status"], partial["recipient_count"], partial["tags"]) == ("partial", 2, ["order", 'a"b'])
+    assert partial["outcomes"] == {"delivered": 1, "bounced": 1}
 
 
 def test_a_list_shows_three_recipients(new_account: NewAccount) -> None:

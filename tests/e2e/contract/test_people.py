@@ -67,7 +67,7 @@ def test_an_invitation_leads_to_a_login(boss: Caller) -> None:
     """The link is shown once, its token in the fragment; who accepts it logs in with the role it was made for."""
     email = someone()
     made = invited(boss, email.upper(), "developer")
-    assert set(made) == {"id", "email", "role", "created_at", "expires_at", "link", "request_id"}
+    assert set(made) == {"id", "email", "role", "created_at", "expires_at", "link", "mailed", "request_id"}
     assert (made["email"], made["role"]) == (email, "developer")
     link = urlsplit(made["link"])
     assert (link.path, link.query) == ("/dashboard/invitation", "")

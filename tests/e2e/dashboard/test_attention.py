@@ -28,9 +28,13 @@ def test_a_person_chooses_when_to_get_mail(stage: Stage, browser: Browser) -> No
     browser.go("Account")
     Select(browser.field("Mail about problems")).select_by_visible_text("in a daily digest")
     browser.click("Save notifications")
-    browser.see("Notifications saved.")
-    answer = stage.ask(account, "GET", "/v1/account/notifications")
-    assert (answer["notify"], answer["email"], answer["enabled"]) == ("daily", account.email, False)
+    expected = ("daily", account.email, False)
+
+    def saved() -> bool:
+        answer = stage.ask(account, "GET", "/v1/account/notifications")
+        return (answer["notify"], answer["email"], answer["enabled"]) == expected
+
+    browser.until(saved, "the setting")
 
 
 def test_a_forgotten_password_needs_a_server_that_sends_mail(stage: Stage, browser: Browser) -> None:

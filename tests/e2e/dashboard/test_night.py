@@ -1,6 +1,7 @@
 """At night: where is my mail, and why?"""
 
 import json
+import re
 import time
 
 from selenium.webdriver.common.keys import Keys
@@ -75,8 +76,14 @@ def test_a_refusal_has_its_class_and_a_late_bounce_its_place(stage: Stage, brows
     assert "temporary" in browser.see("night@grey.test", "h2").text
     browser.open(f"/dashboard/messages/{taken}")
     title = browser.see("customer1@good.test", "h2").text
-    assert "delivered" in title
-    assert "bounced later" in title
+    assert "late bounced" in title
+    browser.see("1 of 4 late bounced", "span")
+    browser.see("3 delivered · 1 late bounced")
+    (banner,) = browser.script(
+        "return [...document.querySelectorAll('.standing.late_bounced')].map((p) => p.innerText)"
+    )
+    assert re.fullmatch("Bounced by mail at 15 Jun 2025, 20:36:40, after the server had accepted the message.", banner)
+    assert re.search(r"Times are in Asia/\w+, UTC\+5:30\.", browser.text())
     browser.see("Bounced by mail after delivery")
     browser.see("mailbox full", "span")
     browser.see(words, "p[contains(@class, 'reply')]")
@@ -94,7 +101,7 @@ def test_a_message_is_cancelled(stage: Stage, browser: Browser) -> None:
     assert stage.world.recipient(message).status == "deferred"
     browser.click("Cancel message")
     browser.one("//dialog//button[normalize-space()='Cancel message']").click()
-    browser.see("cancelled: given up by the account's owner")
+    browser.see(f"cancelled: by {account.email}")
     assert stage.world.recipient(message).status == "failed"
 
 

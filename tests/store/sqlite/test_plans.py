@@ -102,6 +102,15 @@ async def test_the_newest_problems_are_found_by_when_they_happened(store: Store)
         "SEARCH r USING INDEX recipients_problems (account_id=? AND <expr>>?)",
         "SCAN p",
         "SEARCH m USING PRIMARY KEY (account_id=? AND id=?)",
+        "SEARCH d USING PRIMARY KEY (domain=?) LEFT-JOIN",
+    ]
+
+
+async def test_messages_of_which_something_came_back_have_an_index(store: Store) -> None:
+    steps = [await plan(store, query, {"account_id": "a", "most": 9}) for query in mail_log._RETURNED.values()]
+    assert steps == [
+        ["SEARCH complaints USING PRIMARY KEY (account_id=?)"],
+        ["SEARCH recipients USING INDEX recipients_late_bounces (account_id=?)"],
     ]
 
 

@@ -3,7 +3,9 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query, s, style } from "../dom.js";
 import { inbox } from "../feedback-inbox.js";
-import { badge, code, copyButton, empty, head, notice, section, table } from "../pieces.js";
+import { code, copyButton, empty, head, notice, section, table } from "../pieces.js";
+import { providerName } from "../provider-names.js";
+import { rate } from "../rate.js";
 import { count, number, percent, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
@@ -17,7 +19,7 @@ const CLASSES = [
 	["temporary", "Given up", "seven"],
 	["other", "Other", "eight"],
 ];
-const WARNING = 0.001; // complaints per delivery, as the large providers publish
+const WARNING = 0.001; // complaints per delivery, as the large providers publish: the lines to draw
 const LIMIT = 0.003;
 const STEPS = { collect: "queued", mend: "bounced", step: "", done: "delivered" };
 const PASSED = [
@@ -25,9 +27,6 @@ const PASSED = [
 	["failed", "Failed", "bounced"],
 ];
 const NUMBER = { class: "number" };
-
-const rate = (share) => (share === null ? "–" : `${(share * 100).toFixed(share < 0.01 ? 3 : 1)} %`);
-const others = "All other domains";
 
 /** A share of a row's width; `lines` are limits to draw. The number appears next to it as text. */
 function bar(share, colour, lines = []) {
@@ -43,11 +42,6 @@ function bar(share, colour, lines = []) {
 
 // ---- mail
 
-function standing(each) {
-	if (each.complaint_rate === null || each.complaint_rate < WARNING) return null;
-	return each.complaint_rate < LIMIT ? badge("deferred", "above 0.1 %") : badge("bounced", "above 0.3 %");
-}
-
 function complaints(providers) {
 	if (!providers.some((each) => each.delivered || each.complained))
 		return h("p", { class: "quiet" }, "No deliveries in this period.");
@@ -60,10 +54,10 @@ function complaints(providers) {
 		{ title: "Lines: 0.1 % and 0.3 %", class: "share" },
 	];
 	const rows = providers.map((each) => [
-		each.provider ?? others,
+		providerName(each.provider),
 		number(each.delivered),
 		number(each.complained),
-		[standing(each), " ", rate(each.complaint_rate)],
+		rate(each.complaint_rate, each.complaint_mark),
 		bar((each.complaint_rate ?? 0) / most, "bounced", [WARNING / most, LIMIT / most]),
 	]);
 	return fragment(
@@ -88,18 +82,17 @@ function byProvider(providers) {
 	if (!bad.length) return null;
 	const columns = [
 		{ title: "Provider" },
-		...["Bounced", "Late", "Failed", "Share"].map((title) => ({ title, ...NUMBER })),
+		...["Bounced", "Late", "Failed", "Bounce rate"].map((title) => ({ title, ...NUMBER })),
 		{ title: "Mostly", class: "wide" },
 	];
 	const rows = bad.map((each) => {
-		const lost = each.bounced + each.failed;
 		const [key, name] = CLASSES.toSorted((a, b) => each.classes[b[0]] - each.classes[a[0]])[0];
 		return [
-			each.provider ?? others,
+			providerName(each.provider),
 			number(each.bounced),
 			number(each.late_bounced),
 			number(each.failed),
-			percent(lost / (lost + each.delivered || 1)),
+			rate(each.bounce_rate, each.bounce_mark),
 			each.classes[key] > 0 ? name : "–",
 		];
 	});

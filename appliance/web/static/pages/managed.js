@@ -7,6 +7,7 @@ import { shownName } from "../idn.js";
 import { menu } from "../menu.js";
 import { badge, button, copyButton, facts, head, notice, section, table } from "../pieces.js";
 import { bytes } from "../bytes.js";
+import { rate } from "../rate.js";
 import { tile, tiles } from "../tile.js";
 import { ago, number, percent, when } from "../time.js";
 import { changeRole } from "./people.js";
@@ -15,21 +16,14 @@ const DAYS = 30;
 const DOMAINS = [{ title: "Domain" }, { title: "State", class: "side" }];
 const PEOPLE = [{ title: "Person" }, { title: "Actions", class: "side" }];
 
-/** A rate with the server's rating. */
-function rate(share, mark) {
-	if (share === null) return "no mail yet";
-	const text = share < 0.01 ? `${(share * 100).toFixed(2)} %` : percent(share);
-	if (mark === "good") return text;
-	return mark === "high" ? badge("deferred", `${text}, high`) : badge("bounced", `${text}, too high`);
-}
-
 function volume(account, usage) {
 	const tried = usage.delivered + usage.bounced + usage.failed;
+	const rated = (share, mark) => (share === null ? "no mail yet" : rate(share, mark));
 	return tiles(
 		tile("Sent", number(usage.sent), { notes: [`${number(usage.sent_today)} today (UTC)`] }),
 		tile("Delivered", number(usage.delivered), { notes: [tried > 0 && percent(usage.delivered / tried)] }),
-		tile("Bounced", number(usage.bounced), { notes: [rate(usage.bounce_rate, usage.bounce_mark)] }),
-		tile("Complaints", number(usage.complained), { notes: [rate(usage.complaint_rate, usage.complaint_mark)] }),
+		tile("Bounced", number(usage.bounced), { notes: [rated(usage.bounce_rate, usage.bounce_mark)] }),
+		tile("Complaints", number(usage.complained), { notes: [rated(usage.complaint_rate, usage.complaint_mark)] }),
 		tile("Waiting", number(usage.waiting)),
 		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);

@@ -3,9 +3,9 @@ import { get, post } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { standing, templatePath } from "../lists.js";
+import { outcomes, stateBadge, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
-import { badge, button, copyButton, errorText, facts, head, skeleton } from "../pieces.js";
+import { button, copyButton, errorText, facts, head, skeleton } from "../pieces.js";
 import { shownPost } from "../posts.js";
 import { isProblem, sendAgain } from "../problems.js";
 import { tabs } from "../tabs.js";
@@ -26,8 +26,9 @@ const isNear = (message) =>
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
 // Display order of recipients: problems first.
-const ORDER = ["bounced", "failed", "suppressed", "cancelled", "deferred", "queued", "delivered"];
-const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(recipient.outcome));
+const ORDER = ["complained", "late_bounced", "bounced", "failed", "suppressed", "cancelled", "deferred", "queued"];
+ORDER.push("delivered");
+const rank = (recipient) => ORDER.indexOf(recipient.outcome);
 const LONG = 160; // characters of a field to show at once
 
 /** A header field, collapsed if long. */
@@ -75,9 +76,10 @@ function finished(message) {
 
 /** Recipients by status: a bar, and the numbers in words. */
 function counts(message) {
-	const found = new Map(ORDER.map((each) => [each, 0]));
-	for (const each of message.recipients) found.set(each.outcome, found.get(each.outcome) + 1);
-	const shown = [...found].filter(([, many]) => many).reverse();
+	const found = outcomes(message);
+	const shown = ORDER.filter((each) => found[each])
+		.map((each) => [each, found[each]])
+		.reverse();
 	let at = 0;
 	return [
 		s(
@@ -99,7 +101,7 @@ function counts(message) {
 			{ class: "counts" },
 			shown.map(([status, many], index) => [
 				index > 0 && " · ",
-				h("span", { class: status }, `${number(many)} ${status}`),
+				h("span", { class: status }, `${number(many)} ${status.replace("_", " ")}`),
 			]),
 		),
 	];
@@ -126,7 +128,7 @@ function stories(message, go) {
 	const many = message.recipients.length >= FOLDED;
 	return [...message.recipients]
 		.sort((one, other) => rank(one) - rank(other))
-		.map((each) => timeline(message, each, many && each.status === "delivered" && !each.late_bounce, go));
+		.map((each) => timeline(message, each, many && each.outcome === "delivered", go));
 }
 
 async function posts(message, signal, again) {
@@ -146,17 +148,6 @@ async function posts(message, signal, again) {
 	}
 }
 
-const ASKED = 10; // recipients to look up
-
-/** Which undelivered recipients are on the suppression list now. */
-async function listed(message, signal) {
-	const maybe = message.recipients.filter(isProblem).slice(0, ASKED);
-	const found = await Promise.all(
-		maybe.map((each) => get(query("/v1/suppressions", { q: each.email }), signal).catch(() => ({ suppressions: [] }))),
-	);
-	return new Set(found.flatMap((each) => each.suppressions.map(({ address }) => address)));
-}
-
 /** The list that the user came from, with its filters. */
 function list(home) {
 	const from = history.state?.from ?? "";
@@ -174,7 +165,7 @@ export default async function message(page) {
 	const top = h("div", { class: "card summary" }, summary(shown, found, home));
 	const tally = h("div", { class: "tally" }, counts(shown));
 	const story = h("div", null, stories(shown, go));
-	const state = h("span", null, badge(standing(shown)));
+	const state = h("span", null, stateBadge(shown));
 	const about = h("div", { class: "card" }, details(shown));
 	const cancel = button(
 		"Cancel message",
@@ -203,7 +194,8 @@ export default async function message(page) {
 		);
 		await renew();
 	});
-	const undelivered = () => shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at);
+	const undelivered = () =>
+		shown.recipients.filter((each) => isProblem(each) && each.outcome !== "complained" && !each.next_attempt_at);
 	const again = button("", () => sendAgain(shown, undelivered(), page.go));
 	const offer = () => {
 		const many = undelivered().length;
@@ -214,24 +206,18 @@ export default async function message(page) {
 	};
 	offer();
 
-	const look = async () => {
-		if (account) return;
-		shown.listed = await listed(shown, page.signal);
-		if (shown.listed.size) update(story, stories(shown, go));
-	};
 	const tell = async () => account || update(told, await posts(shown, page.signal, tell));
 	async function renew() {
 		const now = await get(address, page.signal);
 		const changed = JSON.stringify(now.recipients) !== JSON.stringify(shown.recipients);
-		shown = Object.assign(now, { listed: shown.listed });
+		shown = now;
 		if (!changed) return;
 		update(top, summary(shown, found, home));
 		update(tally, counts(shown));
 		update(story, stories(shown, go));
-		update(state, badge(standing(shown)));
+		update(state, stateBadge(shown));
 		update(about, details(shown));
 		offer();
-		look();
 		await tell();
 	}
 	const round = async () => {
@@ -247,7 +233,6 @@ export default async function message(page) {
 				.then((node) => place.replaceChildren(node));
 		return place;
 	};
-	look();
 	await tell();
 	const panels = [
 		["Activity", [tally, story]],

@@ -1,9 +1,9 @@
 // The list of messages: filters in the URL, new rows on top, older rows on request, actions on selected rows.
 import { get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
-import { older, standing } from "../lists.js";
+import { older, stateBadge } from "../lists.js";
 import { asked, described, filterBar, read } from "../message-filters.js";
-import { badge, button, empty, errorText, head, row, table } from "../pieces.js";
+import { button, empty, errorText, head, row, table } from "../pieces.js";
 import { firstMessageTabs } from "../snippets.js";
 import { when } from "../time.js";
 
@@ -44,7 +44,7 @@ const listed = (home, own) => (message) => {
 				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
 			),
 			h("bdi", { class: "mono quiet" }, sender),
-			badge(standing(message)),
+			stateBadge(message),
 			h("span", { class: "quiet" }, when(message.created_at)),
 		],
 	});
@@ -109,7 +109,8 @@ function merge(body, emails, below, above, toRow) {
 		known.delete(message.id);
 		if (old) {
 			const shown = old.querySelector(".badge");
-			if (shown.textContent !== standing(message)) shown.replaceWith(badge(standing(message)));
+			const now = stateBadge(message);
+			if (shown.textContent !== now.textContent || shown.className !== now.className) shown.replaceWith(now);
 		} else if (message.id > newest) fresh.push(message);
 		else body.insertBefore(toRow(message), [...body.rows].find((each) => each.dataset.id < message.id) ?? null);
 	}

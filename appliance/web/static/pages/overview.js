@@ -13,6 +13,10 @@ const KINDS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelle
 	name.toLowerCase(),
 ]);
 const RARE = 4; // kinds from here on are shown only if not zero
+const RETURNED = [
+	["late_bounced", "Late bounced"],
+	["complained", "Complained"],
+];
 
 /** Messages accepted in a period, with recipients of this kind. */
 const list = (kind, since, until) =>
@@ -24,18 +28,19 @@ const change = (now, before) => [
 	before > 0 && `${(now / before - 1).toLocaleString("en", PERCENT).replace("%", " %").replace("-", "−")}, `,
 	`${number(before)} before`,
 ];
-function numbers({ totals, previous, days }, kinds, account, warning) {
+function numbers({ totals, previous, days }, kinds, account, rate) {
 	const tried = totals.delivered + totals.bounced + totals.failed;
 	const more = tried
-		? { delivered: percent(totals.delivered / tried), bounced: warning || percent(totals.bounce_rate) }
+		? { delivered: percent(totals.delivered / tried), bounced: rate(totals.bounce_rate, totals.bounce_mark) }
 		: {};
+	if (totals.complained) more.complained = rate(totals.complaint_rate, totals.complaint_mark);
 	return tiles(
-		kinds.map(([kind, name]) =>
+		[...kinds, ...RETURNED.filter(([kind]) => totals[kind])].map(([kind, name]) =>
 			tile(name, number(totals[kind]), {
 				kind,
 				href: list(kind, days[0].start),
-				notes: [more[kind], previous && change(totals[kind], previous[kind])],
-				spark: days.map((day) => day[kind]),
+				notes: [more[kind], previous && kind in previous && change(totals[kind], previous[kind])],
+				spark: kind in days[0] ? days.map((day) => day[kind]) : undefined,
 			}),
 		),
 		tile("Time to delivery", span(totals.median_ms), {
@@ -83,7 +88,6 @@ export default async function overview(page) {
 		const busy = stats.hours.filter((each) => kinds.some(([kind]) => each[kind])).length;
 		const hourly = days === 7 && (by ? by === "hour" : busy * 2 > stats.hours.length);
 		const more = stats.totals.bounced || stats.totals.failed || stats.sandbox || stats.queue.length;
-		const high = stats.totals.bounce_rate >= 0.05 && stats.totals.bounce_rate;
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // do not show a page of zeros
 		await put(
@@ -96,7 +100,7 @@ export default async function overview(page) {
 					"section",
 					null,
 					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-					numbers(stats, kinds, account, high && (await import("../bounce-rate.js")).rate(high)),
+					numbers(stats, kinds, account, (await import("../rate.js")).rate),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
 				more > 0 && (await (await import("../overview-tables.js")).tables(stats, page.signal)),

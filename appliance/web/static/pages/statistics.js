@@ -1,27 +1,28 @@
 // Results by sending domain, tag, template or provider.
 import { get } from "../api.js";
-import { rate } from "../bounce-rate.js";
 import { fragment, h, query } from "../dom.js";
 import { empty, head, table } from "../pieces.js";
+import { providerName } from "../provider-names.js";
+import { rate } from "../rate.js";
 import { number, when } from "../time.js";
 
 const RANGES = [7, 30, 90];
 // The title of each breakdown, and the message filter for its values.
 const BY = { domain: ["Domain", "from"], tag: ["Tag", "tag"], template: ["Template", "q"], provider: ["Provider"] };
-const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled"];
+const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled", "Complained"];
 const wide = (name) => (COLUMNS.indexOf(name) < 2 ? "number" : "number wide");
 
 function line(each, by, since) {
 	const filter = each.value !== null && BY[by][1];
-	const others = by === "provider" ? "Other servers" : "Others";
+	const shown = by === "provider" ? providerName(each.value) : (each.value ?? "Others");
 	const href = filter && query("/dashboard/messages", { [filter]: each.value, since });
 	return {
 		href,
 		id: each.value ?? "",
 		cells: [
-			each.value === null ? others : h("bdi", { class: "break" }, each.value),
+			h("bdi", { class: "break" }, shown),
 			...COLUMNS.map((name) => number(each[name.toLowerCase()])),
-			rate(each.bounce_rate),
+			rate(each.bounce_rate, each.bounce_mark),
 		],
 	};
 }
