@@ -26,11 +26,9 @@ log = get_logger("acme")
 
 def token_of(head: bytes) -> str | None:
     """Return the challenge token in a request head; None if it is another request. No I/O."""
-    request = read_request(head)
-    if request is None or request[0] not in ("GET", "HEAD") or not request[1].startswith(_PREFIX):
-        return None
-    token = request[1].removeprefix(_PREFIX)
-    return token if _TOKEN.fullmatch(token) else None
+    method, target = read_request(head) or ("", "")
+    token = target.removeprefix(_PREFIX)
+    return token if method in ("GET", "HEAD") and token != target and _TOKEN.fullmatch(token) else None
 
 
 def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:

@@ -200,8 +200,6 @@ class Issuance:
 
 
 # ---- the client
-
-
 @dataclass(frozen=True, slots=True)
 class Client:
     """An HTTPS client; `context` must verify certificates and host names."""

@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 
 # ---- problem documents (RFC 8555 6.7)
-
-
 class NotIssued(Exception):
     """No certificate was issued: the reason, the advice, and the authority's Retry-After in seconds."""
 
@@ -125,8 +123,6 @@ def explain(
 
 
 # ---- objects (RFC 8555 7.1)
-
-
 @dataclass(frozen=True, slots=True)
 class AcmeResponse:
     status: int = 0
@@ -211,8 +207,6 @@ def format_time(seconds: float) -> str:
 
 
 # ---- keys and signatures (ES256; the flattened form of RFC 7515, with URL and nonce in the signed header)
-
-
 def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 

@@ -73,8 +73,7 @@ class Renewer:
         return schedule.due_at(view.settings, state, view.held, now, self._spread, at_least=view.at_least) - now
 
     async def _attempt_if_due(self) -> None:
-        """Check again, because another node may just have finished an attempt."""
-        view = await self.records.look()
+        view = await self.records.look()  # again, because another node may just have finished an attempt
         if view is not None and self._wait(view) <= 0:
             self._at_once = False
             await self._attempt(view)

@@ -89,8 +89,6 @@ def chunks(file: IO[bytes], size: int, on: BytesDone) -> Iterator[bytes]:
 
 
 # ---- writing
-
-
 def head(name: str, size: int, mtime: int) -> bytes:
     """Return the tar header of a member: one block, however large the member."""
     entry = tarfile.TarInfo(name)
@@ -137,8 +135,6 @@ def _member(name: str, content: bytes, mtime: int) -> bytes:
 
 
 # ---- reading
-
-
 def read(file: IO[bytes], on: BytesDone) -> OpenedBackup:
     """Read a backup to its end; raise BrokenBackup unless every byte is as it was written."""
     length = file.seek(0, io.SEEK_END)
@@ -186,8 +182,6 @@ def _opened(members: bytes, size: int) -> OpenedBackup:
 
 
 # ---- verification
-
-
 class Verified(OpenedBackup, frozen=True):
     """A backup that can be restored."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import CommandGroup, flag, listing, number, number_or, text_option
+from appliance.cli.options import CommandGroup, default_option, flag, listing, number, number_or, text_option
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
@@ -22,13 +22,9 @@ CREDIT_CHANGE = number_or("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 50
 DAILY_CAP = number_or("off", r"[1-9][0-9]{0,15}", "a number of recipients, at least 1")
 PASSWORD_BYTES_READ = 4096  # longer than any password, and a limit for `< /dev/zero`
 
-password_option = click.option(
-    "--password-stdin",
-    is_flag=True,
-    help="Read the password from standard input. Required: other users can see the command line.",
-)
-
-
+CREDITS_HELP = "Number of recipients that the account may send to."
+_PASSWORD_HELP = "Read the password from standard input. Required: other users can see the command line."  # noqa: S105
+password_option = flag("--password-stdin", _PASSWORD_HELP)
 account = CommandGroup("account", "Manage accounts and their limits.", {"delete": "remove"})
 
 
@@ -37,15 +33,7 @@ account = CommandGroup("account", "Manage accounts and their limits.", {"delete"
 @click.argument("address", metavar="EMAIL", required=False)
 @click.option("--email", hidden=True)
 @password_option
-@click.option(
-    "--credits",
-    "balance",
-    type=CREDIT_BALANCE,
-    default="unlimited",
-    metavar="N|unlimited",
-    show_default=True,
-    help="Number of recipients that the account may send to.",
-)
+@default_option("--credits", "unlimited", CREDITS_HELP, "balance", type=CREDIT_BALANCE, metavar="N|unlimited")
 @flag("--admin", "Make the user an administrator of all accounts.")
 def create(
     name: str,
@@ -139,9 +127,7 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
 
     async def change(store: "Store", account: "Account") -> None:
         credits = number(amount)
-        if credits is None:
-            await store.accounts.set_unlimited(account.id)
-        elif is_balance:
+        if credits is None or is_balance:
             await store.accounts.set_credits(account.id, credits)
         else:
             await store.accounts.change_credits(account.id, credits)

@@ -174,8 +174,6 @@ def _system_line(error: OSError, config: Config) -> str:
 
 
 # ---- the data directory
-
-
 def why_unusable(data_dir: Path, *, make: bool) -> str | None:
     """Return the fault with its remedy, or None. A missing directory is a fault only if `make` cannot create it."""
     if not os.path.lexists(data_dir):

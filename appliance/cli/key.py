@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli import database
-from appliance.cli.options import SPAN, TIME_AHEAD, CommandGroup, Parsed, common, flag, text_option
+from appliance.cli.options import SPAN, TIME_AHEAD, CommandGroup, Parsed, common, default_option, flag, text_option
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ KEY_FIELDS = (
 CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
 CREDENTIAL_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 SCOPES = ("send", "read", "full", "manage")
+SCOPE_HELP = "Permissions: send, read (message status), full (both) or manage (both, and a developer's routes of /v1)."
+OVERLAP_HELP = "Time for which the previous secret still works; 0 revokes it at once."
 
 
 def _scope(value: str) -> str:
@@ -46,14 +48,7 @@ key = CommandGroup(
 @key.command()
 @database.of_only_account
 @flag("--test", "Create a test key: its messages are simulated and free.")
-@click.option(
-    "--scope",
-    type=Parsed("scope", _scope),
-    default="send",
-    show_default=True,
-    metavar="SCOPE",
-    help="Permissions: send, read (message status), full (both) or manage (both, and a developer's routes of /v1).",
-)
+@default_option("--scope", "send", SCOPE_HELP, type=Parsed("scope", _scope), metavar="SCOPE")
 @text_option("--domain", "DOMAIN", "Restrict the key to this sending domain.")
 @click.option(
     "--expires", type=TIME_AHEAD, metavar="TIME", help="Expiry: a span such as 90d, or a date (default never)."
@@ -100,14 +95,7 @@ def list_keys(name: str | None, as_json: bool) -> None:
 
 @key.command()
 @database.words_argument("ID")
-@click.option(
-    "--overlap",
-    type=SPAN,
-    default="24h",
-    show_default=True,
-    metavar="SPAN",
-    help="Time for which the previous secret still works; 0 revokes it at once.",
-)
+@default_option("--overlap", "24h", OVERLAP_HELP, type=SPAN, metavar="SPAN")
 @common
 def roll(words: tuple[str, ...], account: str | None, overlap: int, as_json: bool) -> None:
     """Give the API key ID a new secret, which is shown only once. With --account, only if that account owns the key.

@@ -164,8 +164,7 @@ def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
 def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
-    texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}
-    return row | texts | {"to": printable(to) + (f" and {more} more" if more else "")}
+    return printable_row(row | {"to": to}) | {"to": printable(to) + (f" and {more} more" if more else "")}
 
 
 # ---- requests
@@ -221,8 +220,6 @@ def list_requests(
 
 
 # ---- explain
-
-
 @click.command()
 @click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
 @flag("--dialogue", "Show every line of the SMTP dialogue.")
@@ -410,8 +407,6 @@ def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -
 
 
 # ---- the feedback inbox
-
-
 @feedback.command("list")
 @click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
 @number_option("--limit", 100, MOST_MAILS, "Number of mails to list.")

@@ -78,14 +78,20 @@ def text_option(name: str, metavar: str, meaning: str, variable: str | None = No
     return click.option(name, *([variable] if variable else []), type=PRINTABLE, metavar=metavar, help=meaning, **more)
 
 
-def number_option(name: str, default: int, most: int | None, meaning: str, **more: Any) -> Callable[[F], F]:
-    """An option for a whole number from 1 on, with its default in the help."""
-    kind = click.IntRange(1, most)
-    return click.option(name, type=kind, default=default, show_default=True, help=meaning, **more)
+def number_option(
+    name: str, default: int, most: int | None, meaning: str, least: int = 1, **more: Any
+) -> Callable[[F], F]:
+    """An option for a whole number, with its default in the help."""
+    return default_option(name, default, meaning, type=click.IntRange(least, most), **more)
+
+
+def default_option(name: str, default: object, meaning: str, *variable: str, **more: Any) -> Callable[[F], F]:
+    """An option with its default in the help."""
+    return click.option(name, *variable, default=default, show_default=True, help=meaning, **more)
 
 
 def reason_option(default: str, meaning: str) -> Callable[[F], F]:
-    return click.option("--reason", type=PRINTABLE, default=default, show_default=True, help=meaning)
+    return default_option("--reason", default, meaning, type=PRINTABLE)
 
 
 def named_config() -> Path | None:

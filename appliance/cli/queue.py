@@ -32,13 +32,7 @@ queue = CommandGroup("queue", _HELP, default="show")
 
 @queue.command("show")
 @number_option("--pools", POOLS_LISTED, None, "Number of pools to show, largest first.")
-@click.option(
-    "--destinations",
-    type=click.IntRange(0),
-    default=DESTINATIONS_LISTED,
-    show_default=True,
-    help="Number of domains to show per pool.",
-)
+@number_option("--destinations", DESTINATIONS_LISTED, None, "Number of domains to show per pool.", least=0)
 @listing
 def show_all(pools: int, destinations: int, as_json: bool) -> None:
     """Show queued recipients by pool and destination.
@@ -270,17 +264,18 @@ async def _retry(store: "Store", named: dict[str, str]) -> int:
     control = store.queue_control
     match named:
         case {"pool": pool}:
-            return await control.retry_pool(pool)
+            return await control.retry(pool=pool)
         case {"domain": domain}:
-            return await control.retry_domain(account_rules.domain_name(domain))
+            return await control.retry(domain=account_rules.domain_name(domain))
         case {"message": message}:
             return await control.retry_message(message)
         case {"recipient": address} if "@" in address:
-            return await control.retry_domain(account_rules.domain_name(address.rpartition("@")[2]), address)
+            domain = account_rules.domain_name(address.rpartition("@")[2])
+            return await control.retry(domain=domain, address=address)
         case {"recipient": recipient}:
             return await control.retry_recipient(recipient)
         case _:
-            return await control.retry_all()
+            return await control.retry()
 
 
 def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:

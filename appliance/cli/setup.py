@@ -173,8 +173,6 @@ def _set_up(
 
 
 # ---- questions and settings
-
-
 def _asked(
     option: str | None, question: str, name: str, default: str, parse: "Callable[[str], str]", *, asks: bool
 ) -> str:
@@ -270,8 +268,6 @@ def _address(text: str) -> str:
 
 
 # ---- account, key and domain
-
-
 async def _known(name: str | None, store: "Store") -> "tuple[Account | None, list[str]]":
     """Return the account to set up, if it exists, and its domains."""
     accounts = [account for account in await store.accounts.all() if name in (None, account.name)]
@@ -305,8 +301,6 @@ async def _create(
 
 
 # ---- the machine and DNS
-
-
 class _Machine:
     """Checks the machine in a thread: its name, PTR, port 25, relays, blocklists, clock and disk."""
 
@@ -368,8 +362,6 @@ class _Machine:
 
 
 # ---- the test message and the output
-
-
 async def _send_test(account: str, domain: str, to: str, settings: "Config", store: "Store") -> dict[str, Any]:
     from appliance.environment import Environment
 

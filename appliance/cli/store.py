@@ -79,8 +79,6 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
 
 
 # ---- the two databases
-
-
 @contextmanager
 def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
     from appliance.store import FILE_NAME, copy_source
@@ -112,8 +110,6 @@ def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
 
 
 # ---- output
-
-
 @contextmanager
 def _progress(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
     if sys.stderr.isatty():
@@ -154,8 +150,6 @@ def _lines(
 
 
 # ---- upgrades
-
-
 @click.command()
 @flag("--check", "Show the changes without making them; exit with 3 if there are any.")
 @common
@@ -265,8 +259,6 @@ def _changes(answer: dict[str, Any]) -> "Iterator[str]":
 
 
 # ---- nodes
-
-
 @node.command("list")
 @listing
 def list_nodes(as_json: bool) -> None:

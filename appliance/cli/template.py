@@ -170,8 +170,6 @@ def _stored(template: "StoredTemplate") -> _Content:
 
 
 # ---- files
-
-
 def _aliases(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 

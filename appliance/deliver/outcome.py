@@ -16,6 +16,7 @@ Sandbox mail has simulated outcomes: the local part of a recipient selects its o
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -194,25 +195,21 @@ def outcome(
         decision=decision,
         dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
     )
-    suppress = _suppression(recipient, text, now) if judgement.suppresses else None
+    suppression = None
+    if judgement.suppresses:
+        with suppress(Refused, ValueError):  # another version accepted the address; this one accepts no mail for it
+            suppression = Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
     return Outcome(
         recipient,
         result,
         (attempt,),
         now,
         again,
-        suppress=suppress,
+        suppress=suppression,
         signature=signature if again is not None else None,
         bounce_class=_bounce_class(judgement, code, status, text[:RECORDED_RESPONSE]),
         mail_from=mail_from,
     )
-
-
-def _suppression(recipient: DueRecipient, text: str, now: int) -> Suppression | None:
-    try:
-        return Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
-    except (Refused, ValueError):  # another version accepted the address; this one would accept no mail for it
-        return None
 
 
 def _bounce_class(judgement: Judgement, code: int | None, status: str | None, text: str) -> BounceClass | None:

@@ -42,7 +42,7 @@ class PoolQueue:
 
     def add(self, ready: Ready) -> None:
         envelope = ready.routed.envelope
-        ahead_of = _is_untried if envelope.is_retry else None
+        ahead_of = (lambda other: not other.routed.envelope.is_retry) if envelope.is_retry else None
         self._queues[ready.routed.large].add(envelope.account_id, ready, ahead_of)
 
     def put_back(self, ready: Ready) -> None:
@@ -62,10 +62,6 @@ class PoolQueue:
 
     def drain(self) -> list[Ready]:
         return self._queues[self._turn].drain() + self._queues[1 - self._turn].drain()
-
-
-def _is_untried(ready: Ready) -> bool:
-    return not ready.routed.envelope.is_retry
 
 
 class Pending:
@@ -215,17 +211,10 @@ class Admission:
     pending: Pending
     limiters: PoolLimiters
     warmup: Warmup
-    _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
-
-    @property
-    def has_left(self) -> bool:
-        return bool(self._left)
+    left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
 
     def leave(self, pool: str, account: str) -> None:
-        self._left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(account)
-
-    def forget_left(self) -> None:
-        self._left.clear()
+        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(account)
 
     def may_take(self, account: str, domain: str) -> bool:
         """Whether to read more of an account's untried mail for a domain."""
@@ -245,7 +234,7 @@ class Admission:
         visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
         """
         account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
-        has_older = is_behind or account in self._left.get(pool, ())
+        has_older = is_behind or account in self.left.get(pool, ())
         if has_older and pool != UNROUTED_NEW and self.pending.of(pool, account) > 0:
             return None
         limit = PENDING_OF_NEW if self.pending.total < PENDING_OF_NEW else PENDING_PER_POOL
@@ -270,10 +259,10 @@ class Admission:
         pool = self.limiters.pool_of(domain)
         if is_behind and self.pending[pool] < FEW_PENDING:
             return True
-        return bool(self._left) and (self._has_room(pool, account) or self._has_room(UNROUTED, account))
+        return bool(self.left) and (self._has_room(pool, account) or self._has_room(UNROUTED, account))
 
     def _has_room(self, pool: str, account: str) -> bool:
-        accounts = self._left.get(pool)
+        accounts = self.left.get(pool)
         if accounts is None or self.limiters.is_held(pool):
             return False
         has_few = account in accounts and self.pending.of(pool, account) < PENDING_OF_ONE

@@ -155,8 +155,6 @@ class ProviderPools:
 
 
 # ---- the operator's settings
-
-
 def pools(config: Config) -> ProviderPools:
     """The built-in pools with the operator's changes, and the operator's own."""
     tables = config.delivery.pools

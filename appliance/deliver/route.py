@@ -162,8 +162,6 @@ def _no_host(domain: str, mx_hosts: list[_MxHost], *, complete: bool) -> NoRoute
 
 
 # ---- I/O
-
-
 @dataclass(frozen=True, slots=True)
 class Router:
     """Finds routes. `random` returns numbers from 0 to 1; `own_names` are the host names of this service."""

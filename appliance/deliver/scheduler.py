@@ -308,7 +308,7 @@ class Scheduler:
         state = self._polls
         state.is_requested = self.new_mail.poll_requested() or state.is_requested
         state.is_short = self.pending.total < FEW_PENDING
-        state.has_left = self._admission.has_left or self.due_mail.is_behind
+        state.has_left = bool(self._admission.left) or self.due_mail.is_behind
         state.has_ready = bool(self.pending.queues)
         state.due_in = inf if self._due_at is None else (self._due_at - self.deliverer.env.now()) / 1_000_000
         return next_poll(state, trio.current_time(), self.intervals.poll_all)
@@ -330,7 +330,7 @@ class Scheduler:
         self._due_at = await self.deliverer.store.queue.next_due(simulated=False)
         if read_all:
             state.polled_all_at = now
-            self._admission.forget_left()
+            self._admission.left.clear()
         reads = [self.due_mail.all if read_all else self.due_mail.new]
         if has_room:
             reads.append(self.due_mail.left)
@@ -416,18 +416,15 @@ class Scheduler:
         for pool in pools:
             self.runner.start_pool(pool)
         for result in results if on_disk else ():
-            self._release(result)
-
-    def _release(self, result: AttemptResult) -> None:
-        envelope = result.envelope
-        self.deliverer.store.under_delivery.end([recipient.id for recipient in envelope.recipients])
-        observe(result.outcomes)
-        self.due_mail.release(envelope)
-        for outcome in result.outcomes:
-            due_at = outcome.next_attempt_at
-            if due_at is not None and (self._due_at is None or due_at < self._due_at):
-                self._due_at = due_at
+            envelope = result.envelope
+            self.deliverer.store.under_delivery.end([recipient.id for recipient in envelope.recipients])
+            observe(result.outcomes)
+            self.due_mail.release(envelope)
+            for outcome in result.outcomes:
+                due_at = outcome.next_attempt_at
+                if due_at is not None and (self._due_at is None or due_at < self._due_at):
+                    self._due_at = due_at
+                    self.new_mail.wake()
+            if self._admission.should_poll(envelope.account_id, envelope.domain, is_behind=self.due_mail.is_behind):
+                self._polls.is_requested = self._polls.has_room = True
                 self.new_mail.wake()
-        if self._admission.should_poll(envelope.account_id, envelope.domain, is_behind=self.due_mail.is_behind):
-            self._polls.is_requested = self._polls.has_room = True
-            self.new_mail.wake()

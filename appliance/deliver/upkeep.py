@@ -41,9 +41,8 @@ class Upkeep:
     intervals: Intervals
 
     def start(self, tasks: trio.Nursery) -> None:
-        for work in (self._publish, self._close_idle, self._check_clock):
+        for work in (self._publish, self._close_idle, self._check_clock, self.deliverer.watch.run):
             tasks.start_soon(work)
-        tasks.start_soon(self.deliverer.watch.run)
         tasks.start_soon(self.deliverer.warmup.keep_saved, self.intervals.save_warmup)
 
     async def stop(self) -> None:

@@ -117,8 +117,6 @@ def _connections(facts: ServerFacts) -> Finding:
 
 
 # ---- files of this node
-
-
 def judge_key_file(data_dir: Path, stored: str | None) -> list[Finding]:
     """Check that the key file is the one of all nodes of this database."""
     file, advice = data_dir / KEY_FILE, "Copy the key file of another node, or the one kept with the backup."

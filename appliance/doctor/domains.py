@@ -95,8 +95,6 @@ async def check_mx(resolver: Resolver, domain: str) -> list[Finding]:
 
 
 # ---- the policy
-
-
 def judge_policy(
     sender: Domain, standing: DmarcStanding, checked: Sequence[CheckedRecord], *, receives: bool
 ) -> list[Finding]:

@@ -88,15 +88,12 @@ def check_disk(config: Config) -> list[Finding]:
 
 
 # ---- certificates
-
-
 def check_certificate(config: Config, section: str, now: datetime) -> list[Finding]:
     """Check a listener's certificate: present, valid, for the host name, its key private."""
     settings, hostname, subject = getattr(config, section), config.server.hostname, f"{section}.tls_cert"
     if settings.tls_cert is None or settings.tls_key is None:
         return [_no_certificate(subject, config, section)]
-    chain: Path = settings.tls_cert
-    key: Path = settings.tls_key
+    chain, key = settings.tls_cert, settings.tls_key
     try:
         leaf = x509.load_pem_x509_certificates(chain.read_bytes())[0]
         tls_context(chain, key)
@@ -108,7 +105,8 @@ def check_certificate(config: Config, section: str, now: datetime) -> list[Findi
         text = f"{chain}: cannot be used with its key {key}: {why}"
         return [fault("certificate", subject, text, f"Set {subject} and its key to a matching pair.")]
     names, findings = _names(leaf), _validity(subject, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now)
-    if not any(_covers(name, hostname) for name in names):
+    parent = hostname[hostname.find(".") :]  # RFC 6125 6.4.3: a star matches one label, the first
+    if not {hostname, f"*{parent}"} & {name.lower() for name in names}:
         text = f"is for {', '.join(names) or 'no name'}, not for {hostname}"
         findings.append(fault("certificate", subject, text, f"Get a certificate for {hostname}."))
     if mode & 0o007:  # a group may read it: that of the service
@@ -152,12 +150,6 @@ def _validity(key: str, not_before: datetime, not_after: datetime, now: datetime
     return []
 
 
-def _covers(name: str, hostname: str) -> bool:
-    """RFC 6125 6.4.3: a star matches one label, the first."""
-    name = name.lower()
-    return name == hostname or (name.startswith("*.") and name[1:] == hostname[hostname.find(".") :])
-
-
 def check_acme(config: Config, now: datetime) -> list[Finding]:
     """Check the certificate that ACME renews."""
     directory, names = acme_directory(config), config.acme.names
@@ -196,8 +188,6 @@ def _renewal(state: AcmeState) -> str:
 
 
 # ---- listeners
-
-
 async def check_listeners(config: Config) -> list[Finding]:
     """Check that the server runs and its listeners answer; if it does not run, that their addresses are free."""
     running = is_running(config.server.data_dir)
@@ -278,8 +268,6 @@ def is_exposed(address: Endpoint) -> bool:
 
 
 # ---- the database
-
-
 def judge_database(
     data_dir: Path, looked: QuickCheck | None, unopened_keys: Sequence[str], unopened_secrets: Sequence[str]
 ) -> list[Finding]:
@@ -328,14 +316,14 @@ def judge_secrets(unopened_keys: Sequence[str], unopened_secrets: Sequence[str])
 
 def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
     """Return a warning for each pool that the operator or the server paused; a pause of all mail is a fault."""
-    return [
-        fault("queue", "all mail", f"is paused: {hold.reason}", "appliance resume")
-        if hold.pool == EVERY
-        else warning(
-            "queue", f"pool {hold.pool}", f"is held{hold.by_node}: {hold.reason}", f"appliance queue resume {hold.pool}"
-        )
-        for hold in holds
-    ]
+    findings = []
+    for hold in holds:
+        if hold.pool == EVERY:
+            findings.append(fault("queue", "all mail", f"is paused: {hold.reason}", "appliance resume"))
+        else:
+            text, advice = f"is held{hold.by_node}: {hold.reason}", f"appliance queue resume {hold.pool}"
+            findings.append(warning("queue", f"pool {hold.pool}", text, advice))
+    return findings
 
 
 def judge_warmups(warmups: Sequence[WarmupStatus], now: int) -> list[Finding]:
@@ -361,10 +349,7 @@ def judge_complaints(rates: Iterable[ComplaintRate]) -> list[Finding]:
         rate = provider.complaints / provider.delivered
         subject = provider.provider or "other providers"
         text = f"{provider.complaints:,} complaints of {provider.delivered:,} delivered in 7 days: {rate:.2%}"
-        if rating is RateMark.TOO_HIGH:
-            findings.append(fault("complaints", subject, text, advice))
-        elif rating is RateMark.HIGH:
-            findings.append(warning("complaints", subject, text, advice))
-        else:
-            findings.append(ok("complaints", subject, text))
+        level = fault if rating is RateMark.TOO_HIGH else warning
+        is_high = rating is not RateMark.GOOD
+        findings.append(level("complaints", subject, text, advice) if is_high else ok("complaints", subject, text))
     return findings

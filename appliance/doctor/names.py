@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 
 import trio
 
@@ -102,8 +101,6 @@ async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list
 
 
 # ---- mail servers
-
-
 @dataclass(frozen=True, slots=True)
 class MailServerProbe:
     """An attempt to reach a mail server: its greeting, or the failure."""
@@ -197,8 +194,6 @@ async def _probe(
 
 
 # ---- relays
-
-
 def relays_with_login(config: Config) -> list[Relay]:
     """Return the relays with a login, without duplicates."""
     known = configured_relays(config.delivery)
@@ -259,8 +254,6 @@ async def _no_policy(domain: str) -> str:
 
 
 # ---- blocklists
-
-
 async def check_blocklists(
     resolver: Resolver, blocklists: Sequence[str], addresses: Sequence[Address]
 ) -> list[Finding]:
@@ -278,7 +271,8 @@ async def check_blocklists(
 
 
 async def _listing(resolver: Resolver, blocklist: str, address: Address) -> Finding:
-    subject, name = f"{address} at {blocklist}", query_name(blocklist, str(address))
+    reverse = address.reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")  # RFC 5782 2.1
+    subject, name = f"{address} at {blocklist}", f"{reverse}.{blocklist}"
     try:
         codes = [str(code) for code in (await resolver.ipv4(name)).records]
     except LookupFailed as failed:
@@ -296,9 +290,3 @@ async def _listing(resolver: Resolver, blocklist: str, address: Address) -> Find
         reason = ""
     text = f"listed ({', '.join(codes)}){': ' + reason if reason else ''}"
     return fault("blocklist", subject, text, "Find and fix the cause, then ask the list to remove the address.")
-
-
-def query_name(blocklist: str, text: str) -> str:
-    """Return the name to look up for an address in a blocklist (RFC 5782 2.1)."""
-    reverse = ip_address(text).reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")
-    return f"{reverse}.{blocklist}"

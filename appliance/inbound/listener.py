@@ -34,9 +34,9 @@ from appliance.model.feedback import QueueShare, ShareScope
 from appliance.net.address_policy import client_network
 from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
-from appliance.submission import replies
+from appliance.submission import dialogue
 from appliance.submission.content import Backend, FindRecipient, Submit
-from appliance.submission.replies import Rejected
+from appliance.submission.dialogue import Rejected
 from appliance.submission.server import SmtpService, serve_service
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import FEEDBACK_RECIPIENTS
@@ -57,10 +57,12 @@ RATES: Final = {
 }
 RATE_REFUSAL: Final = "Too much mail for this address, or from your network. Try again later."
 
-NO_RELAY = replies.reply("550 5.7.1", "This server accepts only feedback about its own mail: no relaying, no mailboxes")
-NO_SUCH_TOKEN = replies.reply("550 5.1.1", "No such return path")
-TOKEN_EXPIRED = replies.reply("550 5.7.1", "This address has expired; it accepts mail for 30 days")
-NAME_UNKNOWN = replies.reply("550 5.1.1", "No domain of this server uses this name for reports")
+NO_RELAY = dialogue.reply(
+    "550 5.7.1", "This server accepts only feedback about its own mail: no relaying, no mailboxes"
+)
+NO_SUCH_TOKEN = dialogue.reply("550 5.1.1", "No such return path")
+TOKEN_EXPIRED = dialogue.reply("550 5.7.1", "This address has expired; it accepts mail for 30 days")
+NAME_UNKNOWN = dialogue.reply("550 5.1.1", "No domain of this server uses this name for reports")
 
 log = get_logger("inbound")
 
@@ -93,7 +95,7 @@ class FeedbackListener:
 
     def check_sender(self, network: str, _: Caller | None, sender: str, utf8: bool) -> str:
         if not (utf8 or sender.isascii()):
-            raise Rejected(replies.NEEDS_SMTPUTF8)
+            raise Rejected(dialogue.NEEDS_SMTPUTF8)
         try:
             self.intake.check_disk()
             self._count(network, [QueueShare(ShareScope.NETWORK, network)])
@@ -190,7 +192,7 @@ def checked_mail(content: Callable[[], bytes]) -> bytes:
 
 def _for_now(refused: PublicError) -> bytes:
     """Return a temporary reply; 452, the usual code for a rate, means too many recipients to some servers."""
-    return replies.reply("451 4.7.1" if refused.code is Code.RATE_LIMITED else refused.code.smtp, refused.text)
+    return dialogue.reply("451 4.7.1" if refused.code is Code.RATE_LIMITED else refused.code.smtp, refused.text)
 
 
 def _refused(why: str, reply: bytes) -> Rejected:

@@ -146,8 +146,6 @@ def number_of_long_line(message: bytes) -> int | None:
 
 
 # ---- cells of CSV files
-
-
 def guard_cell(text: str) -> str:
     """Prevent a spreadsheet from evaluating a cell as a formula."""
     return f"{_AS_TEXT}{text}" if _FORMULA.match(text) else text

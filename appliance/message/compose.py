@@ -30,8 +30,6 @@ Value = TypeVar("Value")
 
 
 # ---- the draft
-
-
 class File(Struct, frozen=True, gc=False):
     filename: str
     content: bytes
@@ -168,8 +166,6 @@ _CHUNK: Final = 57 * 1024  # octets per step; 57 octets make a line of 76 charac
 
 
 # ---- the message
-
-
 class MimePart(Struct, frozen=True, gc=False):
     headers: str
     pieces: list[bytes]
@@ -224,8 +220,6 @@ def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
 
 
 # ---- parts
-
-
 def _whole(draft: Draft, message_id: str) -> MimePart:
     """Build mixed(alternative(text, related(html, inline images)), files), without levels of one part."""
     if not draft.files and (draft.text is None or draft.html is None):
@@ -255,7 +249,8 @@ def _token(message_id: str, draft: Draft) -> str:
 
 
 def _text(subtype: str, text: str) -> MimePart:
-    encoding, pieces = _encode_text(text)
+    chunks = list(_chunks(text))
+    encoding, pieces = ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
     kind = f"Content-Type: text/{subtype}; charset=utf-8"
     return MimePart(f"{kind}\r\nContent-Transfer-Encoding: {encoding}\r\n", pieces)
 
@@ -283,13 +278,6 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
 
 
 # ---- content transfer encodings, RFC 2045 6
-
-
-def _encode_text(text: str) -> tuple[str, list[bytes]]:
-    chunks = list(_chunks(text))
-    return ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
-
-
 def encode_lines(chunks: list[bytes]) -> tuple[str, list[bytes]]:
     """Encode chunks of whole CRLF lines as quoted-printable or base64, whichever is shorter."""
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)

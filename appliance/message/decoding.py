@@ -88,8 +88,6 @@ def _table(codec: str) -> str:
 
 
 # ---- encoded words
-
-
 def header_text(value: bytes) -> str:
     return display_text(value[:RAW_LENGTH].replace(b"\r\n", b"").decode("utf-8", "replace"))
 
@@ -141,8 +139,6 @@ def _octet(code: re.Match[bytes]) -> bytes:
 
 
 # ---- parameters
-
-
 def read_parameters(field: bytes) -> tuple[str, dict[str, str]]:
     """Parse a field's value and parameters (RFC 2045 5.1, RFC 2231); names are in lower case."""
     value, _, rest = field[:FIELD_BYTES].decode("utf-8", "replace").partition(";")
@@ -295,8 +291,6 @@ def _fault(header: bytes) -> Refused:
 
 
 # ---- From
-
-
 def read_from(value: bytes) -> Address:
     """Parse the mailbox of a From field; its `text` has the decoded name, as in the HTTP API."""
     return _cached_from(value) if len(value) <= _CACHED_LENGTH else _read_from(value)

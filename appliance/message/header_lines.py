@@ -119,7 +119,8 @@ def _parameter(key: str, text: str) -> list[str]:
 
 def words(name: str, text: str) -> list[str]:
     """Return the encoded words of a text in this field, each with a leading space for folding."""
-    return [f" {word}" for word in _words(text, _room_after(name))]
+    room = ENCODED_LINE_LENGTH - len(name) - 2
+    return [f" {word}" for word in _words(text, room if room >= 2 * _FRAME else ENCODED_WORD_LENGTH)]
 
 
 def folded(name: str, tokens: Sequence[str]) -> str:
@@ -156,11 +157,6 @@ def _literal(name: str, value: str) -> str:
 
 def _encoded(name: str, value: str) -> str:
     return _folded(name, words(name, value), ENCODED_LINE_LENGTH)
-
-
-def _room_after(name: str) -> int:
-    room = ENCODED_LINE_LENGTH - len(name) - 2
-    return room if room >= 2 * _FRAME else ENCODED_WORD_LENGTH
 
 
 def _must_encode(value: str) -> bool:
@@ -204,8 +200,6 @@ def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
 
 
 # ---- rules
-
-
 class OverSmtp(Enum):
     KEPT = auto()
     REMOVED = auto()

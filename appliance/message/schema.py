@@ -117,8 +117,6 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
 
 
 # ---- null for an optional field
-
-
 def _nullable(kind: type[Struct], **types: Any) -> type[Struct]:
     """Return the same struct with null allowed for optional fields; `types` replaces the types of some."""
     nullable: list[tuple[str, Any, Any]] = [
@@ -136,8 +134,6 @@ NullableSendRequest = _nullable(
 
 
 # ---- the response
-
-
 class AttachmentReceipt(Struct, omit_defaults=True):
     """An attachment of an accepted message."""
 
@@ -169,8 +165,6 @@ class Receipt(Struct, rename={"sender": "from"}):
 
 
 # ---- the schema
-
-
 def components(ref_template: str = "#/components/schemas/{name}") -> dict[str, Any]:
     """Return the schemas of `SendRequest` and `Attachment` by name, for an OpenAPI 3.1 document.
 

@@ -104,6 +104,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
     if (sender := once.get(b"from")) is None:
         raise invalid("From", "this field is required")
     key = _read_key(once.get(b"idempotency-key"))
+    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED] if has_removed else []
     return SubmittedMessage(
         envelope_from=sender_path,
         recipients=addresses,
@@ -114,7 +115,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
         fingerprint=_fingerprint(sender_path, addresses, fields, data, header_end) if key is not None else b"",
         data=data,
         header_end=header_end,
-        header=_without_removed(fields) if has_removed else None,
+        header=b"".join([b"%b:%b\r\n" % field for field in kept]) if has_removed else None,
         missing=_missing(once),
         responsible=tuple((name_to_show(name), _mailbox(name, value)) for name, value in own),
         own_unsubscribe=any(map(_prevents_unsubscribe, fields)),
@@ -167,8 +168,6 @@ def repeated(mime: bytes, repeats: str, message_id: str, sender_domain: str, now
 
 
 # ---- the envelope
-
-
 def _read_envelope(envelope_from: str, recipients: Sequence[str]) -> tuple[Address, tuple[Address, ...]]:
     if not envelope_from.strip(" ").strip("<>"):
         raise Refused(
@@ -190,8 +189,6 @@ def _bare(text: str, field: str) -> Address:
 
 
 # ---- the whole message
-
-
 def _check_octets(data: bytes) -> None:
     if len(data) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"The message is larger than {limits.MESSAGE_SIZE} bytes (10 MiB).")
@@ -256,11 +253,6 @@ def _mailbox(name: bytes, value: bytes) -> Address:
         raise invalid(name_to_show(name), "expected one mailbox at a domain of the account") from refused
 
 
-def _without_removed(fields: Sequence[Field]) -> bytes:
-    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED]
-    return b"".join([b"%b:%b\r\n" % field for field in kept])
-
-
 def _prevents_unsubscribe(field: Field) -> bool:
     """Return whether this is an unsubscribe field, or a signature that adding one would break (RFC 6376 8.15)."""
     name, value = field[0].lower(), field[1]
@@ -303,8 +295,6 @@ def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:
 
 
 # ---- the fingerprint
-
-
 def _fingerprint(
     envelope_from: Address, recipients: Sequence[Address], fields: Sequence[Field], data: bytes, header_end: int
 ) -> bytes:

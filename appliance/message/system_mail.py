@@ -85,16 +85,9 @@ def delivery_report(
 
 def _head(message_id: str, sender: Address, recipient: Address, subject: str, now: int, submitted: str) -> str:
     """Return the header without Content-Type; RFC 3834 5 defines Auto-Submitted."""
-    return "".join(
-        (
-            header_lines.mailboxes("From", (sender,)),
-            header_lines.mailboxes("To", (recipient,)),
-            header_lines.subject(subject),
-            header_lines.date(now // SECOND),
-            f"Message-ID: <{message_id.removeprefix('msg_')}@{sender.domain}>\r\n",
-            f"Auto-Submitted: {submitted}\r\nMIME-Version: 1.0\r\n",
-        )
-    )
+    people = header_lines.mailboxes("From", (sender,)) + header_lines.mailboxes("To", (recipient,))
+    identity = f"Message-ID: <{message_id.removeprefix('msg_')}@{sender.domain}>\r\nAuto-Submitted: {submitted}\r\n"
+    return f"{people}{header_lines.subject(subject)}{header_lines.date(now // SECOND)}{identity}MIME-Version: 1.0\r\n"
 
 
 def _for_people(condition: DsnCondition, recipients: Sequence[ReportedRecipient]) -> bytes:
@@ -138,7 +131,9 @@ def _group(condition: DsnCondition, recipient: ReportedRecipient) -> str:
     lines = []
     if recipient.request.original:
         lines.append(f"Original-Recipient: {_ascii(recipient.request.original)}\r\n")
-    lines.append(f"Final-Recipient: {_typed(recipient.address)}\r\n")
+    escaped = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in recipient.address)
+    typed = f"rfc822; {_ascii(escaped)}" if recipient.address.isascii() else f"utf-8; {escaped}"
+    lines.append(f"Final-Recipient: {typed}\r\n")
     lines += [f"Action: {ACTIONS[condition]}\r\n", f"Status: {_status(condition, recipient)}\r\n"]
     if recipient.remote_host:
         lines.append(f"Remote-MTA: dns; {_ascii(recipient.remote_host)}\r\n")
@@ -148,12 +143,6 @@ def _group(condition: DsnCondition, recipient: ReportedRecipient) -> str:
     if recipient.attempted_at is not None:
         lines.append(f"Last-Attempt-{header_lines.date(recipient.attempted_at // SECOND)}")
     return "".join(lines)
-
-
-def _typed(address: str) -> str:
-    if address.isascii():
-        return f"rfc822; {_ascii(address)}"
-    return "utf-8; " + "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
 
 
 def _status(condition: DsnCondition, recipient: ReportedRecipient) -> str:

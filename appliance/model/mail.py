@@ -230,7 +230,7 @@ class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}
     bounce_class: BounceClass
 
 
-class Complaint(Struct, frozen=True, gc=False):
+class RecordedComplaint(Struct, frozen=True, gc=False):
     at: int
     kind: str  # `abuse` and others, RFC 5965 7.3
 
@@ -248,7 +248,7 @@ class Recipient(Struct, frozen=True):
     bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
     late_bounce: LateBounce | None = None
     failure: FailureReason | None = None
-    complaint: Complaint | None = None
+    complaint: RecordedComplaint | None = None
 
     @property
     def outcome(self) -> RecipientOutcome:

@@ -121,18 +121,14 @@ async def answer_one(
         with connections.tracking(connection, address):
             async with stream:
                 with trio.move_on_after(patience), connection.scope:
-                    await stream.send_all(await answer(await read_head(stream)))
+                    head = b""
+                    while b"\r\n\r\n" not in head and len(head) < SHORT_HEAD_BYTES:
+                        if not (more := await stream.receive_some(SHORT_HEAD_BYTES - len(head))):
+                            break
+                        head += more
+                    await stream.send_all(await answer(head))
     except (OSError, trio.BrokenResourceError):
         await trio.aclose_forcefully(stream)
-
-
-async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
-    head = b""
-    while b"\r\n\r\n" not in head and len(head) < SHORT_HEAD_BYTES:
-        if not (more := await stream.receive_some(SHORT_HEAD_BYTES - len(head))):
-            break
-        head += more
-    return head
 
 
 def read_request(head: bytes) -> tuple[str, str] | None:

@@ -87,6 +87,7 @@ _USED = {
     "key": "UPDATE api_keys SET last_used_at = :at, last_used_from = :address WHERE id = :name",
 }
 
+_KEY_PREFIXES = {False: "ma_live_", True: "ma_test_"}  # by whether its mail is simulated
 _WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND {ended} IS NULL"
 _FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS NOT NULL AND {name} NOT IN
         (SELECT {name} FROM {table} WHERE account_id = :account_id AND {ended} IS NOT NULL
@@ -167,7 +168,7 @@ def add_key(
     created_by: str | None = None,
 ) -> tuple[str, str]:
     _check_creator(tx, account_id, created_by)
-    key_id, key = env.identifier("key"), _new_key(env, test=test)
+    key_id, key = env.identifier("key"), _new_secret(env, _KEY_PREFIXES[test])
     row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": env.now()}
     row |= {"scope": scope.value, "test": int(test), "name": name, "domain": domain, "expires_at": expires_at}
     run(tx, _ADD_KEY, row | {"created_by": created_by})
@@ -201,10 +202,6 @@ def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> 
     run(tx, _REVOKE_KEYS, user)
     run(tx, _REVOKE_CREDENTIALS, user)
     run(tx, _ONLY_READ, user)
-
-
-def _new_key(env: Environment, *, test: bool) -> str:
-    return _new_secret(env, "ma_test_" if test else "ma_live_")
 
 
 def _new_secret(env: Environment, prefix: str) -> str:
@@ -258,9 +255,8 @@ class Access(StorePart):
         return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", bindings)
 
     async def credential(self, account_id: str, username: str) -> SmtpCredential:
-        one_of_them = {"account_id": account_id, "username": username}
-        (results,) = await self._credentials("AND s.username = :username", one_of_them)
-        return results
+        whose = {"account_id": account_id, "username": username}
+        return (await self._credentials("AND s.username = :username", whose))[0]
 
     async def _credentials(self, which: str, bindings: Bindings) -> list[SmtpCredential]:
         return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", bindings)
@@ -287,16 +283,16 @@ class Access(StorePart):
         created_by: str | None = None,
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
-        add = partial(add_key, test=test, name=name, domain=domain, expires_at=expires_at, created_by=created_by)
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
-        return add(tx, self.env, account_id, scope)
+        options: Any = {"name": name, "domain": domain, "expires_at": expires_at, "created_by": created_by}
+        return add_key(tx, self.env, account_id, scope, test=test, **options)
 
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
     ) -> str:
         """Give a key a new secret; the former works for `overlap` more. The key now belongs to who rolled it."""
-        secret, now = _new_key(self.env, test=key.test), self.env.now()
+        secret, now = _new_secret(self.env, _KEY_PREFIXES[key.test]), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
         row |= {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
         if not await self.engine.change(_ROLL_KEY, row):
@@ -313,9 +309,8 @@ class Access(StorePart):
         """Return up to `most` API keys, newest first, before `before`; with a domain, only keys limited to it."""
         page = {"account_id": account_id, "before": before or NEWEST, "most": most, "domain": domain}
         limited = "" if domain is None else "AND k.domain = :domain"
-        return await self._keys(
-            f"WHERE k.account_id = :account_id AND k.id < :before {limited} ORDER BY k.id DESC LIMIT :most", page
-        )
+        which = f"WHERE k.account_id = :account_id AND k.id < :before {limited} ORDER BY k.id DESC LIMIT :most"
+        return await self._keys(which, page)
 
     async def expiring_keys(self, account_id: str, until: int) -> list[ApiKey]:
         """The API keys that work now, and end before a time."""

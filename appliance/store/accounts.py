@@ -127,8 +127,7 @@ class Accounts(StorePart):
 
     async def is_only_one(self) -> bool:
         """Whether there is no second account that may send."""
-        ((count,),) = await self.engine.rows(_MAY_SEND, {})
-        return int(count) < 2
+        return bool((await self.engine.rows(_MAY_SEND, {}))[0][0] < 2)
 
     async def page(self, after: str, most: int) -> list[Account]:
         query = _ACCOUNTS + " WHERE a.name > :after ORDER BY a.name LIMIT :most"
@@ -161,17 +160,11 @@ class Accounts(StorePart):
         why = f"with a balance of {balance}: a balance lies between 0 and {MAX_CREDITS}"
         raise Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible {why}")
 
-    async def set_credits(self, account_id: str, balance: int) -> None:
-        """Start counting at this balance, also on an unlimited account."""
-        _check_credits(balance)
-        await self._set_balance(account_id, balance)
-
-    async def set_unlimited(self, account_id: str) -> None:
-        """Stop counting credits. A ledger line removes the balance, so that the lines still add up."""
-        await self._set_balance(account_id, None)
-
     @transaction
-    def _set_balance(self, tx: Tx, account_id: str, balance: int | None) -> None:
+    def set_credits(self, tx: Tx, account_id: str, balance: int | None) -> None:
+        """Start counting at this balance; None: stop. A ledger line removes the old balance: the lines still add up."""
+        if balance is not None:
+            _check_credits(balance)
         before = _balance(tx, account_id) or 0
         run(tx, _SET_CREDITS, {"account_id": account_id, "credits": balance})
         if before or balance is not None:
@@ -205,10 +198,8 @@ class Accounts(StorePart):
 
     async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
-        return [
-            LedgerEntry(line, LedgerKind(kind), *rest)
-            for line, kind, *rest in await self.engine.rows(_LEDGER, bindings)
-        ]
+        lines = await self.engine.rows(_LEDGER, bindings)
+        return [LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in lines]
 
     # ---- users and their sessions
 

@@ -66,15 +66,9 @@ class AuditNote:
     target_of: Callable[[Any], str] | None = None  # of what the write returns
     is_taken: bool = False  # by a write
 
-    def write(self, tx: Tx, result: object) -> None:
-        """The lines of a change, with what its write returns."""
-        self._write(tx, self.target if self.target_of is None else self.target_of(result))
-
-    def write_once(self, tx: Tx) -> None:
-        """The lines of what changed nothing, but for those of which there is an equal one."""
-        self._write(tx, self.target, once=True)
-
-    def _write(self, tx: Tx, target: str, *, once: bool = False) -> None:
+    def write(self, tx: Tx, result: object = None, *, once: bool = False) -> None:
+        """The lines of a change, with what its write returns; `once`: of no change, unless there is an equal one."""
+        target = self.target if once or self.target_of is None else self.target_of(result)
         details = msgspec.json.encode({name: value[:AUDIT_TEXT] for name, value in self.details.items()}).decode()
         target, at = target[:AUDIT_TEXT], self.env.now()
         actor, rest = self.actor, (self.action, target, details, self.address)
@@ -175,7 +169,7 @@ class Audit(StorePart):
             yield
             if always and not note.is_taken:
                 note.is_taken = True
-                await self.engine.write(note.write_once)
+                await self.engine.write(lambda tx: note.write(tx, once=True))
         finally:
             _NOTE.reset(token)
 
@@ -198,12 +192,10 @@ class Audit(StorePart):
 
         Without an account: lines of all accounts and the installation. `action` may be the word before its dot.
         """
-        ids = {
-            "first": identifier_from("aud", max(0, since - ID_SLACK)),
-            "last": identifier_from("aud", until + ID_SLACK),
-        }
-        bindings = {"account_id": account_id, "before": before or NEWEST, "action": action, "since": since, **ids}
+        bindings = {"account_id": account_id, "before": before or NEWEST, "action": action, "since": since}
         bindings |= {"until": until, "most": most + 1, "scanned": scanned, "skipped": scanned - 1}
+        bindings["first"] = identifier_from("aud", max(0, since - ID_SLACK))
+        bindings["last"] = identifier_from("aud", until + ID_SLACK)
         whose, order = ("", "at DESC, id") if account_id is None else ("account_id = :account_id AND", "id")
         query = _PAGE.format(columns=_COLUMNS, whose=whose, order=order)
 

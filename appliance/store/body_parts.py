@@ -141,11 +141,6 @@ def are_there(tx: Tx, new: NewMessage) -> bool:
     return rows(tx, _SIZE, {"id": new.id}) == [(bindings,)]
 
 
-def refer(tx: Tx, new: NewMessage) -> None:
-    if head_of(new)[1]:
-        run(tx, _UNLIST, {"id": new.id})
-
-
 def loosen(tx: Tx, messages: Sequence[Row]) -> None:
     _LOOSEN.run(tx, messages)
 
@@ -179,24 +174,16 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
     _INSERT_MESSAGES.run(tx, [_message_row(new) for new, _ in messages])
     bodies = [(new, *head_of(new)) for new, _ in messages]
     _INSERT_BODIES.run(tx, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
-    recipients = [
-        (
-            new.id,
-            recipient.id,
-            new.account_id,
-            recipient.address,
-            recipient.domain,
-            int(new.simulated),
-            charged,
-            new.created_at,
-            None if recipient.dsn is None else _encoder.encode(recipient.dsn).decode(),
-        )
-        for new, charged in messages
-        for recipient in new.recipients
-    ]
+    recipients = []
+    for new, charged in messages:
+        state = int(new.simulated), charged, new.created_at
+        for recipient in new.recipients:
+            dsn = None if recipient.dsn is None else _encoder.encode(recipient.dsn).decode()
+            recipients.append((new.id, recipient.id, new.account_id, recipient.address, recipient.domain, *state, dsn))
     _INSERT_RECIPIENTS.run(tx, recipients)
-    for new, _ in messages:
-        refer(tx, new)
+    for new, _, parts_size in bodies:
+        if parts_size:
+            run(tx, _UNLIST, {"id": new.id})
 
 
 def write_system_message(

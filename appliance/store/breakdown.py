@@ -32,7 +32,7 @@ from appliance.store.statistics import (
     Counting,
     counted_until,
 )
-from appliance.telemetry.metrics import RECIPIENTS
+from appliance.telemetry.metrics import RECIPIENT_NUMBERS
 from appliance.times import DAY, SECOND
 
 ROWS_SUMMED = 250  # in one transaction, each with up to 20 tags
@@ -247,7 +247,7 @@ def _measure(sums: Sums) -> None:
         if place.dimension == Dimension.DOMAIN:
             for counts in by_value.values():
                 for kind, recipients in counts.items():
-                    RECIPIENTS.add(kind, recipients)
+                    RECIPIENT_NUMBERS.add(kind, recipients)
 
 
 def _add(counted: _Slice, tx: Tx) -> bool:

@@ -229,7 +229,9 @@ def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _M
     with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as copies:
         for row, copied in zip_longest(rows, copies):
             if copied != row:
-                expected = row if target.has_nul or row is None else tuple(map(_without_nul, row))
+                expected = row
+                if row is not None and not target.has_nul:
+                    expected = tuple(value.replace(NUL, INSTEAD) if isinstance(value, str) else value for value in row)
                 if copied != expected or row is None:
                     raise _different(target, table, expected, copied)
                 replaced += sum(old != new for old, new in zip(row, expected, strict=True))
@@ -242,15 +244,9 @@ def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _M
     return replaced
 
 
-def _without_nul(value: object) -> object:
-    return value.replace(NUL, INSTEAD) if isinstance(value, str) else value
-
-
 def _different(target: CopyEndpoint, table: Table, expected: Row | None, selected: Row | None) -> NotCopied:
     """At the same place of both tables, which are in the order of their keys; not both are None."""
-    advice = (
-        "the source was changed since the copy was begun, or the target by others: start again with an empty database"
-    )
+    advice = "the source was changed since the copy was begun, or the target by others"
     if expected and selected and table.key_of(expected) == table.key_of(selected):
         pairs = zip(table.columns, expected, selected, strict=True)
         wrong = ", ".join(column for column, old, new in pairs if old != new)
@@ -259,4 +255,4 @@ def _different(target: CopyEndpoint, table: Table, expected: Row | None, selecte
         what = f"{table.row_name(expected)} is missing"
     else:
         what = f"{table.row_name(selected or ())} is not in the source"
-    return NotCopied(f"{target.name}: {what}: {advice}")
+    return NotCopied(f"{target.name}: {what}: {advice}: start again with an empty database")

@@ -7,6 +7,7 @@ suppressed, and the account is not suspended. So a report never reaches a strang
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -80,29 +81,12 @@ def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnReque
         return 0
     beginning, size = first(tx, _ORIGINAL, {"message_id": result.message_id}) or (b"", 0)
     message_id = env.identifier("msg")
-    mime = delivery_report(
-        message_id,
-        sender,
-        result.condition,
-        [
-            ReportedRecipient(
-                item.address, request, item.code, item.response, item.remote_host, item.attempted_at, item.expired
-            )
-            for item, request in asked
-        ],
-        OriginalMessage(bytes(beginning), whole=size <= RETURNED_BYTES),
-        accepted_at=identifier_time(result.message_id),
-        now=result.at,
-    )
-    return write_system_message(
-        tx,
-        env,
-        result.account_id,
-        message_id,
-        sender=reporter(sender).text,
-        recipient=sender,
-        subject=SUBJECTS[result.condition],
-        mime=mime,
-        now=result.at,
-        simulated=result.simulated,
-    )
+    recipients = []
+    for item, request in asked:
+        last = item.code, item.response, item.remote_host, item.attempted_at, item.expired
+        recipients.append(ReportedRecipient(item.address, request, *last))
+    original = OriginalMessage(bytes(beginning), whole=size <= RETURNED_BYTES)
+    times = {"accepted_at": identifier_time(result.message_id), "now": result.at}
+    mime = delivery_report(message_id, sender, result.condition, recipients, original, **times)
+    write = partial(write_system_message, sender=reporter(sender).text, recipient=sender, simulated=result.simulated)
+    return write(tx, env, result.account_id, message_id, subject=SUBJECTS[result.condition], mime=mime, now=result.at)

@@ -119,8 +119,7 @@ class Domains(StorePart):
     # ---- return paths
 
     async def return_path(self, account_id: str, name: str) -> str | None:
-        selected = await self.engine.all(str, _RETURN_PATH, {"account_id": account_id, "name": name})
-        return selected[0] if selected else None
+        return await self.engine.one(str, _RETURN_PATH, {"account_id": account_id, "name": name})
 
     async def use_return_path(self, account_id: str, domain: Domain, *, in_use: bool) -> bool:
         """Let mail leave with the return path that a domain was read with, or no more; whether that is a change."""
@@ -134,7 +133,9 @@ class Domains(StorePart):
         return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
     async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
-        return await self.engine.all(_pair, _OWNERS, {"return_path": return_path})
+        return [
+            (account_id, name) for account_id, name in await self.engine.rows(_OWNERS, {"return_path": return_path})
+        ]
 
 
 def _known(selected: list[Row]) -> Domain:
@@ -200,7 +201,7 @@ class DkimKeys(StorePart):
         return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})
 
     async def with_pending(self, most: int) -> list[tuple[str, str]]:
-        return await self.engine.all(_pair, _WITH_PENDING, {"most": most})
+        return [(account_id, name) for account_id, name in await self.engine.rows(_WITH_PENDING, {"most": most})]
 
     async def selectors(self, domain: str) -> list[str]:
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
@@ -209,10 +210,6 @@ class DkimKeys(StorePart):
 def _key(*columns: Any) -> StoredDkimKey:
     *key, pending = columns
     return StoredDkimKey(*(*key, bool(pending)))
-
-
-def _pair(account_id: str, domain: str) -> tuple[str, str]:
-    return account_id, domain
 
 
 def _add(

@@ -138,20 +138,10 @@ def has_token(shares: Iterable[QueueShare]) -> bool:
     return any(share.scope is ShareScope.TOKEN for share in shares)
 
 
-def count_in(tx: Tx, shares: Sequence[QueueShare], size: int, limits: QueueLimits) -> None:
-    for scope, mails, total in _COUNT_SHARES.run(tx, [(scope.value, name, 1, size) for scope, name in shares]):
-        limits.check(scope, mails, int(total))
-
-
 def count_out(tx: Tx, stored: str, size: int) -> None:
     if shares := _stored.decode(stored):
         _COUNT_SHARES.run(tx, [(scope.value, name, -1, -size) for scope, name in shares])
         run(tx, _DELETE_EMPTY, {})
-
-
-def check_room(tx: Tx, shares: Sequence[QueueShare], limits: QueueLimits) -> None:
-    for scope, mails, total in _READ_SHARES.run(tx, [(scope.value, name) for scope, name in shares]):
-        limits.check(scope, mails + 1, int(total) + 1)
 
 
 # ---- verbs
@@ -174,23 +164,20 @@ class FeedbackStore(StorePart):
     # ---- mail
 
     async def check_room(self, shares: Iterable[QueueShare]) -> None:
-        await self.engine.read(lambda tx: check_room(tx, all_shares(shares), self.limits))
+        keys = [(scope.value, name) for scope, name in all_shares(shares)]
+        for scope, mails, total in await self.engine.read(lambda tx: _READ_SHARES.run(tx, keys)):
+            self.limits.check(scope, mails + 1, int(total) + 1)
 
     async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
         """Store a mail until it is read; return its id. Raises Refused while a limit of the queue is reached."""
         mail_id, counted = self.env.identifier("fbm"), all_shares(shares)
-        row = {
-            "id": mail_id,
-            "addresses": " ".join(addresses),
-            "mime": mime,
-            "now": self.env.now(),
-            "size": len(mime),
-            "shares": _encoder.encode(counted).decode(),
-            "without_token": int(not has_token(counted)),
-        }
+        row = {"id": mail_id, "addresses": " ".join(addresses), "mime": mime, "now": self.env.now(), "size": len(mime)}
+        row |= {"shares": _encoder.encode(counted).decode(), "without_token": int(not has_token(counted))}
 
         def work(tx: Tx) -> None:
-            count_in(tx, counted, len(mime), self.limits)
+            new = [(scope.value, name, 1, len(mime)) for scope, name in counted]
+            for scope, mails, total in _COUNT_SHARES.run(tx, new):
+                self.limits.check(scope, mails, int(total))
             run(tx, _ADD, row)
 
         await self.engine.write(work, bulk=len(mime) > LARGE_MAIL, locks=True)
@@ -232,13 +219,9 @@ class FeedbackStore(StorePart):
     async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
         """Return the only recipient with an id of this range, unless the return path belongs to another account."""
         given_at = identifier_time(first_id)
-        bindings = {
-            "earliest": identifier_from("msg", max(0, given_at - SAME_TIME)),
-            "latest": identifier_from("msg", given_at + SAME_TIME),
-            "first": first_id,
-            "last": last_id,
-            "name": name,
-        }
+        bindings = {"first": first_id, "last": last_id, "name": name}
+        bindings["earliest"] = identifier_from("msg", max(0, given_at - SAME_TIME))
+        bindings["latest"] = identifier_from("msg", given_at + SAME_TIME)
         selected = await self.engine.rows(_BY_IDS, bindings)
         if len(selected) != 1:
             return None
@@ -249,16 +232,15 @@ class FeedbackStore(StorePart):
 
     async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
         bindings = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
-        results = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, bindings)]
+        results = await self.engine.all(_recipient, _OF_MESSAGE, bindings)
         return [item for item in results if item is not None]
 
     def late_bounce(
         self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool, waits: bool = False
     ) -> FeedbackStep:
         """With `waits` the step raises ResultPending for a recipient without a result."""
-        return partial(
-            _record_late_bounce, env=self.env, recipient=recipient, bounce=bounce, suppresses=suppresses, waits=waits
-        )
+        step = partial(_record_late_bounce, env=self.env, recipient=recipient, bounce=bounce)
+        return partial(step, suppresses=suppresses, waits=waits)
 
     def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:
         return partial(_record_complaint, env=self.env, recipient=recipient, complaint=complaint)
@@ -315,18 +297,8 @@ def _record_late_bounce(
 
 
 def _report(tx: Tx, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, dsn: str) -> None:
-    result = Reportable(
-        recipient.message_id,
-        recipient.account_id,
-        recipient.envelope_from,
-        simulated=False,
-        condition=DsnCondition.FAILURE,
-        at=env.now(),
-        address=recipient.address,
-        dsn=dsn,
-        code=bounce.code,
-        response=bounce.response,
-    )
+    about, said = (DsnCondition.FAILURE, env.now(), recipient.address, dsn), (bounce.code, bounce.response)
+    result = Reportable(recipient.message_id, recipient.account_id, recipient.envelope_from, False, *about, *said)
     for account_id, count in write_reports(tx, env, [result]).items():
         count_bytes(tx, account_id, count)
 

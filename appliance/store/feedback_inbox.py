@@ -80,19 +80,9 @@ def _keep(tx: Tx, *, env: Environment, mail: KeptMail, result: FeedbackResult, f
     account_id, domain, is_suspended = owners[0] if len(owners) == 1 else (NO_SINGLE_OWNER, "", 1)
     if forward_to and not is_suspended and _forward(tx, env, mail, account_id, domain, forward_to):
         result = FeedbackResult.FORWARDED
-    row = {
-        "account_id": account_id,
-        "kind": mail.kind,
-        "id": mail.id,
-        "address": mail.address,
-        "sender": mail.sender,
-        "subject": mail.subject,
-        "result": result.value,
-        "received_at": mail.received_at,
-        "size": len(mail.mime),
-        "mime": mail.mime[:INBOX_BYTES],
-    }
-    run(tx, _ADD, row)
+    row = {"account_id": account_id, "kind": mail.kind, "id": mail.id, "address": mail.address, "sender": mail.sender}
+    row |= {"subject": mail.subject, "result": result.value, "received_at": mail.received_at}
+    run(tx, _ADD, row | {"size": len(mail.mime), "mime": mail.mime[:INBOX_BYTES]})
     run(tx, _TRIM, {"account_id": account_id, "kind": mail.kind, "most": INBOX_MAILS})
     return result, set()
 

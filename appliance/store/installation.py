@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.model.database import LastStart
-from appliance.store.engine import StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import StorePart, Tx, first, one, run, transaction
 
 KEY_FINGERPRINT = "key_fingerprint"
 LAST_START = "last_start"
@@ -33,9 +33,8 @@ def note_resumed(tx: Tx, pool: str) -> None:
     pools = resumed_pools(tx)
     number = max(pools.values(), default=0) + 1
     pools.pop(pool, None)
-    kept = list(pools.items())[1 - RESUMED_KEPT :]
-    value = msgspec.json.encode({**dict(kept), pool: number}).decode()
-    run(tx, _SET, {"name": RESUMED_POOLS, "value": value})
+    kept = dict(list(pools.items())[1 - RESUMED_KEPT :])
+    run(tx, _SET, {"name": RESUMED_POOLS, "value": msgspec.json.encode(kept | {pool: number}).decode()})
 
 
 def last_start(tx: Tx) -> LastStart | None:
@@ -52,8 +51,7 @@ class InstallationRecords(StorePart):
     def claim_key(self, tx: Tx, fingerprint: str) -> str:
         """Record this key file unless one is recorded; return the recorded fingerprint."""
         run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
-        results = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
-        return fingerprint if results is None else results
+        return one(tx, str, _VALUE, {"name": KEY_FINGERPRINT}) or fingerprint
 
     async def replace_key(self, fingerprint: str) -> None:
         await self.engine.change(_SET, {"name": KEY_FINGERPRINT, "value": fingerprint})
@@ -100,10 +98,8 @@ class SharedCertificates(StorePart):
         await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": announcement}), locks=True)
 
     async def look(self) -> SharedAcme:
-        def work(tx: Tx) -> SharedAcme:
-            return SharedAcme([row for (row,) in rows(tx, _WANTED, {})], dict(rows(tx, _RECORDS, {})))
-
-        return await self.engine.read(work)
+        wanted = await self.engine.all(str, _WANTED, {})
+        return SharedAcme(wanted, dict(await self.engine.rows(_RECORDS, {})))
 
     async def keep(self, records: Mapping[str, bytes]) -> bool:
         """Replace these records, sealed, all at once; False, with nothing written, if the chore is another node's."""

@@ -14,7 +14,6 @@ from appliance.model.mail import (
     Attempt,
     Billing,
     BounceClass,
-    Complaint,
     FailureReason,
     LateBounce,
     Message,
@@ -23,6 +22,7 @@ from appliance.model.mail import (
     OutgoingSession,
     Recipient,
     RecipientStatus,
+    RecordedComplaint,
     Source,
     TriedRecipient,
 )
@@ -62,7 +62,7 @@ def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -
     reason = None if bounce_class is None else BounceClass(bounce_class)
     late = None if late_bounce is None else _late_bounces.decode(late_bounce)
     failed = None if failure is None else FailureReason(failure)
-    returned = None if complained_at is None else Complaint(complained_at, complaint)
+    returned = None if complained_at is None else RecordedComplaint(complained_at, complaint)
     return Recipient(*(*head, *attempts, reason, late, failed, returned))
 
 

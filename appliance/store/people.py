@@ -130,14 +130,8 @@ class People(StorePart):
     @transaction
     def invite(self, tx: Tx, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
         """Create an invitation and its token. It does not reveal whether the address logs in to another account."""
-        now = self.env.now()
-        row: dict[str, object] = {
-            "id": self.env.identifier("inv"),
-            "account_id": account_id,
-            "user_id": None,
-            "email": email.lower(),
-        }
-        row |= {"account_role": role.value, "now": now, "expires_at": now + INVITATION_LIFETIME}
+        row: dict[str, object] = {"account_id": account_id, "user_id": None, "email": email.lower()}
+        row |= {"account_role": role.value, **self._new_link(INVITATION_LIFETIME)}
         if one(tx, str, _ACCOUNT_OF, row) == account_id:
             raise Refused(Code.CONFLICT, f"email: {row['email']} logs in to this account already")
         run(tx, _REPLACE_INVITATION, row)
@@ -158,18 +152,16 @@ class People(StorePart):
     @transaction
     def reset(self, tx: Tx, user_id: str, lifetime: int = RESET_LIFETIME) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
-        now = self.env.now()
-        row: dict[str, object] = {
-            "id": self.env.identifier("inv"),
-            "user_id": user_id,
-            "now": now,
-            "expires_at": now + lifetime,
-        }
+        row: dict[str, object] = {"user_id": user_id, **self._new_link(lifetime)}
         results = first(tx, _FOR_RESET, row)
         if results is None:
             raise Refused(Code.NOT_FOUND, "No user has this id.")
         run(tx, REPLACE_RESET, row)
         return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
+
+    def _new_link(self, lifetime: int) -> dict[str, object]:
+        now = self.env.now()
+        return {"id": self.env.identifier("inv"), "now": now, "expires_at": now + lifetime}
 
     def _add_link(self, tx: Tx, row: Bindings) -> tuple[PasswordLink, str]:
         token = pybase64.urlsafe_b64encode(self.env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
@@ -185,9 +177,8 @@ class People(StorePart):
     @transaction
     def use_link(self, tx: Tx, token: str, password_hash: str) -> PasswordLink | None:
         """Set the password that a link is for, which ends the link, and every session of the user."""
-        now = self.env.now()
-        user = {"password_hash": password_hash, "now": now}
-        link = one(tx, _link, _USE, {"sha256": sha256(token), "now": now})
+        user = {"password_hash": password_hash, "now": self.env.now()}
+        link = one(tx, _link, _USE, user | {"sha256": sha256(token)})
         if link is None:
             return None
         if link.user_id is not None:

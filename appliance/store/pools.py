@@ -178,16 +178,15 @@ class PoolStates(StorePart):
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
         if slowed is not None:  # mail that waits for a session keeps waiting
-            accounts = tuple(
-                slowed_account for slowed_account in slowed.slowed_accounts if not slowed_account.waits_for_session
-            )
+            accounts = tuple(account for account in slowed.slowed_accounts if not account.waits_for_session)
             slowed = replace(slowed, slowed_accounts=accounts)
         if slowed is not None and (slowed.slowed_until or 0) <= now:
             slowed = replace(slowed, slowed_until=None, slowed_by=None)
 
         def work(tx: Tx) -> None:
-            for release in (_RELEASE, _RELEASE_NODES) if self.engine.is_shared else (_RELEASE,):
-                run(tx, release, {"pool": pool})
+            run(tx, _RELEASE, {"pool": pool})
+            if self.engine.is_shared:
+                run(tx, _RELEASE_NODES, {"pool": pool})
             note_resumed(tx, pool)
 
         await self.engine.write(work)
@@ -237,22 +236,13 @@ class PoolStates(StorePart):
         holds, states = await self.all_holds(), {state.pool: state for state in await self.states()}
         for_all = {hold.pool: hold for hold in holds if not hold.node}
         names = {domain: await self.destination(domain) for domain in domains}
-        paces = {
-            name: tuple(await self.warmups.told_of(warmup, name)) for name in set(names.values()) if name is not None
-        }
+        paces = {name: tuple(await self.warmups.told_of(warmup, name)) for name in set(names.values()) if name}
 
         def view(name: str | None) -> PoolView:
-            hold, state, pace = for_all.get(name or ""), states.get(name or ""), paces.get(name or "", ())
+            state, of_nodes = states.get(name or ""), tuple(item for item in holds if item.pool == name and item.node)
             slowed = [item for item in (state.slowed_accounts if state else ()) if item.account_id == account_id]
-            return PoolView(
-                name,
-                hold,
-                state,
-                for_all.get(EVERY),
-                pace,
-                slowed=slowed[0] if slowed else None,
-                node_holds=tuple(item for item in holds if item.pool == name and item.node),
-            )
+            known = for_all.get(name or ""), state, for_all.get(EVERY), paces.get(name or "", ())
+            return PoolView(name, *known, slowed=slowed[0] if slowed else None, node_holds=of_nodes)
 
         return {domain: view(name) for domain, name in names.items()}
 

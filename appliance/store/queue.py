@@ -288,24 +288,11 @@ def _reportable(
         if (request := asked.get(result.recipient.id)) is None:
             continue
         recipient, (code, response) = result.recipient, _last_words(result)
-        last = result.attempts[-1] if result.attempts else None
-        reports.append(
-            Reportable(
-                recipient.message_id,
-                recipient.account_id,
-                recipient.envelope_from,
-                simulated=request[1],
-                condition=condition,
-                at=result.at,
-                address=recipient.address,
-                dsn=request[0],
-                code=code,
-                response=response or "",
-                remote_host=None if last is None else last.mx_host,
-                attempted_at=None if last is None else last.finished_at,
-                expired=result.status is RecipientStatus.FAILED and last is not None,
-            )
-        )
+        (dsn, simulated), last = request, result.attempts[-1] if result.attempts else None
+        about = recipient.message_id, recipient.account_id, recipient.envelope_from, simulated, condition, result.at
+        host, at = (None, None) if last is None else (last.mx_host, last.finished_at)
+        expired = result.status is RecipientStatus.FAILED and last is not None
+        reports.append(Reportable(*about, recipient.address, dsn, code, response or "", host, at, expired))
     return reports
 
 
@@ -374,19 +361,9 @@ def event_row(
     bounce_class: str | None = None,
 ) -> Row:
     event_id = env.identifier("evt")
-    body = envelope(
-        event_id,
-        kind,
-        at,
-        email_id=recipient.message_id,
-        recipient_id=recipient.id,
-        to=recipient.address,
-        envelope_from=recipient.envelope_from,
-        subject=recipient.subject,
-        smtp_code=code,
-        smtp_response=response,
-        bounce_class=bounce_class,
-    )
+    about = {"email_id": recipient.message_id, "recipient_id": recipient.id, "to": recipient.address}
+    about |= {"envelope_from": recipient.envelope_from, "subject": recipient.subject}
+    body = envelope(event_id, kind, at, **about, smtp_code=code, smtp_response=response, bounce_class=bounce_class)
     return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
 
 

@@ -222,15 +222,19 @@ class QueueControl(StorePart):
 
     # ---- retry now: no attempt is used, and recipients that are due keep their time
 
-    async def retry_all(self) -> int:
-        """Make everything due that waits for a later time; how many recipients that were."""
-        return await self._retry(_ANY)
-
-    async def retry_pool(self, pool: str) -> int:
-        return await self._retry(_THROUGH_POOL, pool)
-
-    async def retry_domain(self, domain: str, address: str | None = None) -> int:
-        return await self._retry(_TO_DOMAIN, domain, address)
+    async def retry(self, *, pool: str | None = None, domain: str | None = None, address: str | None = None) -> int:
+        """Make recipients due that wait for a later time: all, or those of a pool or a domain; return how many."""
+        condition = _THROUGH_POOL if pool else _TO_DOMAIN if domain else _ANY
+        now, total, after = self.env.now(), 0, ("", "")
+        bindings = {"target": pool or domain, "now": now, "most": self.lanes_read}
+        query = _LANES.format(condition=condition)
+        while lanes := await self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
+            after = lanes[-1]
+            while lanes:
+                work = partial(_make_due, lanes=lanes, address=address, now=now, most=self.made_due_together)
+                count, passed = await self.engine.write(work)
+                total, lanes = total + count, lanes[passed:]
+        return total
 
     @transaction
     def retry_message(self, tx: Tx, message_id: str) -> int:
@@ -253,17 +257,6 @@ class QueueControl(StorePart):
         if (message_id := _message_of(tx, recipient_id)) is None:
             raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
         return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
-
-    async def _retry(self, condition: str, target: str | None = None, address: str | None = None) -> int:
-        now, total, after = self.env.now(), 0, ("", "")
-        query, bindings = _LANES.format(condition=condition), {"target": target, "now": now, "most": self.lanes_read}
-        while lanes := await self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
-            after = lanes[-1]
-            while lanes:
-                work = partial(_make_due, lanes=lanes, address=address, now=now, most=self.made_due_together)
-                count, passed = await self.engine.write(work)
-                total, lanes = total + count, lanes[passed:]
-        return total
 
     # ---- give it up
 
@@ -351,9 +344,8 @@ class QueueControl(StorePart):
         return Cancelled(len(left), record(tx, self.env, [failed(recipient, note=note) for recipient in left]))
 
     def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
-        results = [
-            self._cancel_waiting(tx, message_id, reason) for (message_id,) in rows(tx, _WAITING_MESSAGES, bindings)
-        ]
+        waiting = rows(tx, _WAITING_MESSAGES, bindings)
+        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in waiting]
         accounts = set[str]().union(*(item.accounts for item in results))
         return Cancelled(sum(item.recipients for item in results), accounts)
 

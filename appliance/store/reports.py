@@ -105,13 +105,8 @@ def _best(results: Iterable[ReportResult]) -> ReportResult:
 
 
 def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | TlsCounts) -> list[dict[str, Any]]:
-    row: dict[str, Any] = {
-        "domain": domain,
-        "org": report.org[:_ORG],
-        "report_id": report.report_id[:_REPORT_ID],
-        "day": report.begins_at // DAY,
-        "now": now,
-    }
+    row: dict[str, Any] = {"domain": domain, "org": report.org[:_ORG], "day": report.begins_at // DAY, "now": now}
+    row["report_id"] = report.report_id[:_REPORT_ID]
     if isinstance(report, DmarcCounts):
         row |= {"policy": report.policy, "percentage": report.percentage}
     selected = rows(tx, _REGISTERED, {"domain": domain, "name": name})

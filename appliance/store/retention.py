@@ -193,7 +193,8 @@ class Deletion(StorePart):
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
 
         def judge(message_id: str, size: int, final_at: int | None) -> Row:
-            may_go = is_final(final_at, final_before) and (size or message_id < receipts_from)
+            is_final = final_at is not None and final_at < final_before
+            may_go = is_final and (size or message_id < receipts_from)
             return message_id, 1 + size // PAGE_BYTES, may_go
 
         def delete(tx: Tx, selected: Sequence[Row]) -> int:
@@ -212,7 +213,7 @@ class Deletion(StorePart):
         bindings = {"after": after, "limit": identifier_from("msg", min(final_before, until)), "most": most}
 
         def judge(message_id: str, weight: int, final_at: int | None, account_id: str) -> Row:
-            return message_id, 2 + weight, is_final(final_at, final_before), account_id
+            return message_id, 2 + weight, final_at is not None and final_at < final_before, account_id
 
         columns = "message_id, weight, final_at, account_id"
         return await self._slice(FIND_MAIL, columns, bindings, budget, judge, _delete_mail)
@@ -221,12 +222,13 @@ class Deletion(StorePart):
         limit = identifier_from("evt", min(before, until))
         bindings = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
 
+        def judge(event_id: str, kept: int) -> Row:
+            return event_id, 1, not kept
+
         def delete(tx: Tx, selected: Sequence[Row]) -> int:
             return _DELETE_EVENTS.count(tx, [(event_id,) for (event_id, *_) in selected])
 
-        return await self._slice(
-            FIND_EVENTS, "id, kept", bindings, budget, lambda event_id, kept: (event_id, 1, not kept), delete
-        )
+        return await self._slice(FIND_EVENTS, "id, kept", bindings, budget, judge, delete)
 
     async def _slice(
         self,
@@ -263,10 +265,6 @@ def within(budget: int, scanned: Iterable[Row], after: str, *, more: bool) -> Fo
             weight += row[1]
         after = row[0]
     return results, after, more
-
-
-def is_final(final_at: int | None, before: int) -> bool:
-    return final_at is not None and final_at < before
 
 
 def _final(tx: Tx, selected: Sequence[Row]) -> list[Row]:

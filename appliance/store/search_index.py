@@ -288,6 +288,11 @@ class SearchIndex(StorePart):
 
     async def _make_block(self, account_id: str, after: str, limit: str) -> None:
         ids, postings = list[str](), dict[str, str]()
+
+        def add(places_by_term: dict[str, str]) -> None:
+            for term, places in places_by_term.items():
+                postings[term] = postings.get(term, "") + places
+
         while len(ids) < self.block_messages and len(postings) < BLOCK_TERMS:
             began = perf_counter()
             most = min(self.read_together, self.block_messages - len(ids))
@@ -296,7 +301,7 @@ class SearchIndex(StorePart):
             if not read:
                 break
             ids += read
-            await trio.to_thread.run_sync(_merge, postings, results, limiter=_SORTING)
+            await trio.to_thread.run_sync(add, results, limiter=_SORTING)
             await self._rest(began)
         if not ids:
             return  # deleted meanwhile
@@ -346,7 +351,12 @@ class SearchIndex(StorePart):
         selected = await self.engine.rows(_UNUSED, {})
         if selected:
             block, began = {"block": selected[0][0], "most": self.written_together}, perf_counter()
-            await self.engine.write(lambda tx: _delete_some(tx, block), bulk=True)
+
+            def delete_some(tx: Tx) -> None:
+                if not changed(tx, _DELETE_TERMS, block):
+                    run(tx, _DELETE_BLOCK, {"block": block["block"]})
+
+            await self.engine.write(delete_some, bulk=True)
             await self._rest(began)
             return True
         bindings = {"after": self.progress.block_checked, "most": BLOCKS_CHECKED}
@@ -373,11 +383,6 @@ def _read(tx: Tx, bindings: dict[str, object], number: int) -> tuple[list[str], 
             for term in texts[message_id].terms():
                 results[term] = results.get(term, "") + place
     return ids, results
-
-
-def _merge(postings: dict[str, str], terms_by_row: dict[str, str]) -> None:
-    for term, places in terms_by_row.items():
-        postings[term] = postings.get(term, "") + places
 
 
 def _in_order(postings: dict[str, str]) -> list[tuple[str, str]]:
@@ -411,8 +416,3 @@ def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
             new -= {term for term, postings in known if at // ID in _numbers(postings)}
             _ADD_TERMS.run(tx, [(row[0], term, place) for term in sorted(new)])
     _CHANGES_DONE.run(tx, changes)
-
-
-def _delete_some(tx: Tx, block: dict[str, int]) -> None:
-    if not changed(tx, _DELETE_TERMS, block):
-        run(tx, _DELETE_BLOCK, {"block": block["block"]})

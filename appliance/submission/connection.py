@@ -10,9 +10,10 @@ Trio task (`run`), which nothing but the end of the program cancels.
 
 import asyncio
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import trio
 from aiosmtpd.smtp import SMTP
@@ -21,9 +22,8 @@ from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, PublicError
 from appliance.model.accounts import Caller
 from appliance.net.connection_server import ConnectionTable
-from appliance.submission import replies
+from appliance.submission import dialogue
 from appliance.submission.content import Action, FindCaller, FindRecipient, Logins, Phase, PlainAction, Submit
-from appliance.submission.loop import run_coroutine
 from appliance.submission.protocol import SmtpProtocol
 from appliance.telemetry.log import Log
 from appliance.telemetry.metrics import REFUSALS
@@ -39,6 +39,26 @@ REPLY_LINGER: Final = 2.0  # for reading input after the last reply, so that no 
 STOPPING_LINGER: Final = 0.3  # the same during shutdown
 TLS_HANDSHAKE: Final = 10.0
 _TLS_TIMEOUTS: dict[str, Any] = {"ssl_handshake_timeout": TLS_HANDSHAKE, "ssl_shutdown_timeout": 2.0}
+
+T = TypeVar("T")
+
+
+async def run_coroutine(coroutine: Coroutine[Any, None, T]) -> T:
+    """Run an asyncio coroutine that waits only for futures. Cancelling the Trio task cancels the coroutine."""
+    try:
+        while True:
+            future: asyncio.Future[object] = coroutine.send(None)
+            future._asyncio_future_blocking = False  # as asyncio's tasks do, so that it can be awaited again
+            done = trio.Event()
+            future.add_done_callback(lambda _, done=done: done.set())  # type: ignore[misc]
+            try:
+                await done.wait()
+            finally:
+                future.cancel()  # without effect if it is done
+    except StopIteration as result:
+        return cast(T, result.value)
+    finally:
+        coroutine.close()
 
 
 class SmtpSession(SMTP):
@@ -153,7 +173,7 @@ class SmtpSession(SMTP):
         self._handshake.cancel()
         if self.transport is not None:
             if self._phase is Phase.COMMAND:
-                self.transport.write(replies.CROWDED)  # sent immediately or not at all
+                self.transport.write(dialogue.CROWDED)  # sent immediately or not at all
             self.transport.abort()
 
     def close_if_late(self, now: float) -> None:
@@ -164,9 +184,9 @@ class SmtpSession(SMTP):
         content, seconds = self._protocol.content, now - self._phase_began - SLOW_START
         is_slow = self._phase is Phase.CONTENT and content and content.size < MIN_CONTENT_RATE * seconds
         if now >= self._due or is_slow:
-            self._end(replies.TOO_SLOW)
+            self._end(dialogue.TOO_SLOW)
         elif self._phase is Phase.COMMAND and now >= self._began + self._settings.session_timeout:
-            self._end(replies.SESSION_OVER)
+            self._end(dialogue.SESSION_OVER)
 
     # ---- actions
 
@@ -307,7 +327,7 @@ class SmtpSession(SMTP):
     def _fail(self) -> None:
         """End the session after an internal error; only the log has the details."""
         self._log.exception("session failed", client=self._address)
-        self._end(replies.INTERNAL_ERROR)
+        self._end(dialogue.INTERNAL_ERROR)
 
     def _pause(self) -> None:
         if self.transport is not None:

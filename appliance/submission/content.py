@@ -19,9 +19,8 @@ from appliance.message.characters import joined, replaced
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
-from appliance.submission import commands, replies
-from appliance.submission.commands import Login, MailParameters
-from appliance.submission.replies import Rejected
+from appliance.submission import dialogue
+from appliance.submission.dialogue import Login, MailParameters, Rejected
 
 END: Final = b"\r\n.\r\n"
 AT_ONCE: Final = 8 * 1024  # octets copied in one step
@@ -106,8 +105,6 @@ class Phase(Enum):
 
 
 # ---- content
-
-
 class DataContent:
     """The content of DATA. After a `refusal` it is read to its end and dropped."""
 
@@ -126,7 +123,7 @@ class DataContent:
         if end < 0:
             self._searched = max(0, len(self._held) - len(END) + 1)
             if self.refusal or self.size > DATA_OCTETS:
-                self.discard(replies.TOO_LARGE)
+                self.discard(dialogue.TOO_LARGE)
             return None
         rest = bytes(self._held[end + len(END) :])
         self.size -= len(rest)
@@ -167,7 +164,7 @@ class ChunkedContent:
         self._awaited -= len(piece)
         self.size += len(piece)
         if self.size > MESSAGE_SIZE:
-            self.discard(replies.TOO_LARGE)
+            self.discard(dialogue.TOO_LARGE)
         if not self.refusal:
             self._held += piece
         return None if self._awaited else data[len(piece) :]
@@ -205,35 +202,35 @@ class IncomingTransaction:
 
     def rcpt(self, argument: str) -> bytes | FindRecipient:
         if self.chunks is not None:
-            raise Rejected(replies.NOT_AMONG_CHUNKS)
+            raise Rejected(dialogue.NOT_AMONG_CHUNKS)
         self._rcpts += 1
         if self._rcpts > RCPT_COMMANDS:
-            raise Rejected(replies.TOO_MUCH_JUNK, final=True)
-        text, parameters = commands.rcpt_path(argument, dsn=self._backend.dsn)
+            raise Rejected(dialogue.TOO_MUCH_JUNK, final=True)
+        text, parameters = dialogue.rcpt_path(argument, dsn=self._backend.dsn)
         if not (self._utf8 or text.isascii()):
-            raise Rejected(replies.NEEDS_SMTPUTF8)
-        self._dsn_request = commands.dsn_request(self._parameters, parameters, utf8=self._utf8) if parameters else None
+            raise Rejected(dialogue.NEEDS_SMTPUTF8)
+        self._dsn_request = dialogue.dsn_request(self._parameters, parameters, utf8=self._utf8) if parameters else None
         recipient = self._backend.check_recipient(self.caller, text)
         if isinstance(recipient, Address):
             return self.add_recipient(recipient)
         if len(self.recipients) < self._backend.most_recipients:
             return recipient
-        return replies.RECIPIENT_OK if text in self.recipients.values() else replies.TOO_MANY_RECIPIENTS
+        return dialogue.RECIPIENT_OK if text in self.recipients.values() else dialogue.TOO_MANY_RECIPIENTS
 
     def add_recipient(self, recipient: Address) -> bytes:
         if len(self.recipients) >= self._backend.most_recipients and recipient.key not in self.recipients:
-            return replies.TOO_MANY_RECIPIENTS
+            return dialogue.TOO_MANY_RECIPIENTS
         if self._dsn_request is not None and recipient.key not in self.recipients:
             self.dsn = self.dsn or {}
             self.dsn[recipient.key] = self._dsn_request
         self.recipients.setdefault(recipient.key, recipient.spelling)
-        return replies.RECIPIENT_OK
+        return dialogue.RECIPIENT_OK
 
     def take_memory(self, content: DataContent | ChunkedContent, octets: int) -> None:
         if self._budget.try_take(self._owner, octets):
             self._memory += octets
         else:
-            content.discard(replies.NO_MEMORY)
+            content.discard(dialogue.NO_MEMORY)
 
     def release(self) -> None:
         if self._memory:
@@ -242,26 +239,24 @@ class IncomingTransaction:
 
 
 # ---- the envelopes of submission
-
-
 def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender: str, utf8: bool) -> str:
     """Accept a sender at one of the caller's domains; `check` raises Refused if the caller may not send now."""
     assert caller is not None  # noqa: S101 - a listener with logins
     if not sender:
-        raise Rejected(replies.NULL_SENDER, code=Code.FORBIDDEN)
+        raise Rejected(dialogue.NULL_SENDER, code=Code.FORBIDDEN)
     try:
         check(caller)
     except PublicError as refused:
-        raise Rejected(replies.refusal(refused), code=refused.code) from None
-    address = commands.parse_address(sender, "MAIL FROM")
+        raise Rejected(dialogue.refusal(refused), code=refused.code) from None
+    address = dialogue.parse_address(sender, "MAIL FROM")
     if not (utf8 or sender.isascii()):
-        raise Rejected(replies.NEEDS_SMTPUTF8)
+        raise Rejected(dialogue.NEEDS_SMTPUTF8)
     if address.domain not in caller.domains:
-        raise Rejected(replies.FOREIGN_SENDER, code=Code.FORBIDDEN)
+        raise Rejected(dialogue.FOREIGN_SENDER, code=Code.FORBIDDEN)
     return address.wire
 
 
 def any_recipient(caller: Caller | None, text: str) -> Address | FindRecipient:
     if cost_of_address(text) <= ADDRESS_COST:
-        return commands.parse_address(text)
+        return dialogue.parse_address(text)
     return FindRecipient(caller.account_id if caller else "", text)

@@ -10,7 +10,7 @@ pipelined (RFC 2920): input is read up to the first command that needs an `Actio
     ACTION   not read                        its result, which the driver reports: COMMAND
     OVER     not read                        nothing: the last reply is written, and the connection closes
 
-`commands` parses lines and runs AUTH exchanges, `content` holds the transaction.
+`dialogue` parses lines and runs AUTH exchanges, `content` holds the transaction.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,7 @@ from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import PublicError
 from appliance.message.addresses import Address, cost_of_address
 from appliance.model.accounts import Caller
-from appliance.submission import commands, replies
-from appliance.submission.commands import AuthExchange, Login, MailParameters
+from appliance.submission import dialogue
 from appliance.submission.content import (
     ADDRESS_COST,
     Action,
@@ -34,7 +33,7 @@ from appliance.submission.content import (
     PlainAction,
     Submit,
 )
-from appliance.submission.replies import Rejected
+from appliance.submission.dialogue import AuthExchange, Login, MailParameters, Rejected
 
 EHLO_NAME: Final = 255  # octets, RFC 5321 4.5.3.1.2
 MAX_ERRORS: Final = 20  # 5xx replies since the last accepted message
@@ -51,7 +50,7 @@ class SmtpProtocol:
     """The state of one connection. The driver writes the replies in `out`."""
 
     def __init__(self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool) -> None:
-        self.out = [replies.reply("220", f"{hostname} ESMTP")]
+        self.out = [dialogue.reply("220", f"{hostname} ESMTP")]
         self.phase = Phase.COMMAND
         self.stopping = False
         self.quit = False  # the client sent QUIT
@@ -60,7 +59,7 @@ class SmtpProtocol:
         self.backend = backend
         self._logins = backend.logins
         self._budget = budget
-        self.input = commands.InputBuffer()
+        self.input = dialogue.InputBuffer()
         self._errors = self._junk = 0  # since the last accepted message
         self._login_failures = 0
         self._turn = 0  # commands read in this turn
@@ -96,7 +95,7 @@ class SmtpProtocol:
         """Shut down: end now, or after the message that is arriving."""
         self.stopping = True
         if self.phase is Phase.COMMAND and not self._is_between_chunks():
-            self.end(replies.CLOSING)
+            self.end(dialogue.CLOSING)
 
     def end(self, last_reply: bytes) -> None:
         if self.phase is not Phase.OVER:
@@ -125,9 +124,9 @@ class SmtpProtocol:
         self._login_failures += 1
         self.resume()
         if too_many or self._login_failures >= LOGIN_FAILURES:
-            self.end(replies.TOO_MANY_FAILURES)
+            self.end(dialogue.TOO_MANY_FAILURES)
         else:
-            self._counted(replies.WRONG_LOGIN)
+            self._counted(dialogue.WRONG_LOGIN)
 
     def caller_found(self, action: FindCaller, result: Caller | PublicError | None) -> Action | None:
         """Continue AUTH or MAIL; return the action that it needs first, if any."""
@@ -137,10 +136,10 @@ class SmtpProtocol:
         if self.phase is Phase.OVER:
             return None  # the connection was lost
         if isinstance(result, PublicError):
-            self._counted(replies.refusal(result))
+            self._counted(dialogue.refusal(result))
         elif result is None:
             self._login = None
-            self._counted(replies.LOGIN_GONE)
+            self._counted(dialogue.LOGIN_GONE)
         elif action.mail is not None:
             try:
                 self.out.append(self._begin_transaction(result, *action.mail))
@@ -155,7 +154,7 @@ class SmtpProtocol:
         if isinstance(result, Rejected):
             self._counted(result.reply)
         elif isinstance(result, PublicError):
-            self._counted(replies.refusal(result))
+            self._counted(dialogue.refusal(result))
         elif self._transaction is not None:  # otherwise the connection was lost meanwhile
             self.out.append(self._transaction.add_recipient(result))
 
@@ -166,11 +165,11 @@ class SmtpProtocol:
         self.resume()
         if isinstance(result, str):
             self._errors = self._junk = 0
-            self.out.append(replies.queued(result))
+            self.out.append(dialogue.queued(result))
         elif result is not None:
-            self._counted(replies.refusal(result))
+            self._counted(dialogue.refusal(result))
         else:
-            self.out.append(replies.INTERNAL_ERROR)
+            self.out.append(dialogue.INTERNAL_ERROR)
 
     # ---- reading
 
@@ -198,15 +197,15 @@ class SmtpProtocol:
             line = self.input.next_line(auth=exchange is not None)
             if line is None:
                 return None
-            verb, argument = commands.parse(line)
+            verb, argument = dialogue.parse(line)
             if exchange is not None:
-                result = self._log_in(exchange, commands.continue_login(exchange, line.decode("utf-8")))
+                result = self._log_in(exchange, dialogue.continue_login(exchange, line.decode("utf-8")))
             elif verb not in _COMMANDS:
-                raise Rejected(replies.NO_SUCH_COMMAND)
+                raise Rejected(dialogue.NO_SUCH_COMMAND)
             elif not argument.isascii() and verb not in ("MAIL", "RCPT"):
-                raise Rejected(replies.NOT_TEXT)
+                raise Rejected(dialogue.NOT_TEXT)
             elif argument and verb in ("STARTTLS", "RSET", "QUIT"):
-                raise Rejected(replies.SYNTAX_NOTHING)
+                raise Rejected(dialogue.SYNTAX_NOTHING)
             else:
                 result = _COMMANDS[verb](self, argument)
         except Rejected as rejected:
@@ -226,34 +225,34 @@ class SmtpProtocol:
         if reply.startswith(b"5"):
             self._errors += 1
             if self._errors >= MAX_ERRORS:
-                self.end(replies.TOO_MANY_ERRORS)
+                self.end(dialogue.TOO_MANY_ERRORS)
         else:
             self._junk += 1
             if self._junk >= MAX_JUNK_COMMANDS:
-                self.end(replies.TOO_MUCH_JUNK)
+                self.end(dialogue.TOO_MUCH_JUNK)
 
     # ---- the session
 
     def _hello(self, name: str, *, extended: bool) -> None:
         if not 0 < len(name) <= EHLO_NAME:
-            raise Rejected(replies.SYNTAX_NAME)
+            raise Rejected(dialogue.SYNTAX_NAME)
         self._greeted, self._extended = True, extended
         self._end_transaction()
-        offered = replies.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login, dsn=self.backend.dsn)
-        self._counted(offered if extended else replies.reply("250", self._hostname))
+        offered = dialogue.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login, dsn=self.backend.dsn)
+        self._counted(offered if extended else dialogue.reply("250", self._hostname))
 
     def _rset(self, _: str) -> None:
         self._end_transaction()
-        self._counted(replies.OK)
+        self._counted(dialogue.OK)
 
     def _quit(self, _: str) -> None:
         self.quit = True
-        self.end(replies.BYE)
+        self.end(dialogue.BYE)
 
     def _starttls(self, _: str) -> Action:
         if self.secure:
-            raise Rejected(replies.NO_TLS_HERE)
-        self.out.append(replies.READY_FOR_TLS)
+            raise Rejected(dialogue.NO_TLS_HERE)
+        self.out.append(dialogue.READY_FOR_TLS)
         # Plaintext after it may be injected (RFC 3207 4.2, 5). The driver reads none either.
         self.input.take()
         return PlainAction.START_TLS
@@ -262,14 +261,14 @@ class SmtpProtocol:
 
     def _auth(self, argument: str) -> Result:
         if self._logins is None:
-            raise Rejected(replies.NOT_IMPLEMENTED)
+            raise Rejected(dialogue.NOT_IMPLEMENTED)
         if not self._extended:
-            raise Rejected(replies.SAY_HELLO)
+            raise Rejected(dialogue.SAY_HELLO)
         if not self._may_login:
-            raise Rejected(replies.LOGIN_NEEDS_TLS)
+            raise Rejected(dialogue.LOGIN_NEEDS_TLS)
         if self._login is not None:
-            raise Rejected(replies.LOGGED_IN_ALREADY)
-        return self._log_in(*commands.begin_login(argument))
+            raise Rejected(dialogue.LOGGED_IN_ALREADY)
+        return self._log_in(*dialogue.begin_login(argument))
 
     def _log_in(self, exchange: AuthExchange, login: bytes | Login) -> Result:
         if isinstance(login, bytes):  # another challenge
@@ -280,10 +279,10 @@ class SmtpProtocol:
 
     def _logged_in(self, login: Login, caller: Caller) -> bytes | None:
         if self._logins is not None and not self._logins.admit(caller):
-            self.end(replies.TOO_MANY_CONNECTIONS)
+            self.end(dialogue.TOO_MANY_CONNECTIONS)
             return None
         self._login = login
-        return replies.LOGGED_IN
+        return dialogue.LOGGED_IN
 
     def _known_caller(self, login: Login) -> Caller | None:
         return self._logins.known_caller(login) if self._logins is not None else None
@@ -292,12 +291,12 @@ class SmtpProtocol:
 
     def _mail(self, argument: str) -> Result:
         if not self._greeted:
-            raise Rejected(replies.SAY_HELLO)
+            raise Rejected(dialogue.SAY_HELLO)
         if self._login is None and self._logins is not None:
             raise self._no_transaction()
         if self._transaction is not None:
-            raise Rejected(replies.MAIL_TWICE)
-        sender, parameters = commands.mail_path(argument, dsn=self.backend.dsn)
+            raise Rejected(dialogue.MAIL_TWICE)
+        sender, parameters = dialogue.mail_path(argument, dsn=self.backend.dsn)
         if cost_of_address(sender) > ADDRESS_COST:
             self._turn += COSTLY_SENDER
         if self._login is None:
@@ -310,7 +309,7 @@ class SmtpProtocol:
 
     def _begin_transaction(self, caller: Caller | None, sender: str, parameters: MailParameters) -> bytes:
         self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, parameters)
-        return replies.SENDER_OK
+        return dialogue.SENDER_OK
 
     def _rcpt(self, argument: str) -> Result:
         if self._transaction is None:
@@ -319,8 +318,8 @@ class SmtpProtocol:
 
     def _no_transaction(self) -> Rejected:
         if self._login is not None or self._logins is None:
-            return Rejected(replies.MAIL_FIRST)
-        return Rejected(replies.LOGIN_NEEDED if self._may_login else replies.TLS_NEEDED)
+            return Rejected(dialogue.MAIL_FIRST)
+        return Rejected(dialogue.LOGIN_NEEDED if self._may_login else dialogue.TLS_NEEDED)
 
     # ---- DATA and BDAT
 
@@ -328,26 +327,26 @@ class SmtpProtocol:
         if self._transaction is None:
             raise self._no_transaction()
         if not self._transaction.recipients:
-            raise Rejected(replies.RCPT_FIRST)
+            raise Rejected(dialogue.RCPT_FIRST)
         return self._transaction
 
     def _data(self, argument: str) -> bytes | None:
         try:
             if argument:
-                raise Rejected(replies.SYNTAX_NOTHING)
+                raise Rejected(dialogue.SYNTAX_NOTHING)
             if self._with_recipients().chunks is not None:
-                raise Rejected(replies.NOT_AMONG_CHUNKS)
+                raise Rejected(dialogue.NOT_AMONG_CHUNKS)
         except Rejected as rejected:
             self._counted(rejected.reply)
             if self.input.data:
                 # The client sent the message without waiting for the reply: it must not be read as commands.
-                self.end(replies.TALKED_TOO_EARLY)
+                self.end(dialogue.TALKED_TOO_EARLY)
             return None
         self.content, self.phase = DataContent(), Phase.CONTENT
-        return replies.GO_AHEAD
+        return dialogue.GO_AHEAD
 
     def _bdat(self, argument: str) -> Action | None:
-        size, last = commands.chunk(argument)
+        size, last = dialogue.chunk(argument)
         try:
             transaction = self._with_recipients()
             chunks = transaction.chunks = transaction.chunks or ChunkedContent()
@@ -382,9 +381,9 @@ class SmtpProtocol:
             self._submitting = True
             return self._submit(transaction, content)
         elif content.announced < SMALL_CHUNK:
-            self._counted(replies.CHUNK_ACCEPTED)
+            self._counted(dialogue.CHUNK_ACCEPTED)
         else:
-            self.out.append(replies.CHUNK_ACCEPTED)
+            self.out.append(dialogue.CHUNK_ACCEPTED)
         return None
 
     def _submit(self, transaction: IncomingTransaction, content: DataContent | ChunkedContent) -> Submit:
@@ -416,8 +415,8 @@ _COMMANDS: dict[str, Callable[[SmtpProtocol, str], Result]] = {
     "BDAT": SmtpProtocol._bdat,
     "RSET": SmtpProtocol._rset,
     "QUIT": SmtpProtocol._quit,
-    "NOOP": lambda protocol, _: protocol._counted(replies.OK),
-    "HELP": lambda protocol, _: protocol._counted(replies.help_text(auth=protocol._logins is not None)),
-    "VRFY": lambda protocol, _: protocol._counted(replies.NOT_VERIFIED),
-    "EXPN": lambda protocol, _: protocol._counted(replies.NOT_IMPLEMENTED),
+    "NOOP": lambda protocol, _: protocol._counted(dialogue.OK),
+    "HELP": lambda protocol, _: protocol._counted(dialogue.help_text(auth=protocol._logins is not None)),
+    "VRFY": lambda protocol, _: protocol._counted(dialogue.NOT_VERIFIED),
+    "EXPN": lambda protocol, _: protocol._counted(dialogue.NOT_IMPLEMENTED),
 }

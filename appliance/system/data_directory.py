@@ -62,10 +62,8 @@ def is_running(data_dir: Path) -> bool:
     for path in (data_dir, data_dir / LOCK_FILE):
         try:
             descriptor = os.open(path, _READ if path == data_dir else _READ | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            continue
         except OSError as error:
-            if error.errno != errno.ELOOP:  # the lock file is no link of ours
+            if error.errno not in (errno.ENOENT, errno.ELOOP):  # a lock file that is a link is not ours
                 raise
             continue
         try:

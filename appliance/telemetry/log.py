@@ -37,8 +37,6 @@ _MACHINE_FAULTS: list[type[Exception]] = [MemoryError]
 
 
 # ---- the writer
-
-
 class LogWriter:
     """A bounded queue of lines, and the daemon thread that writes them; `notice` renders the count of dropped lines."""
 
@@ -130,8 +128,6 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 # ---- events
-
-
 def log_without_traceback(*kinds: type[Exception]) -> None:
     """Log errors of these kinds in one line from now on, wherever they occur."""
     _MACHINE_FAULTS.extend(kinds)
@@ -178,8 +174,6 @@ def get_logger(name: str) -> Log:
 
 
 # ---- where lines go
-
-
 class _Lines(logging.Handler):
     """Writes to a descriptor through a LogWriter, because it may block; to a stream in memory directly."""
 

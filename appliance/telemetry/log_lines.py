@@ -135,8 +135,6 @@ def to_json(value: Any) -> str:
 
 
 # ---- text for a terminal
-
-
 def _escaped(text: str) -> str:
     """Escape line ends and terminal control characters."""
     return text if text.isprintable() else to_json(text)[1:-1]

@@ -55,7 +55,7 @@ MESSAGES_ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "M
 RECIPIENTS_ACCEPTED = Counter(
     "appliance_recipients_accepted_total", ("source",), "Recipients of accepted messages: api, smtp or test."
 )
-RECIPIENTS = Counter(
+RECIPIENT_NUMBERS = Counter(
     "appliance_recipients_total",
     ("number",),
     "Recipients by the numbers of the dashboard: sent, delivered, bounced, failed, suppressed, cancelled, late_bounced "

@@ -47,8 +47,6 @@ _response = partial(response, kind=CONTENT_TYPE)
 
 
 # ---- the text format
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A metric read at the time of the request: one value, or one per label value."""
@@ -106,8 +104,6 @@ def _escaped(text: str) -> str:
 
 
 # ---- readings
-
-
 @dataclass(slots=True)
 class Readings:
     data_dir: Path
@@ -207,8 +203,6 @@ def _process(started_at: float) -> list[Reading]:
 
 
 # ---- the listener
-
-
 async def serve(
     binds: tuple[Endpoint, ...],
     readings: Readings,

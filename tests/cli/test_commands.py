@@ -22,7 +22,7 @@ from tests.fork_client import fork
 
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 OF_OTHERS = """
-account create, account remove, backup, completion, config check, config path, config show, doctor,
+attention, account create, account remove, backup, completion, config check, config path, config show, doctor,
 domain verify, explain, feedback list, feedback show, health, help,
 install, mcp, message list, request list, node drain, node list, pause, restore,
 resume, send-test, serve, setup, store copy, template list, template pull, template push, template remove,

@@ -226,7 +226,7 @@ def test_due_mail(name: str) -> None:
     made = admission(case.pending, case.pools)
     pool = made.pool_for_due(envelope("me", case.domain, tries=case.tries))
     assert (pool == case.pools.pool_of(case.domain)) == case.is_taken
-    assert (pool is None) == made.has_left != case.is_taken
+    assert (pool is None) == bool(made.left) != case.is_taken
     if not case.tries:
         assert made.may_take("me", case.domain) == case.is_taken
 
@@ -253,7 +253,7 @@ def test_new_mail_does_not_pass_mail_left_in_the_store() -> None:
     made.leave("a.test", "me")
     assert made.pool_for_new(envelope("me", "a.test"), is_behind=False) is None
     assert made.pool_for_new(envelope("other", "a.test"), is_behind=False) == "a.test"
-    made.forget_left()
+    made.left.clear()
     assert made.pool_for_new(envelope("me", "a.test"), is_behind=False) == "a.test"
 
 

@@ -331,7 +331,7 @@ class World:
                     await trio.sleep(seconds)
                     await played.store.pools.release(EVERY)
                 case "retry":
-                    await played.store.queue_control.retry_all()
+                    await played.store.queue_control.retry()
                     played.scheduler.new_mail.request_poll()
                 case "short":
                     self.disturb(seconds + 80)

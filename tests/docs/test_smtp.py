@@ -5,7 +5,7 @@ from pathlib import Path
 
 from appliance.errors import Code
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
-from appliance.submission import commands, connection, protocol, replies
+from appliance.submission import connection, dialogue, protocol
 from appliance.tls.certificate import CERTIFICATE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "smtp.md").read_text()
@@ -19,13 +19,13 @@ def test_the_table_of_replies_is_that_of_the_program() -> None:
 
 def test_every_kind_of_refusal_is_named() -> None:
     for reply in (
-        replies.LOGIN_NEEDED,
-        replies.LOGIN_NEEDS_TLS,
-        replies.FOREIGN_SENDER,
-        replies.TOO_MANY_RECIPIENTS,
-        replies.TOO_MANY_FAILURES,
-        replies.TOO_SLOW,
-        replies.CLOSING,
+        dialogue.LOGIN_NEEDED,
+        dialogue.LOGIN_NEEDS_TLS,
+        dialogue.FOREIGN_SENDER,
+        dialogue.TOO_MANY_RECIPIENTS,
+        dialogue.TOO_MANY_FAILURES,
+        dialogue.TOO_SLOW,
+        dialogue.CLOSING,
     ):
         code = " ".join(reply.decode().split(" ")[:2])
         assert f"`{code}`" in DOCUMENT, code
@@ -35,8 +35,8 @@ def test_the_limits_are_those_of_the_program() -> None:
     told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
     assert told["recipients per message"] == str(RECIPIENTS)
     assert told["message size"] == f"{MESSAGE_SIZE // 1024**2} MiB"
-    lines = f"{commands.COMMAND_LINE} octets; `MAIL` {commands.MAIL_LINE:,}; `RCPT` {commands.RCPT_LINE:,}; "
-    lines += f"`AUTH` and its responses {commands.AUTH_LINE:,}"
+    lines = f"{dialogue.COMMAND_LINE} octets; `MAIL` {dialogue.MAIL_LINE:,}; `RCPT` {dialogue.RCPT_LINE:,}; "
+    lines += f"`AUTH` and its responses {dialogue.AUTH_LINE:,}"
     assert told["command line"] == lines
     assert told["failed logins per connection"].startswith(f"{protocol.LOGIN_FAILURES},")
     assert told["errors (5xx) since the last accepted message"] == str(protocol.MAX_ERRORS)

@@ -17,10 +17,10 @@ from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
 from appliance.model.feedback import QueueShare, ShareScope
 from appliance.store.feedback import SHARE_PARTS, QueueLimits
-from appliance.submission import replies
+from appliance.submission import dialogue
 from appliance.submission.content import FindRecipient, PlainAction, Submit
+from appliance.submission.dialogue import Rejected
 from appliance.submission.protocol import MAX_ERRORS, SmtpProtocol
-from appliance.submission.replies import Rejected
 from tests.inbound.bounces import bounce
 from tests.inbound.conftest import KEY, NAME, Read
 from tests.submission.offline_client import MESSAGE
@@ -97,7 +97,7 @@ def made() -> Talk:
 async def talk() -> Talk:
     new = made()
     await new.say(b"EHLO mx.example.net")
-    assert await new.say(b"MAIL FROM:<>") == replies.SENDER_OK
+    assert await new.say(b"MAIL FROM:<>") == dialogue.SENDER_OK
     return new
 
 
@@ -110,7 +110,7 @@ async def test_an_address_to_unsubscribe() -> None:
     for address in forged:
         assert await new.say(b"RCPT TO:<" + address + b">") == listener.NO_SUCH_TOKEN
     assert await new.say(b"RCPT TO:<" + expired + b">") == listener.TOKEN_EXPIRED
-    assert await new.say(b"RCPT TO:<" + good.upper() + b">") == replies.RECIPIENT_OK
+    assert await new.say(b"RCPT TO:<" + good.upper() + b">") == dialogue.RECIPIENT_OK
     await new.send(b"DATA\r\n")
     assert [each[:4] for each in await new.send(MESSAGE + b".\r\n")] == [b"250 "]
     assert [addresses for addresses, _ in new.fakes.added] == [(good.decode(),)]
@@ -121,7 +121,7 @@ async def test_the_server_has_a_postmaster(address: bytes) -> None:
     """Without a domain it is this server's (RFC 5321 4.5.1), and needs no registered return path."""
     new = await talk()
     for _ in range(2):  # the second time, the owners are cached
-        assert await new.say(b"RCPT TO:<" + address + b">") == replies.RECIPIENT_OK
+        assert await new.say(b"RCPT TO:<" + address + b">") == dialogue.RECIPIENT_OK
     await new.send(b"DATA\r\n")
     assert [line[:4] for line in await new.send(MESSAGE + b".\r\n")] == [b"250 "]
     ((addresses, _),) = new.fakes.added
@@ -138,9 +138,9 @@ async def test_what_is_offered() -> None:
     new.protocol.out.clear()
     assert b"STARTTLS" in offered
     assert b"AUTH" not in offered
-    assert await new.say(b"AUTH PLAIN AGEAYg==") == replies.NOT_IMPLEMENTED
+    assert await new.say(b"AUTH PLAIN AGEAYg==") == dialogue.NOT_IMPLEMENTED
     assert b"AUTH" not in await new.say(b"HELP")
-    assert await new.say(b"RCPT TO:<a@b.example>") == replies.MAIL_FIRST
+    assert await new.say(b"RCPT TO:<a@b.example>") == dialogue.MAIL_FIRST
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ async def test_wrong_tokens_are_refused_without_the_database() -> None:
     forged = good[:20] + (b"b" if good[20:21] == b"a" else b"a") + good[21:]
     assert await new.say(b"RCPT TO:<" + forged + b">") == listener.NO_SUCH_TOKEN
     assert new.fakes.asked == []
-    assert await new.say(b"RCPT TO:<" + good + b">") == replies.RECIPIENT_OK
-    assert await new.say(b"RCPT TO:<" + good.upper() + b">") == replies.RECIPIENT_OK
+    assert await new.say(b"RCPT TO:<" + good + b">") == dialogue.RECIPIENT_OK
+    assert await new.say(b"RCPT TO:<" + good.upper() + b">") == dialogue.RECIPIENT_OK
     assert (await new.say(b"DATA")).startswith(b"354 ")
-    assert await new.send(MESSAGE + b".\r\n") == [replies.queued("fbm_1")]
+    assert await new.send(MESSAGE + b".\r\n") == [dialogue.queued("fbm_1")]
     assert new.fakes.added == [((good.decode(),), MESSAGE)]
 
 
@@ -189,7 +189,7 @@ async def test_wrong_tokens_are_refused_without_the_database() -> None:
 async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
     new = await talk()
     for _ in range(2):
-        assert await new.say(b"RCPT TO:<" + kind + b"@Bounces.example.com>") == replies.RECIPIENT_OK
+        assert await new.say(b"RCPT TO:<" + kind + b"@Bounces.example.com>") == dialogue.RECIPIENT_OK
         assert await new.say(b"RCPT TO:<" + kind + b"@bounces.example.org>") == listener.NAME_UNKNOWN
     assert new.fakes.asked == [NAME, "bounces.example.org"]
 
@@ -205,12 +205,12 @@ async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
 async def test_nothing_else_is_taken(address: bytes) -> None:
     new = await talk()
     assert await new.say(b"RCPT TO:<" + address + b">") == listener.NO_RELAY
-    assert await new.say(b"DATA") == replies.RCPT_FIRST
+    assert await new.say(b"DATA") == dialogue.RCPT_FIRST
 
 
 async def test_recipients_have_no_parameters() -> None:
     new = await talk()
-    assert await new.say(b"RCPT TO:<" + new.token() + b"> NOTIFY=NEVER") == replies.NO_SUCH_PARAMETER
+    assert await new.say(b"RCPT TO:<" + new.token() + b"> NOTIFY=NEVER") == dialogue.NO_SUCH_PARAMETER
 
 
 async def test_a_thousand_guesses_end_early() -> None:
@@ -219,14 +219,14 @@ async def test_a_thousand_guesses_end_early() -> None:
     guesses += b"RCPT TO:<fbl@bounces.example.org>\r\n" * 500
     heard = await new.send(guesses.replace(b"0", b"a"))
     assert len(heard) == MAX_ERRORS + 1
-    assert heard[-1] == replies.TOO_MANY_ERRORS
+    assert heard[-1] == dialogue.TOO_MANY_ERRORS
     assert len(new.fakes.asked) <= 1
 
 
 async def test_few_recipients_are_taken() -> None:
     new = await talk()
     heard = await new.send(b"".join(b"RCPT TO:<" + new.token() + b">\r\n" for _ in range(12)))
-    assert heard == [replies.RECIPIENT_OK] * 10 + [replies.TOO_MANY_RECIPIENTS] * 2
+    assert heard == [dialogue.RECIPIENT_OK] * 10 + [dialogue.TOO_MANY_RECIPIENTS] * 2
 
 
 def test_what_is_kept_of_a_mail() -> None:

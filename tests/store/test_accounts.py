@@ -100,7 +100,7 @@ async def test_a_balance_cannot_be_set_beyond_its_limits(store: Store, account: 
 
 
 async def test_counting_can_stop_and_begin_again(store: Store, account: Account) -> None:
-    await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_credits(account.id, None)
     assert (await store.accounts.named("demo")).credits is None
     with pytest.raises(Refused) as refused:
         await store.accounts.change_credits(account.id, 1)
@@ -114,7 +114,7 @@ async def test_counting_can_stop_and_begin_again(store: Store, account: Account)
 
 async def test_the_ledger_adds_up_after_a_time_without_limit(store: Store, account: Account) -> None:
     for _ in range(2):
-        await store.accounts.set_unlimited(account.id)
+        await store.accounts.set_credits(account.id, None)
     await store.accounts.set_credits(account.id, 7)
     entries = await ledger(store, account)
     assert [(amount, balance) for _, amount, balance in entries] == [(CREDITS, CREDITS), (-CREDITS, 0), (7, 7)]

@@ -176,7 +176,7 @@ async def test_simulated_mail_never_bounces(store: Store, delivered: Delivered) 
 
 async def test_an_unlimited_account_gets_no_line(store: Store, account: Account, delivered: Delivered) -> None:
     (recipient,) = await delivered("b@example.net")
-    await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_credits(account.id, None)
     lines = await store.accounts.ledger(account.id)
     assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
     assert await store.accounts.ledger(account.id) == lines

@@ -95,7 +95,7 @@ async def test_parallel_sends_share_the_last_credits(database: Database) -> None
 
 
 async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Messages, account: Account) -> None:
-    await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_credits(account.id, None)
     entries = len(await store.accounts.ledger(account.id))
     await store.messages.accept(messages.new())
     assert await balance(store) is None

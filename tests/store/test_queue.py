@@ -155,7 +155,7 @@ async def test_the_credit_of_a_bounce_is_in_the_ledger(store: Store, messages: M
 
 async def test_what_cost_nothing_returns_nothing(store: Store, messages: Messages, clock: Clock) -> None:
     await accepted(store, messages, test=True)
-    await store.accounts.set_unlimited(messages.account_id)
+    await store.accounts.set_credits(messages.account_id, None)
     await accepted(store, messages)
     await store.accounts.set_credits(messages.account_id, 5)
     await record(store, clock, [BOUNCED, BOUNCED])
@@ -166,7 +166,7 @@ async def test_a_credit_is_not_returned_to_an_account_that_became_unlimited(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
     message_id = await accepted(store, messages)
-    await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_credits(account.id, None)
     await record(store, clock, [BOUNCED])
     assert (await store.accounts.named("demo")).credits is None
     assert (await only_recipient(store, account, message_id)).status is BOUNCED

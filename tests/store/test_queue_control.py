@@ -91,11 +91,11 @@ async def test_an_empty_queue_has_an_empty_summary(backend: Backend) -> None:
 async def test_a_retry_makes_due_and_uses_no_attempt(backend: Backend) -> None:
     message = await backend.deferred("a@one.example")
     assert await backend.due(message) == []
-    assert await backend.store.queue_control.retry_all() == 1
+    assert await backend.store.queue_control.retry() == 1
     assert await backend.due(message) == ["a@one.example"]
     (recipient,) = (await backend.read(message)).recipients
     assert (recipient.status, recipient.attempt_count) == (RecipientStatus.DEFERRED, 1)
-    assert await backend.store.queue_control.retry_all() == 0
+    assert await backend.store.queue_control.retry() == 0
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ async def test_a_retry_takes_what_it_names(backend: Backend, how: str, expected:
     await backend.store.pools.say([], {"one.example": "google", "two.example": "google", "three.example": "other"})
     first, second = await backend.deferred("a@one.example"), await backend.deferred("b@two.example", "c@three.example")
     retries = {
-        "pool": lambda: control.retry_pool("google"),
-        "domain": lambda: control.retry_domain("one.example"),
-        "address": lambda: control.retry_domain("one.example", "A@One.example"),
+        "pool": lambda: control.retry(pool="google"),
+        "domain": lambda: control.retry(domain="one.example"),
+        "address": lambda: control.retry(domain="one.example", address="A@One.example"),
         "message": lambda: control.retry_message(second.id),
         "recipient": lambda: control.retry_recipient(second.recipients[1].id),
-        "all": control.retry_all,
+        "all": lambda: control.retry(),
     }
     assert await retries[how]() == len(expected)
     assert {*await backend.due(first), *await backend.due(second)} == expected
@@ -127,7 +127,7 @@ async def test_a_retry_takes_what_it_names(backend: Backend, how: str, expected:
 
 async def test_a_retry_of_an_address_leaves_its_neighbours(backend: Backend) -> None:
     message = await backend.deferred("a@one.example", "b@one.example")
-    assert await backend.store.queue_control.retry_domain("one.example", "b@one.example") == 1
+    assert await backend.store.queue_control.retry(domain="one.example", address="b@one.example") == 1
     assert await backend.due(message) == ["b@one.example"]
 
 
@@ -137,7 +137,7 @@ async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
     for number in range(5):
         await backend.deferred(*(f"u{each}@d{number}.example" for each in range(7)))
         await backend.deferred(f"x@d{number}.example", account=other)
-    assert await control.retry_all() == 40
+    assert await control.retry() == 40
     assert len(await backend.store.queue.due(simulated=False, most=100)) == 40
 
 

@@ -11,7 +11,6 @@ from appliance.message.addresses import Address
 from appliance.message.limits import RECIPIENTS
 from appliance.model.accounts import Caller, CredentialKind
 from appliance.store.access import sha256
-from appliance.submission.commands import Login, parse_address
 from appliance.submission.content import (
     Action,
     Backend,
@@ -23,8 +22,8 @@ from appliance.submission.content import (
     any_recipient,
     caller_sender,
 )
+from appliance.submission.dialogue import Login, Rejected, parse_address
 from appliance.submission.protocol import SmtpProtocol
-from appliance.submission.replies import Rejected
 
 USERNAME, PASSWORD = "smtp_1", "secret"
 CALLER = Caller("acc_1", CredentialKind.SMTP, "smtp:smtp_1", True, False, False, frozenset({"example.com"}))

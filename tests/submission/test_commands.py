@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnCondition, DsnRequest
-from appliance.submission import replies
-from appliance.submission.commands import dsn_request, mail_path
+from appliance.submission import dialogue
 from appliance.submission.content import FindCaller, Phase, PlainAction
-from appliance.submission.replies import Rejected
+from appliance.submission.dialogue import Rejected, dsn_request, mail_path
 from tests.submission.offline_client import CALLER, MESSAGE, PASSWORD, USERNAME, Talk, credential, logged_in, talk
 
 SUCCESS, FAILURE, DELAY = DsnCondition
@@ -21,9 +20,9 @@ FROM, TO = b"MAIL FROM:<a@example.com>", b"RCPT TO:<ada@example.net>"
 
 def asked(mail: bytes, *rcpts: bytes) -> dict[str, DsnRequest] | None:
     made = logged_in()
-    assert made.say(FROM + mail) == replies.SENDER_OK
+    assert made.say(FROM + mail) == dialogue.SENDER_OK
     for each in rcpts:
-        assert made.say(each) == replies.RECIPIENT_OK
+        assert made.say(each) == dialogue.RECIPIENT_OK
     made.say(b"DATA")
     made.send(MESSAGE + b".\r\n")
     dsn = made.submitted().dsn
@@ -111,7 +110,7 @@ def test_raw_characters_of_an_original_recipient() -> None:
 def test_hostile_parameters_of_mail(parameters: bytes) -> None:
     made = logged_in()
     assert made.say(FROM + b" " + parameters).startswith(b"501 5.5.4 ")
-    assert made.say(TO) == replies.MAIL_FIRST
+    assert made.say(TO) == dialogue.MAIL_FIRST
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_hostile_parameters_of_rcpt(parameters: bytes) -> None:
     made = logged_in()
     made.say(FROM)
     assert made.say(TO + b" " + parameters).startswith(b"501 5.5.4 ")
-    assert made.say(b"DATA") == replies.RCPT_FIRST
+    assert made.say(b"DATA") == dialogue.RCPT_FIRST
 
 
 def test_embedded_characters_count() -> None:

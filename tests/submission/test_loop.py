@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from appliance.submission.loop import CALLBACKS_PER_TURN, Poller, attach, open_loop, prepare, run_coroutine
+from appliance.submission.connection import run_coroutine
+from appliance.submission.server import CALLBACKS_PER_TURN, Poller, attach, open_loop, prepare
 
 
 async def test_callbacks_do_not_take_a_turn_each() -> None:
@@ -242,7 +243,7 @@ def test_trio_asyncio_needs_the_removed_names() -> None:
 def test_the_loop_opens_and_asyncio_is_left_as_it_was() -> None:
     run = run_python("""
 import trio
-from appliance.submission.loop import open_loop
+from appliance.submission.server import open_loop
 assert not hasattr(asyncio.events, "BaseDefaultEventLoopPolicy")
 assert not hasattr(asyncio, "AbstractChildWatcher")
 async def main():

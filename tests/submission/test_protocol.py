@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import Refused, StorageUnavailable
-from appliance.submission import replies
-from appliance.submission.commands import parse_address
+from appliance.submission import dialogue
 from appliance.submission.content import RCPT_COMMANDS, FindCaller, FindRecipient, Phase, PlainAction, Submit
+from appliance.submission.dialogue import Rejected, parse_address
 from appliance.submission.protocol import COMMANDS_PER_TURN
-from appliance.submission.replies import Rejected
 from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
 
 # ---- who may do what
@@ -160,7 +159,7 @@ def test_a_costly_recipient_is_read_elsewhere() -> None:
     assert made.replies() == [b"250 2.1.5 Recipient OK\r\n", b"250 2.0.0 OK\r\n"]
     made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(49)))
     assert made.protocol.receive("RCPT TO:<b@m\u00fcller.example>\r\n".encode()) is None
-    assert made.replies() == [replies.TOO_MANY_RECIPIENTS]
+    assert made.replies() == [dialogue.TOO_MANY_RECIPIENTS]
     assert made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode()) is None
     assert made.replies() == [b"250 2.1.5 Recipient OK\r\n"]
 
@@ -168,7 +167,7 @@ def test_a_costly_recipient_is_read_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("outcome", "reply"),
     [
-        (Rejected(replies.reply("553 5.1.3", "RCPT TO: no")), b"553 5.1.3 RCPT TO: no\r\n"),
+        (Rejected(dialogue.reply("553 5.1.3", "RCPT TO: no")), b"553 5.1.3 RCPT TO: no\r\n"),
         (StorageUnavailable("Busy."), b"451 4.3.0 Busy.\r\n"),
     ],
 )

@@ -65,10 +65,10 @@ from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
 from appliance.net.http import REQUEST_HEAD_BYTES
-from appliance.submission import commands
+from appliance.submission import dialogue
 from appliance.submission.content import DataContent, FindCaller, FindRecipient, PlainAction, Submit
+from appliance.submission.dialogue import Rejected
 from appliance.submission.protocol import SmtpProtocol
-from appliance.submission.replies import Rejected
 from appliance.web import hypercorn_parts as hypercorn
 from appliance.web.exchange import Answer, Peer
 from appliance.web.http1 import Http1, InlineTaskGroup, QuickRequest
@@ -373,7 +373,7 @@ async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callab
             else:
                 protocol.resume()
             action = following or protocol.proceed()
-        if len(protocol.input.data) > commands.AUTH_LINE:
+        if len(protocol.input.data) > dialogue.AUTH_LINE:
             raise Wrong(f"{len(protocol.input.data)} octets are held that are no line")
     protocol.close()
     taken.replies = b"".join(protocol.out)
@@ -383,7 +383,7 @@ async def talked(protocol: SmtpProtocol, pieces: Iterator[bytes], submit: Callab
 async def _found(protocol: SmtpProtocol, action: FindRecipient) -> Any:
     if protocol.backend.logins is not None:
         try:
-            return commands.parse_address(action.text)
+            return dialogue.parse_address(action.text)
         except Rejected as rejected:
             return rejected
     return await protocol.backend.find_recipient(action)
@@ -477,11 +477,11 @@ def _check_paths(data: bytes) -> None:
     """An address that we take from a command is the one that aiosmtpd finds there."""
     for mail, rcpt, argument in PATHS.findall(data)[:2]:
         try:
-            _, text = commands.parse(b"X " + mail + rcpt + argument)
-            path = commands.mail_path(text, dsn=True) if mail else commands.rcpt_path(text, dsn=True)
+            _, text = dialogue.parse(b"X " + mail + rcpt + argument)
+            path = dialogue.mail_path(text, dsn=True) if mail else dialogue.rcpt_path(text, dsn=True)
             if not path[0]:
                 continue
-            address = commands.parse_address(path[0])
+            address = dialogue.parse_address(path[0])
         except Rejected:
             continue
         theirs, _ = _Reference()._getaddr(text.partition(":")[2].strip())

@@ -28,7 +28,6 @@ from appliance.deliver.smtp.protocol import (
     Stage,
     TransactionResult,
     TranscriptLine,
-    Verdict,
 )
 from appliance.deliver.smtp.sending import MailTransaction, Opening, OpeningState, Sending
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
@@ -200,7 +199,11 @@ class SmtpConnection:
         self._needs_reset = sending.needs_reset
         if not sending.in_step:
             await self.aclose()
-        stale = self.transactions > 0 and sending.verdict is not None and _found_closed(sending.verdict)
+        stale = False
+        if self.transactions > 0 and (verdict := sending.verdict) is not None:
+            closed = verdict.cause is Cause.CONNECTION_LOST or verdict.code == SERVICE_CLOSING
+            refused = verdict.stage is Stage.RESET and verdict.cause is Cause.PROTOCOL_FAULT
+            stale = refused or (closed and verdict.stage in (Stage.RESET, Stage.MAIL))
         self.transactions += 1
         return TransactionResult(sending.verdicts(), sending.transcript.lines(), self.reusable, stale)
 
@@ -281,12 +284,6 @@ def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
             view = memoryview(part)
             blocks += [view[start : start + BLOCK_BYTES] for start in range(0, len(part), BLOCK_BYTES)]
     return blocks
-
-
-def _found_closed(verdict: Verdict) -> bool:
-    closed = verdict.cause is Cause.CONNECTION_LOST or verdict.code == SERVICE_CLOSING
-    refused = verdict.stage is Stage.RESET and verdict.cause is Cause.PROTOCOL_FAULT
-    return refused or (closed and verdict.stage in (Stage.RESET, Stage.MAIL))
 
 
 class DeadlineWatch:

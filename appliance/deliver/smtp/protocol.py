@@ -365,8 +365,6 @@ def _checked(address: str) -> str:
 
 
 # ---- exchanges
-
-
 class SmtpExchange(ABC):
     def __init__(self, replies: ReplyReader, clock: Callable[[], float]) -> None:
         self.transcript = Transcript(clock)

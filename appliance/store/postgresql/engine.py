@@ -67,16 +67,6 @@ _WITHDRAW = "DELETE FROM cancellations WHERE id = ANY(%s) RETURNING cancelled, r
 log = get_logger("store")
 
 
-async def _try_to_open(link: Link) -> None:
-    with suppress(StorageUnavailable):
-        await trio.to_thread.run_sync(link.open, limiter=DATABASE_THREADS)
-
-
-def _refuse_read_only(tx: Tx) -> None:
-    if rows(tx, _IS_READ_ONLY, {}) != [("off",)]:
-        raise errors.ReadOnlySqlTransaction("the database takes no writes")
-
-
 def _answer(request_id: str, tx: Tx, reply: CancelAnswer) -> None:
     """Answer in the transaction that cancels; raise Refused if the request was withdrawn."""
     if not changed(tx, _ANSWER, {"cancelled": reply.cancelled, "refusal": reply.refusal, "id": request_id}):
@@ -153,9 +143,14 @@ class PostgresEngine(Engine):
 
     async def connect(self) -> None:
         """Open every connection before it is needed: then there may be no descriptor for it, and it takes its time."""
+
+        async def open_link(link: Link) -> None:
+            with suppress(StorageUnavailable):
+                await trio.to_thread.run_sync(link.open, limiter=DATABASE_THREADS)
+
         async with trio.open_nursery() as nursery:
             for link in self._links:
-                nursery.start_soon(_try_to_open, link)
+                nursery.start_soon(open_link, link)
 
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
@@ -173,7 +168,11 @@ class PostgresEngine(Engine):
         return self._urgent if urgent else self._large if large else self._ordinary
 
     async def check_writable(self) -> None:
-        await self.write(_refuse_read_only)
+        def refuse_read_only(tx: Tx) -> None:
+            if rows(tx, _IS_READ_ONLY, {}) != [("off",)]:
+                raise errors.ReadOnlySqlTransaction("the database takes no writes")
+
+        await self.write(refuse_read_only)
 
     async def read(self, work: Work[T]) -> T:
         return await self._readers.read(work, snapshot=False)

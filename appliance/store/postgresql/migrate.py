@@ -204,10 +204,8 @@ def _take_step(connection: psycopg.Connection[Row], now: int, home: str, lock_ti
 def _refuse_older_nodes(planned: SchemaPlan) -> None:
     """Raise DatabaseRefused if a step waits that this version cannot do without."""
     if planned.waiting and planned.waiting[0].number <= _last_expansion():
-        nodes = ", ".join(planned.older)
-        text = (
-            f"this version cannot run together with the versions of {nodes}: upgrade them to one between, or stop them"
-        )
+        text = f"this version cannot run together with the versions of {', '.join(planned.older)}"
+        text += ": upgrade them to one between, or stop them"
         raise DatabaseRefused(f"{text}; a node that was lost is let go by one of its own version within half a minute")
 
 

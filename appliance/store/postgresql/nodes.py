@@ -249,12 +249,9 @@ class Membership:
 
     def _take(self, connection: psycopg.Connection[Row], owner: str, ahead: int = 0) -> int:
         taken = 0
+        values = self.identity.owner, ahead, owner, ADOPTED_TOGETHER
         for table, key in _TABLES:
-            statement, values = (
-                _TAKE.format(table=table, key=key),
-                (self.identity.owner, ahead, owner, ADOPTED_TOGETHER),
-            )
-            taken += connection.execute(statement.encode(), values).rowcount
+            taken += connection.execute(_TAKE.format(table=table, key=key).encode(), values).rowcount
         return taken
 
 

@@ -2,7 +2,7 @@
 
 - A copy is one read transaction, page by page; afterwards the log is checkpointed here, not by the server's writer.
 - `Checkpoints` copies the log into the database on its own thread: a commit that does so takes 50 to 150 ms. The
-  writer copies only at `LONGEST_LOG_PAGES`, because the log restarts only after a checkpoint without writes.
+  writer copies only at `CHECKPOINT_PAGES`, because the log restarts only after a checkpoint without writes.
 - SQLite keeps writing to files that have lost their names, and those commits are lost with the process. So the server
   checks the files before it acknowledges, and every second; when one is not in its place, it ends.
 """
@@ -74,7 +74,6 @@ def checkpoint(connection: apsw.Connection) -> None:
 # ---- checkpoints
 
 COPIED_AFTER_PAGES = 1_000  # pages in the log since the last copy: 4 MiB
-LONGEST_LOG_PAGES = CHECKPOINT_PAGES
 
 
 class Checkpoints:
@@ -88,7 +87,7 @@ class Checkpoints:
 
     def committed(self, connection: apsw.Connection, _: str, pages: int) -> int:
         """After a commit, on the thread that made it: so many pages are in the log."""
-        if pages >= LONGEST_LOG_PAGES:
+        if pages >= CHECKPOINT_PAGES:
             self._copy(connection)
             self._at = 0
         elif pages < self._at:  # the log restarted
@@ -185,8 +184,7 @@ class Space:
     def settle(self) -> None:
         """Copy the log into the database; call it on a thread. If that fails, the log keeps everything."""
         with suppress(apsw.Error):
-            if self._beside is None:
-                self._beside = open_writer(self._path)
+            self._beside = self._beside or open_writer(self._path)
             checkpoint(self._beside)
 
     def close(self) -> None:
@@ -223,7 +221,7 @@ class FileWatch:
 
     def __init__(self, path: Path) -> None:
         self._path, self._directory = path, str(path.parent)
-        self._opened = self._names()
+        self._opened = _names(path)
         self._changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
         self._next_check = 0.0  # at the directory, by the monotonic clock
         self._checked_at = time.monotonic()  # at the files
@@ -237,13 +235,13 @@ class FileWatch:
         if changed_at == self._changed_at and now < self._checked_at + CHECK_FILES_EVERY:
             return True
         self._changed_at, self._checked_at = changed_at, now
-        names = self._names()
+        names = _names(self._path)
         self._opened = _Names(*(before or after for before, after in zip(self._opened, names, strict=True)))
         return names == self._opened
 
     def stop(self, connection: Connection) -> FilesMoved:
         """Copy the log into the database if that is safe, else leave all files alone; return the fault."""
-        now = self._names()
+        now = _names(self._path)
         if now.directory != self._opened.directory:
             _leave_alone(connection)
             return FilesMoved(f"{self._directory} was moved or replaced while the server ran: put it back, then start")
@@ -266,15 +264,8 @@ class FileWatch:
 
     def _can_checkpoint(self, now: _Names) -> bool:
         """Whether no other process has created a log or an index."""
-        index_is_ours = now.shared in (self._opened.shared, None)
-        return (
-            now.database == self._opened.database
-            and index_is_ours
-            and _facts(f"{self._path}-wal", "st_size") in (None, (0,))
-        )
-
-    def _names(self) -> _Names:
-        return _names(self._path)
+        is_ours = now.database == self._opened.database and now.shared in (self._opened.shared, None)
+        return is_ours and _facts(f"{self._path}-wal", "st_size") in (None, (0,))
 
 
 def refuse_missed(path: Path) -> None:

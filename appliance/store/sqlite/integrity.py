@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -33,23 +34,20 @@ _INCOMPLETE = """SELECT b.message_id FROM message_bodies b WHERE b.parts_size <>
 KEYS_SINCE, WEBHOOKS_SINCE, PARTS_SINCE, FACTORS_SINCE = 2, 3, 9, 22  # the steps that brought them
 
 
-@dataclass(frozen=True, slots=True)
-class SealedKey:
+class SealedKey(NamedTuple):
     account_id: str
     domain: str
     selector: str
     private_key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSecret:
+class StoredSecret(NamedTuple):
     webhook_id: str
     account: str  # its name
     sealed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFactor:
+class StoredFactor(NamedTuple):
     user_id: str
     email: str
     sealed: bytes

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -73,14 +74,10 @@ def pending_upgrade(path: Path) -> PendingUpgrade:
             raise NewerDatabase(schema, newest)
         steps = steps_after(schema)
         started = last_start(connection) if has_table(connection, "installation") else None
-    return PendingUpgrade(
-        schema=schema,
-        newest=newest,
-        steps=steps,
-        last_start=started,
-        kept=str(kept_file(path, schema)) if schema and steps else "",
-        space=_space_needed(path) if schema and steps else 0,
-    )
+    changes = PendingUpgrade(schema=schema, newest=newest, steps=steps, last_start=started)
+    if not (schema and steps):
+        return changes
+    return replace(changes, kept=str(kept_file(path, schema)), space=_space_needed(path))
 
 
 def _make_shrinkable(connection: Connection, path: Path) -> None:
@@ -102,7 +99,10 @@ def _make_shrinkable(connection: Connection, path: Path) -> None:
 def rehearse(path: Path, schema: int, now: int) -> None:
     """Keep a copy of the database, and test the steps on another copy; raise UpgradeRefused if they fail."""
     kept = kept_file(path, schema)
-    _check_space(path)
+    needed, free = _space_needed(path), shutil.disk_usage(path.parent).free
+    if free < needed:
+        text = f"the upgrade keeps the old database and tries the new one on a copy: that takes {needed >> 20} MiB"
+        raise UpgradeRefused(f"{text}, and {path.parent} has {free >> 20} MiB free")
     log.info("the database is upgraded; its old form is kept", schema=schema, kept=str(kept))
     with _gone_afterwards(path.with_name(f"{path.name}.unfinished")) as unfinished:
         copy_beside(path, unfinished)
@@ -126,16 +126,6 @@ def kept_file(path: Path, schema: int) -> Path:
 
 def _space_needed(path: Path) -> int:
     return 2 * path.stat().st_size
-
-
-def _check_space(path: Path) -> None:
-    needed = _space_needed(path)
-    free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise UpgradeRefused(
-            f"the upgrade keeps the old database and tries the new one on a copy: that takes {needed >> 20} MiB, "
-            f"and {path.parent} has {free >> 20} MiB free"
-        )
 
 
 def _examine(connection: Connection, when: str) -> None:

@@ -182,8 +182,6 @@ class AdminAccountRoutes(Routes):
             raise invalid("body", "Send either change or balance, not both.")
         if body.change is not UNSET:
             await accounts.change_credits(account.id, body.change)
-        elif body.balance is None:
-            await accounts.set_unlimited(account.id)
         elif body.balance is not UNSET:
             await accounts.set_credits(account.id, body.balance)
         return await self._changed(account_id)

@@ -31,8 +31,8 @@ export function compared(before, after) {
 const KINDS = { "-": "gone-line", "+": "new-line", " ": "" };
 const TITLES = { subject: "Subject", html: "HTML", text: "Plain text" };
 
-/** Show the differences between an earlier version and the current one. */
-export function showDiff(earlier, current) {
+/** The differences between two versions, field by field. */
+function differences(earlier, current) {
 	const parts = Object.entries(TITLES)
 		.filter(([field]) => (earlier[field] ?? "") !== (current[field] ?? ""))
 		.map(([field, title]) => [
@@ -45,8 +45,13 @@ export function showDiff(earlier, current) {
 				),
 			),
 		]);
+	return parts.length ? parts : h("p", { class: "quiet" }, "No differences.");
+}
+
+/** Show the differences between an earlier version and the current one. */
+export function showDiff(earlier, current) {
 	dialog(`Version ${earlier.version} compared with version ${current.version}`, (close) => [
-		parts.length ? parts : h("p", { class: "quiet" }, "No differences."),
+		differences(earlier, current),
 		h(
 			"div",
 			{ class: "actions" },

@@ -71,6 +71,33 @@ def test_records_are_written_for_every_console(call: Any) -> None:
     assert call("pages/domain", "zoneLine", mx) == "b.example.com. 3600 IN MX 10 mail.example.com."
 
 
+HTML = "<!-- note --><a href=\"https://x.test/{{ id }}\" title='b'>Hi {{name}} &amp; {{ 1 }}</a>\n"
+
+
+def test_the_source_of_a_template_is_split_into_tokens(call: Any) -> None:
+    """Every character stays in its place; placeholders are tokens also within quoted values."""
+    read = call("highlight", "tokens", HTML, "html")
+    assert "".join(text for _, text in read) == HTML
+    kinds: dict[str, list[str]] = {}
+    for kind, text in read:
+        kinds.setdefault(kind, []).append(text)
+    assert kinds["comment"] == ["<!-- note -->"]
+    assert kinds["placeholder"] == ["{{ id }}", "{{name}}"]
+    assert kinds["tag"] == ["<a", ">", "</a", ">"]
+    assert kinds["attribute"] == ["href", "title"]
+    assert kinds["string"] == ['"https://x.test/', '"', "'b'"]
+    assert kinds["entity"] == ["&amp;"]
+    assert call("highlight", "tokens", "<b> {{name}}", "text") == [["", "<b> "], ["placeholder", "{{name}}"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("name", "Ada"), ("user_email", "ada@example.net"), ("reset_url", "https://example.com/"), ("foo", "foo")],
+)
+def test_sample_values_are_guessed_by_name(call: Any, name: str, value: str) -> None:
+    assert call("samples", "guess", name) == value
+
+
 def test_problems_of_dns_come_first(call: Any) -> None:
     """A record to correct leads, then a failed lookup, then an optional record; correct ones come last."""
     right = {"problem": False, "status": "ok"}

@@ -140,6 +140,24 @@ def test_a_test_of_an_edited_template_publishes_nothing(stage: Stage, browser: B
     browser.see("unsaved changes")
 
 
+def test_sample_values_stay_and_one_click_saves(stage: Stage, browser: Browser) -> None:
+    """Samples are filled in from the names of placeholders and kept; the head saves with one click."""
+    account = template_account(stage)
+    browser.log_in(account.email)
+    browser.script("sessionStorage.clear(); localStorage.clear()")
+    browser.open("/dashboard/templates/welcome")
+    assert browser.field("name").get_attribute("value") == "Ada"
+    assert browser.script("return document.querySelector('.layer .token-placeholder').textContent") == "{{name}}"
+    browser.fill("name", "Grace")
+    browser.see("Hello Grace")
+    browser.open("/dashboard/templates/welcome")
+    assert browser.field("name").get_attribute("value") == "Grace"
+    browser.fill("Subject", "Mine for {{name}}")
+    browser.click("Save new version")
+    browser.see("Version 2")
+    assert browser.forbidden() == []
+
+
 def test_versions_are_compared_and_a_template_is_duplicated(stage: Stage, browser: Browser) -> None:
     """What changed is shown line by line; the preview has two widths and a person's values; a copy gets a new alias."""
     account = template_account(stage)

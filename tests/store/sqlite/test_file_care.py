@@ -12,13 +12,12 @@ import trio
 
 from appliance.store.engine import Tx, rows, run
 from appliance.store.sqlite import file_care
-from appliance.store.sqlite.connection import Connection, open_inside, open_reader, open_writer
+from appliance.store.sqlite.connection import CHECKPOINT_PAGES, Connection, open_inside, open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.file_care import (
     COPIED_AFTER_PAGES,
     COPY_STEP,
-    LONGEST_LOG_PAGES,
     Checkpoints,
     checkpoint_file,
     copy_beside,
@@ -185,10 +184,10 @@ async def test_a_long_one_is_copied_before_the_writer_has_to(file_engine: Sqlite
 
 
 async def test_the_log_begins_anew(file_engine: SqliteEngine, blobs: Path) -> None:
-    await fill(file_engine, 3 * LONGEST_LOG_PAGES)
+    await fill(file_engine, 3 * CHECKPOINT_PAGES)
     log = blobs.with_name(f"{blobs.name}-wal")
-    assert size(log) < 1.5 * LONGEST_LOG_PAGES * PAGE
-    assert size(blobs) > 1.5 * LONGEST_LOG_PAGES * PAGE
+    assert size(log) < 1.5 * CHECKPOINT_PAGES * PAGE
+    assert size(blobs) > 1.5 * CHECKPOINT_PAGES * PAGE
 
 
 def test_a_log_that_cannot_be_copied_is_told_when_it_begins_and_ends(

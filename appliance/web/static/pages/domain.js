@@ -66,6 +66,8 @@ function marked(value, found) {
 	return value.split(" ").map((word, at) => [at ? " " : "", known.has(word) ? word : h("mark", null, word)]);
 }
 
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+
 function remark(each) {
 	if (each.pending) return "New key: signs once DNS shows it.";
 	if (each.needed) return null;
@@ -88,7 +90,7 @@ function record(each) {
 					h("b", null, title),
 					badge(each.problem ? "bounced" : each.status, WORDS[each.status]),
 				),
-				h("span", { class: "quiet small" }, [remark(each), purpose.join(": ")].filter(Boolean).join(" ")),
+				h("span", { class: "quiet small" }, [remark(each), sentence(purpose.join(": "))].filter(Boolean).join(" ")),
 			),
 			h(
 				"div",
@@ -100,7 +102,7 @@ function record(each) {
 			h(
 				"div",
 				{ class: each.status === "ok" ? "stack short" : "stack" },
-				note && h("p", { class: "small" }, note),
+				note && h("p", { class: "small" }, sentence(note.replace(/\.$/, ""))),
 				each.found.map((found) => h("code", { class: "break" }, found)),
 			),
 			each.status === "ok"
@@ -154,7 +156,7 @@ function records(domain) {
 			h(
 				"div",
 				{ class: "titled" },
-				h("h2", null, "DNS records"),
+				h("h2", null, "DNS records to publish"),
 				button("Copy all as a zone file", () => copy(`${domain.records.map(zoneLine).join("\n")}\n`)),
 			),
 			zoneText(domain),
@@ -164,7 +166,7 @@ function records(domain) {
 				{ class: "quiet small checked" },
 				"Last check: ",
 				ago(domain.dns?.checked_at, "not yet"),
-				". DNS is checked every ten minutes until all records are correct, then daily; ",
+				". DNS is checked every ten minutes until all records are correct, then hourly; ",
 				"less often while it does not respond, and in the sandbox only on request.",
 			),
 		),

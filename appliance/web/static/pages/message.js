@@ -114,7 +114,11 @@ function details(message) {
 		["Credits", `${count(message.credits_reserved, "credit", "credits")}, ${message.billing_status}`],
 		[
 			"Accepted with request",
-			h("a", { class: "mono break", href: path("/dashboard/requests", message.accepted_request_id) }, message.accepted_request_id),
+			h(
+				"a",
+				{ class: "mono break", href: path("/dashboard/requests", message.accepted_request_id) },
+				message.accepted_request_id,
+			),
 			copyButton(message.accepted_request_id, "request id"),
 		],
 	]);

@@ -73,7 +73,8 @@ export default async function requests(page) {
 	return fragment(
 		head("Requests", {
 			about:
-				"Every submission of the last 7 days by API and SMTP, accepted or refused. Requests without a valid key are not listed.",
+				"Every submission of the last 7 days by API and SMTP, accepted or refused. " +
+				"Requests without a valid key are not listed.",
 		}),
 		h("div", { class: "card" }, filter),
 		first.items.length || first.next

@@ -2,9 +2,11 @@
 import { del, get, put } from "../api.js";
 import { fragment, h, may, path, style, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
+import { highlight } from "../highlight.js";
 import { loader, paged, templatePath } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
 import { escaped, filled, preview, variables } from "../preview.js";
+import { guess, keptSamples } from "../samples.js";
 import { when } from "../time.js";
 
 const NEW = "new";
@@ -73,7 +75,12 @@ function viewer(values) {
 		width("Phone", true),
 	);
 	return {
-		content: [widths, sheet, h("h3", null, "Plain text"), text],
+		content: h(
+			"div",
+			{ class: "pair" },
+			h("div", null, h("div", { class: "titled" }, h("h3", null, "HTML"), widths), sheet),
+			h("div", null, h("div", { class: "titled" }, h("h3", null, "Plain text")), text),
+		),
 		show(source) {
 			subject.textContent = filled(source.subject, values) || "(no subject)";
 			mail.frame.hidden = !source.html;
@@ -141,7 +148,8 @@ export default async function template(page) {
 	const begun = draft.read();
 	let { base = stored.version ?? 0, ...edits } = begun ?? {}; // the version that the draft is based on
 	const source = { ...saved, ...edits };
-	const values = {};
+	const kept = keptSamples(isNew ? "" : name);
+	const values = kept.read();
 	const shown = viewer(values);
 	const samples = h("div", { class: "samples" });
 	let names = null;
@@ -150,7 +158,13 @@ export default async function template(page) {
 		const found = variables(...FIELDS.map((each) => source[each]));
 		if (names?.join() !== found.join()) {
 			names = found;
-			samples.replaceChildren(...sample(found, values, () => shown.show(source)));
+			for (const each of found) values[each] ??= guess(each);
+			samples.replaceChildren(
+				...sample(found, values, () => {
+					kept.keep(values);
+					shown.show(source);
+				}),
+			);
 		}
 		shown.show(source);
 	}
@@ -217,6 +231,7 @@ export default async function template(page) {
 				if (error.status !== 409 || isNew) throw error;
 				return showClash(error);
 			}
+			if (isNew) keptSamples(done.alias).keep(values);
 			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
 			else await page.reload();
 		},
@@ -227,13 +242,29 @@ export default async function template(page) {
 		draft.keep({ ...source, base });
 		changed();
 	});
+	editor.addEventListener("keydown", (event) => {
+		if (event.key !== "s" || !(event.ctrlKey || event.metaKey)) return;
+		event.preventDefault();
+		editor.requestSubmit();
+	});
+	editor.classList.add("editor");
+	editor.querySelector(".actions").hidden = true; // the head has the button
+	const [html, text] = ["html", "text"].map((each) => editor.elements.namedItem(each));
+	const pair = h("div", { class: "pair" });
+	html.closest(".field").before(pair);
+	pair.append(html.closest(".field"), text.closest(".field"));
+	highlight(html, "html");
+	highlight(text, "text");
 	changed();
 	if (!may("saveTemplate")) {
 		for (const each of editor.elements) each.disabled = true;
 		editor.append(h("p", { class: "quiet small" }, "Only owners and developers can change templates."));
 	}
+	const saveButton = button(isNew ? "Create template" : "Save new version", () => editor.requestSubmit(), "primary", {
+		needs: "saveTemplate",
+	});
 	const actions = isNew
-		? []
+		? [saveButton]
 		: [
 				button(
 					"Delete template",
@@ -272,6 +303,7 @@ export default async function template(page) {
 					"",
 					{ needs: "sendTestEmail" },
 				),
+				saveButton,
 			];
 	return fragment(
 		head(isNew ? "New template" : name, {
@@ -292,31 +324,25 @@ export default async function template(page) {
 					"tiny",
 				),
 			),
-		h(
-			"div",
-			{ class: "split editor" },
-			h("div", { class: "card" }, clash, editor),
+		h("div", { class: "card" }, clash, editor),
+		section(
+			"Sample values",
+			h("p", { class: "quiet small" }, "Only for the preview and tests. This browser keeps them for the template."),
+			samples,
 			h(
 				"div",
-				{ class: "stack" },
-				h("h2", null, "Preview"),
-				shown.content,
-				h("h2", null, "Variables"),
-				h("p", { class: "quiet small" }, "Found in the template. These values are only for the preview and tests."),
-				samples,
-				h(
-					"div",
-					{ class: "row" },
-					button("Variables from JSON", async () =>
-						(await tools()).askVariables(values, (given) => {
-							Object.assign(values, given);
-							names = null;
-							changed();
-						}),
-					),
+				{ class: "row" },
+				button("Variables from JSON", async () =>
+					(await tools()).askVariables(values, (given) => {
+						Object.assign(values, given);
+						kept.keep(values);
+						names = null;
+						changed();
+					}),
 				),
 			),
 		),
+		section("Preview", shown.content),
 		!isNew &&
 			versions(earlier, load, async (each) => {
 				draft.keep(Object.fromEntries(FIELDS.map((field) => [field, each[field] ?? ""])));

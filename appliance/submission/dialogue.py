@@ -1,9 +1,10 @@
-"""Parses SMTP commands: lines, verbs, arguments, paths and parameters (RFC 5321 4.1); and AUTH PLAIN and AUTH LOGIN
-(RFC 4954, 4616). No I/O.
+"""The SMTP dialogue: every reply to a client, and the parser of commands: lines, verbs, arguments, paths and parameters
+(RFC 5321 4.1), AUTH PLAIN and AUTH LOGIN (RFC 4954, 4616). No I/O.
 
-Invalid input raises `Rejected` with its reply. A line without CRLF ends the session: where the client's next command
-starts would be a guess. An AUTH exchange ends in a `Login` or raises `Rejected`; the backend checks the login. Only the
-SHA-256 of a password leaves this module, which is also all that the store has.
+A reply is one line of printable ASCII within the length of RFC 5321, whatever its text, with its enhanced status code
+(RFC 2034). Invalid input raises `Rejected` with its reply. A line without CRLF ends the session: where the client's
+next command starts would be a guess. An AUTH exchange ends in a `Login` or raises `Rejected`; the backend checks the
+login. Only the SHA-256 of a password leaves this module, which is also all that the store has.
 """
 
 import re
@@ -13,14 +14,122 @@ from typing import Final
 
 import pybase64
 
-from appliance.errors import Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.message import addresses
 from appliance.message.addresses import Address
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.store.access import sha256
-from appliance.submission import replies
-from appliance.submission.replies import Rejected
+
+# ---- replies
+
+TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
+
+
+class Rejected(Exception):
+    def __init__(self, reply: bytes, *, final: bool = False, code: Code | None = None) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        self.final = final
+        self.code = code  # in the request log
+
+
+def reply(code: str, text: str) -> bytes:
+    """Return one reply line; other than printable ASCII becomes `?`, so that no text can end the line."""
+    plain = "".join(character if " " <= character <= "~" else "?" for character in text[:TEXT_LENGTH])
+    return f"{code} {plain}\r\n".encode("ascii")
+
+
+def refusal(refused: PublicError) -> bytes:
+    return reply(refused.code.smtp, refused.text)
+
+
+def queued(message_id: str) -> bytes:
+    return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
+
+
+def ehlo(hostname: str, *, starttls: bool, auth: bool, dsn: bool) -> bytes:
+    words = [hostname, "PIPELINING", f"SIZE {MESSAGE_SIZE}", "8BITMIME", "SMTPUTF8", "CHUNKING"]
+    words += ["DSN"] * dsn + ["STARTTLS"] * starttls + ["AUTH PLAIN LOGIN"] * auth
+    return "".join([f"250-{word}\r\n" for word in words] + ["250 ENHANCEDSTATUSCODES\r\n"]).encode("ascii")
+
+
+def help_text(*, auth: bool) -> bytes:
+    return reply("214 2.0.0", f"EHLO, STARTTLS,{' AUTH,' * auth} MAIL, RCPT, DATA, BDAT, RSET, NOOP, QUIT")
+
+
+OK = reply("250 2.0.0", "OK")
+SENDER_OK = reply("250 2.1.0", "Sender OK")
+RECIPIENT_OK = reply("250 2.1.5", "Recipient OK")
+GO_AHEAD = reply("354", "End data with <CR><LF>.<CR><LF>")
+BYE = reply("221 2.0.0", "Bye")
+READY_FOR_TLS = reply("220 2.0.0", "Ready to start TLS")
+NOT_VERIFIED = reply("252 2.5.2", "Cannot verify; send the message to find out")
+
+LOGGED_IN = reply("235 2.7.0", "Authentication successful")
+ASK_PLAIN = b"334 \r\n"
+ASK_USERNAME = b"334 VXNlcm5hbWU6\r\n"  # "Username:"
+ASK_PASSWORD = b"334 UGFzc3dvcmQ6\r\n"  # "Password:"
+WRONG_LOGIN = reply("535 5.7.8", "This credential is not valid. Check it, or create a new one.")
+LOGIN_NEEDED = reply("530 5.7.0", "Authentication required")
+LOGIN_GONE = reply("535 5.7.8", "This credential is no longer valid. Log in again.")
+TLS_NEEDED = reply("530 5.7.0", "Must issue a STARTTLS command first")
+LOGIN_NEEDS_TLS = reply("538 5.7.11", "Encryption is required for authentication; use STARTTLS first")
+LOGGED_IN_ALREADY = reply("503 5.5.1", "Already authenticated")
+LOGIN_ABORTED = reply("501 5.7.0", "Authentication aborted")
+LOGIN_UNREADABLE = reply("501 5.5.2", "Cannot decode the response; send base64")
+LOGIN_NO_PAIR = reply("501 5.5.2", "Expected NUL username NUL password, with an empty or equal authorization identity")
+MECHANISM_UNKNOWN = reply("504 5.5.4", "Unknown authentication mechanism; use PLAIN or LOGIN")
+TOO_MANY_FAILURES = reply("421 4.7.0", "Too many failed logins; goodbye")
+
+NO_SUCH_COMMAND = reply("500 5.5.1", "Command not recognized")
+NOT_IMPLEMENTED = reply("502 5.5.1", "Command not implemented")
+LINE_TOO_LONG = reply("500 5.5.2", "Line too long")
+CONTROL_IN_LINE = reply("500 5.5.2", "A command must not contain control characters")
+NO_CRLF = reply("500 5.5.2", "Lines must end with CRLF; goodbye")
+NOT_TEXT = reply("500 5.5.2", "A command must be ASCII; only addresses may be UTF-8")
+SYNTAX_NAME = reply("501 5.5.4", "Syntax: EHLO hostname")
+SYNTAX_NOTHING = reply("501 5.5.4", "This command takes no argument")
+SYNTAX_AUTH = reply("501 5.5.4", "Syntax: AUTH mechanism [initial-response]")
+SYNTAX_MAIL = reply("501 5.5.4", "Syntax: MAIL FROM:<address> [parameters]")
+SYNTAX_RCPT = reply("501 5.5.4", "Syntax: RCPT TO:<address> [parameters]")
+SYNTAX_BDAT = reply("501 5.5.4", "Syntax: BDAT size [LAST]")
+BAD_SIZE = reply("501 5.5.4", "SIZE must be a number of octets")
+BAD_BODY = reply("501 5.5.4", "BODY must be 7BIT or 8BITMIME")
+BAD_RET = reply("501 5.5.4", "RET must be FULL or HDRS")
+BAD_ENVID = reply("501 5.5.4", "ENVID must be xtext of at most 100 printable ASCII characters")
+BAD_NOTIFY = reply("501 5.5.4", "NOTIFY must be NEVER, or a comma-separated list of SUCCESS, FAILURE and DELAY")
+BAD_ORCPT = reply("501 5.5.4", "ORCPT must be an address type, a semicolon and xtext, at most 500 characters")
+BAD_SMTPUTF8 = reply("501 5.5.4", "SMTPUTF8 takes no value")
+NO_SUCH_PARAMETER = reply("555 5.5.4", "Parameter not recognized or not supported")
+NEEDS_SMTPUTF8 = reply("553 5.6.7", "A non-ASCII address requires the SMTPUTF8 parameter")
+SAY_HELLO = reply("503 5.5.1", "Send EHLO first")
+MAIL_FIRST = reply("503 5.5.1", "Send MAIL first")
+MAIL_TWICE = reply("503 5.5.1", "MAIL was already sent; send RSET to start over")
+RCPT_FIRST = reply("503 5.5.1", "Send RCPT first")
+NOT_AMONG_CHUNKS = reply("503 5.5.1", "The message started with BDAT; finish it with BDAT, or send RSET")
+NO_TLS_HERE = reply("503 5.5.1", "TLS is already active")
+NULL_SENDER = reply("550 5.7.1", "The null sender cannot submit mail; use an address of your domain")
+FOREIGN_SENDER = reply(
+    "550 5.7.1", "The sender's domain is not registered and verified for this account. Add it first."
+)
+TOO_MANY_RECIPIENTS = reply("452 4.5.3", "Too many recipients; send the message to the others separately")
+TOO_LARGE = reply("552 5.3.4", "The message is larger than 10 MiB")
+NO_MEMORY = reply("451 4.3.0", "Too many messages are being received; try again later")
+CHUNK_ACCEPTED = reply("250 2.0.0", "Chunk accepted")
+
+TALKED_TOO_EARLY = reply("421 4.7.0", "Message sent before the 354 reply; goodbye")
+TOO_MANY_ERRORS = reply("421 4.7.0", "Too many errors; goodbye")
+TOO_MUCH_JUNK = reply("421 4.7.0", "Too many commands without a message; goodbye")
+TOO_SLOW = reply("421 4.4.2", "Timeout; goodbye")
+SESSION_OVER = reply("421 4.4.2", "Session time limit reached; open a new connection")
+CLOSING = reply("421 4.3.2", "The server is shutting down; try again in a moment")
+TOO_MANY_CONNECTIONS = reply("421 4.7.0", "Too many connections with this credential; use fewer")
+CROWDED = reply("421 4.7.0", "Too many connections; try again later")
+INTERNAL_ERROR = reply("451 4.3.0", "Internal error. The server's log has the details.")
+
+
+# ---- commands
 
 # Octets of a line with its CRLF.
 COMMAND_LINE: Final = 512  # RFC 5321 4.5.3.1.4
@@ -68,14 +177,14 @@ class InputBuffer:
         if not end:
             self._skipped += len(self.take())
             if self._skipped > SKIPPED_LINE:
-                raise Rejected(replies.LINE_TOO_LONG, final=True)
+                raise Rejected(LINE_TOO_LONG, final=True)
             return None
         too_long = self._skipped > 0 or (end > COMMAND_LINE and end > self._limit(auth=auth))
         line, self.data, self._skipped = self.data[:end], self.data[end:], 0
         if too_long:
-            raise Rejected(replies.LINE_TOO_LONG)
+            raise Rejected(LINE_TOO_LONG)
         if line[-2:] != b"\r\n":
-            raise Rejected(replies.NO_CRLF, final=True)
+            raise Rejected(NO_CRLF, final=True)
         return line[:-2]
 
     def _limit(self, *, auth: bool) -> int:
@@ -91,12 +200,12 @@ def parse(line: bytes) -> tuple[str, str]:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        raise Rejected(replies.CONTROL_IN_LINE if _CONTROLS.search(line) else replies.NOT_TEXT) from None
+        raise Rejected(CONTROL_IN_LINE if _CONTROLS.search(line) else NOT_TEXT) from None
     if not text.isprintable() and _CONTROLS.search(line):  # no control character is printable
-        raise Rejected(replies.CONTROL_IN_LINE)
+        raise Rejected(CONTROL_IN_LINE)
     verb, _, argument = text.partition(" ")
     if not verb.isascii():
-        raise Rejected(replies.NOT_TEXT)
+        raise Rejected(NOT_TEXT)
     return verb.upper(), argument
 
 
@@ -105,7 +214,7 @@ MailParameters = dict[str, str | None]  # names in upper case
 
 def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
     """Return the address and the checked parameters of MAIL; `dsn`: RFC 3461 is offered."""
-    address, parameters = _path(argument, "FROM:", replies.SYNTAX_MAIL)
+    address, parameters = _path(argument, "FROM:", SYNTAX_MAIL)
     for name, value in parameters.items():
         if dsn and name in ("RET", "ENVID"):
             _check_dsn_parameter(name, value)
@@ -115,11 +224,11 @@ def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
 
 
 def rcpt_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
-    address, parameters = _path(argument, "TO:", replies.SYNTAX_RCPT)
+    address, parameters = _path(argument, "TO:", SYNTAX_RCPT)
     if not address:
-        raise Rejected(replies.SYNTAX_RCPT)
+        raise Rejected(SYNTAX_RCPT)
     if parameters and not (dsn and parameters.keys() <= {"NOTIFY", "ORCPT"}):
-        raise Rejected(replies.NO_SUCH_PARAMETER)
+        raise Rejected(NO_SUCH_PARAMETER)
     return address, parameters
 
 
@@ -147,28 +256,26 @@ def _path(argument: str, keyword: str, syntax: bytes) -> tuple[str, MailParamete
 def _check_parameter(name: str, value: str | None) -> None:
     if name == "SIZE":
         if value is None or not value.isdigit() or len(value) > 20:  # RFC 1870 4
-            raise Rejected(replies.BAD_SIZE)
+            raise Rejected(BAD_SIZE)
         if int(value) > MESSAGE_SIZE:
-            raise Rejected(replies.TOO_LARGE)
+            raise Rejected(TOO_LARGE)
     elif name == "BODY":
         if (value or "").upper() not in ("7BIT", "8BITMIME"):
-            raise Rejected(replies.BAD_BODY)
+            raise Rejected(BAD_BODY)
     elif name == "SMTPUTF8":
         if value is not None:
-            raise Rejected(replies.BAD_SMTPUTF8)
+            raise Rejected(BAD_SMTPUTF8)
     elif name != "AUTH" or value is None:  # AUTH= (RFC 4954 5) is ignored
-        raise Rejected(replies.NO_SUCH_PARAMETER)
+        raise Rejected(NO_SUCH_PARAMETER)
 
 
 # ---- delivery status notifications (RFC 3461)
-
-
 def _check_dsn_parameter(name: str, value: str | None) -> None:
     if name == "RET":
         if (value or "").upper() not in ("FULL", "HDRS"):
-            raise Rejected(replies.BAD_RET)
+            raise Rejected(BAD_RET)
     elif value is None or len(value) > ENVELOPE_ID or _decoded(value) is None:
-        raise Rejected(replies.BAD_ENVID)
+        raise Rejected(BAD_ENVID)
 
 
 def dsn_request(mail: MailParameters, rcpt: MailParameters, *, utf8: bool) -> DsnRequest | None:
@@ -180,7 +287,7 @@ def dsn_request(mail: MailParameters, rcpt: MailParameters, *, utf8: bool) -> Ds
     if conditions == ["NEVER"]:
         return None
     if len(conditions) > len(DsnCondition) or not set(conditions) <= {condition.name for condition in DsnCondition}:
-        raise Rejected(replies.BAD_NOTIFY)
+        raise Rejected(BAD_NOTIFY)
     return DsnRequest(
         tuple(condition for condition in DsnCondition if condition.name in conditions),
         original=original,
@@ -196,7 +303,7 @@ def _original(value: str | None, *, utf8: bool) -> str:
         encoded = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in encoded)
     address = _decoded(encoded)
     if len(kind) + 1 + len(encoded) > ORIGINAL_RECIPIENT or not _ADDRESS_TYPE.fullmatch(kind) or address is None:
-        raise Rejected(replies.BAD_ORCPT)
+        raise Rejected(BAD_ORCPT)
     return f"{kind};{address}"
 
 
@@ -212,26 +319,24 @@ def chunk(argument: str) -> tuple[int, bool]:
     match = _CHUNK.fullmatch(argument)
     if match is None:
         # The length of the content that follows is unknown.
-        raise Rejected(replies.SYNTAX_BDAT, final=True)
+        raise Rejected(SYNTAX_BDAT, final=True)
     size = int(match[1])
     if size > MESSAGE_SIZE:
-        raise Rejected(replies.TOO_LARGE, final=True)
+        raise Rejected(TOO_LARGE, final=True)
     return size, match[2] is not None
 
 
 def parse_address(text: str, field: str = "RCPT TO") -> Address:
     code = "553 5.1.3" if field == "RCPT TO" else "553 5.1.7"
     if " " in text and not text.startswith('"'):
-        raise Rejected(replies.reply(code, f"{field}: an address must not contain a space"))
+        raise Rejected(reply(code, f"{field}: an address must not contain a space"))
     try:
         return addresses.parse(text, field)
     except Refused as refused:
-        raise Rejected(replies.reply(code, refused.text)) from None
+        raise Rejected(reply(code, refused.text)) from None
 
 
 # ---- AUTH
-
-
 @dataclass(frozen=True, slots=True)
 class Login:
     username: str
@@ -244,9 +349,9 @@ AuthExchange = Generator[bytes, str, Login]  # yields challenges, receives decod
 def begin_login(argument: str) -> tuple[AuthExchange, bytes | Login]:
     name, _, response = argument.partition(" ")
     if not name or " " in response:
-        raise Rejected(replies.SYNTAX_AUTH)
+        raise Rejected(SYNTAX_AUTH)
     if name.upper() not in _MECHANISMS:
-        raise Rejected(replies.MECHANISM_UNKNOWN)
+        raise Rejected(MECHANISM_UNKNOWN)
     exchange = _MECHANISMS[name.upper()]()
     challenge = next(exchange)
     return exchange, continue_login(exchange, response) if response else challenge
@@ -254,13 +359,13 @@ def begin_login(argument: str) -> tuple[AuthExchange, bytes | Login]:
 
 def continue_login(exchange: AuthExchange, response: str) -> bytes | Login:
     if response == "*":
-        raise Rejected(replies.LOGIN_ABORTED)
+        raise Rejected(LOGIN_ABORTED)
     try:
         # RFC 4954 4: a single `=` is an empty response.
         encoded = b"" if response == "=" else response.encode("ascii")
         return exchange.send(pybase64.b64decode(encoded, validate=True).decode("utf-8"))
     except ValueError:  # binascii.Error is one
-        raise Rejected(replies.LOGIN_UNREADABLE) from None
+        raise Rejected(LOGIN_UNREADABLE) from None
     except StopIteration as ended:
         login: Login = ended.value
         return login
@@ -268,15 +373,15 @@ def continue_login(exchange: AuthExchange, response: str) -> bytes | Login:
 
 def _plain() -> AuthExchange:
     # `authzid NUL username NUL password`; another authzid is not supported.
-    parts = (yield replies.ASK_PLAIN).split("\0")
+    parts = (yield ASK_PLAIN).split("\0")
     if len(parts) != 3 or parts[0] not in ("", parts[1]) or not parts[1]:
-        raise Rejected(replies.LOGIN_NO_PAIR)
+        raise Rejected(LOGIN_NO_PAIR)
     return Login(parts[1], sha256(parts[2]))
 
 
 def _login() -> AuthExchange:
-    username = yield replies.ASK_USERNAME
-    password = yield replies.ASK_PASSWORD
+    username = yield ASK_USERNAME
+    password = yield ASK_PASSWORD
     return Login(username, sha256(password))
 
 
