@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from appliance.model.dashboard import MailPage, MessageFacts
 from appliance.model.mail import (
@@ -40,7 +40,8 @@ BillingState = Annotated[
     Billing, Meta(description="`reserved`, then `settled` (delivered or failed) or `released` (credit returned).")
 ]
 RecipientState = Annotated[
-    RecipientStatus, Meta(description="`queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`.")
+    RecipientStatus,
+    Meta(description="`scheduled`, `queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`."),
 ]
 Outcome = Annotated[
     RecipientOutcome,
@@ -50,6 +51,7 @@ BareAddress = Annotated[str, Meta(description="Address without a display name.")
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
 LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal, or null.")]
+ScheduledTime = Annotated[Time | None, Meta(description="Scheduled time; null without one.")]
 NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 _SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
@@ -86,6 +88,7 @@ class MessageObject(_MessageFields):
 
     recipients: Annotated[list[RecipientObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
+    scheduled_at: Annotated[Time | UnsetType, Meta(description="Scheduled time; omitted without one.")] = UNSET
 
 
 class LineObject(msgspec.Struct):
@@ -159,6 +162,7 @@ class MessageDetails(_MessageFields):
     size: Annotated[int, Meta(description="Size in bytes.")]
     accepted_request_id: Annotated[str, Meta(description="Id of the request that submitted the message.")]
     body_kept: Annotated[bool, Meta(description="Whether the body is still stored.")]
+    scheduled_at: ScheduledTime
     recipients: Annotated[list[TimelineObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
 
@@ -184,6 +188,7 @@ class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
     recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
     outcomes: Annotated[dict[str, int], Meta(description="Number of recipients by outcome, of all recipients.")]
     created_at: CreatedAt
+    scheduled_at: ScheduledTime
 
 
 class EmailsAnswer(ApiAnswer):
@@ -218,8 +223,11 @@ def message_json(message: Message, request_id: str) -> bytes:
         for recipient in message.recipients
     ]
     created_at = rfc3339(message.created_at)
-    fields = object_from(MessageObject, message, created_at=created_at, recipients=recipients, request_id=request_id)
-    return msgspec.json.encode(fields)
+    due_at = UNSET if message.scheduled_at is None else rfc3339(message.scheduled_at)
+    times = {"created_at": created_at, "scheduled_at": due_at}
+    return msgspec.json.encode(
+        object_from(MessageObject, message, **times, recipients=recipients, request_id=request_id)
+    )
 
 
 def encoded_details(
