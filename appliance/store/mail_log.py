@@ -73,7 +73,8 @@ _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
         'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'scheduled_at', m.scheduled_at, 'recipients', json((
-            SELECT json_group_array(json_object('email', r.address, 'status', {SHOWN_STATUS}, 'outcome', {OUTCOME})) FROM (
+            SELECT json_group_array(json_object('email', r.address, 'status', {SHOWN_STATUS},
+                'outcome', {OUTCOME})) FROM (
                 SELECT account_id, id, address, status, failure, late_bounce, next_attempt_at FROM recipients
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r)),
         'outcomes', json((

@@ -97,7 +97,7 @@ class MessageRecords(StorePart):
         query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
         ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}
         recipients = tuple(
-            _tried(tx, recipient, *ways[recipient.id], message.scheduled_at) for recipient in message.recipients
+            _tried(tx, recipient, message.scheduled_at, *ways[recipient.id]) for recipient in message.recipients
         )
         return MessageRecord(name, message, recipients, account_id)
 
@@ -105,11 +105,11 @@ class MessageRecords(StorePart):
 def _tried(
     tx: Tx,
     recipient: Recipient,
+    scheduled_at: int | None,
     domain: str,
     simulated: int,
     next_attempt_at: int | None,
     node: str,
-    scheduled_at: int | None,
 ) -> TriedRecipient:
     bindings = {"recipient_id": recipient.id}
     attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))

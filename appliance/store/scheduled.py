@@ -2,9 +2,9 @@
 
 A scheduled message has a row in `scheduled_messages`, and its recipients are `queued` without a next attempt, so no
 index of the queue has them. When it is due, one transaction deletes the row, checks account, domain and suppressions
-again, and queues the recipients for the node that runs it. Invariant: the transaction that deletes the row decides about the
-message, so it is queued, or cancelled, exactly once. Messages of a suspended account are held (`due_at` is NULL) until
-it is resumed.
+again, and queues the recipients for the node that runs it. Invariant: the transaction that deletes the row decides
+about the message, so it is queued, or cancelled, exactly once. Messages of a suspended account are held (`due_at` is
+NULL) until it is resumed.
 """
 
 from collections.abc import Iterable, Sequence
