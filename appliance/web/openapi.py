@@ -238,8 +238,8 @@ _EVENT_HEADERS = (
             ("webhook-timestamp", "Unix time of the attempt, in seconds.", "^[0-9]+$"),
             (
                 "webhook-signature",
-                "`v1,<base64>`: HMAC-SHA256 of `<id>.<timestamp>.<raw body>`, keyed with the decoded part of the secret "
-                "behind `whsec_`. Missing for an older secret, which is not standard base64: rotate it.",
+                "`v1,<base64>`: HMAC-SHA256 of `<id>.<timestamp>.<raw body>`, keyed with the base64-decoded part of "
+                "the secret behind `whsec_`. Missing for an older secret, which is not standard base64: rotate it.",
                 "^v1,[A-Za-z0-9+/]{43}=$",
             ),
         )
