@@ -7,6 +7,7 @@ import uuid
 from base64 import b32decode
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -93,6 +94,8 @@ def admin(running: Running) -> dict[str, str]:
 def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
     """Put into a case what no schema can know: an unused key, addresses that are real, what this account has."""
     body: Any = case.body
+    if body.get("scheduled_at") is not None:
+        body["scheduled_at"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     if case.path == "/emails":
         case.headers["Idempotency-Key"] = uuid.uuid4().hex
         body["from"] = "Shop <orders@example.com>"
