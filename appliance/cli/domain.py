@@ -24,7 +24,6 @@ DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "spf": "SPF", "dkim": 
 DOMAIN_COLUMNS |= {"return_path": "RETURN PATH", "checked_at": "CHECKED (UTC)", "created_at": "ADDED (UTC)"}
 DOMAIN_FIELDS = ("name", "usable", "created_at", "return_path", "return_path_at")
 
-
 domain = CommandGroup("domain", "Manage sending domains and their DNS records.")
 
 

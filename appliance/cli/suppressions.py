@@ -20,7 +20,6 @@ ROWS_AT_A_TIME = 1_000
 LINE_BYTES = 16_000  # of an imported line; longer ones are skipped
 SKIPPED_SHOWN = 20  # lines
 
-
 suppression = CommandGroup("suppression", "Manage suppressions: addresses that an account may not send to.")
 
 

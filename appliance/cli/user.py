@@ -27,7 +27,6 @@ AUDIT_FIELDS = ("actor_kind", "actor", "actor_name", "action", "object", "detail
 MOST_LINES = 10_000
 USER_ROLES = click.Choice(["owner", "developer", "viewer"])
 
-
 user = CommandGroup("user", "Manage the users of an account and their roles.", {"invite": "add"})
 
 

@@ -19,7 +19,6 @@ EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complain
 POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5, and an attempt takes at most 5
 POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 
-
 webhook = CommandGroup("webhook", "Manage the webhook of an account: where its events are posted.")
 
 
