@@ -20,6 +20,9 @@ HEADER_VALUE_LENGTH: Final = 998  # octets after encoding, as a line of RFC 5322
 ALIAS_LENGTH: Final = 64  # characters of a template's alias
 TIME_LENGTH: Final = 64  # characters of an RFC 3339 time, which needs at most 35
 SCHEDULED_AHEAD: Final = 30 * DAY  # microseconds from the request to the time a message is due
+METADATA: Final = 20  # keys
+METADATA_KEY_LENGTH: Final = 64  # characters
+METADATA_VALUE_LENGTH: Final = 512  # characters
 
 # By RFC 5321 4.5.3.1 and RFC 1035 2.3.4.
 LOCAL_PART_LENGTH: Final = 64  # octets

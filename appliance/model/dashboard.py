@@ -157,6 +157,7 @@ class MessageFacts(Struct, frozen=True):
     template_version: int | None
     size: int
     request_id: str
+    metadata: str | None  # JSON
     body_kept: bool
     simulated: bool = False
 

@@ -33,7 +33,7 @@ from appliance.telemetry.log import get_logger
 log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at,
-        scheduled_at, credential FROM messages WHERE id = :id AND account_id = :account_id"""
+        metadata, scheduled_at, credential FROM messages WHERE id = :id AND account_id = :account_id"""
 # A RecipientStatus: that of a recipient whose message is not due yet is stored as `queued`, without a next attempt.
 SHOWN_STATUS = "CASE WHEN r.status = 'queued' AND r.next_attempt_at IS NULL THEN 'scheduled' ELSE r.status END"
 _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.attempt_count, r.last_smtp_code,
@@ -52,10 +52,10 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
-    results, status, source, sender, subject, billing, recipient_count, reserved, created_at, *others = row
+    results, status, source, sender, subject, billing, recipient_count, reserved, created_at, metadata, *others = row
     recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
-    return Message(*head, recipient_count, reserved, created_at, recipients, *others)
+    return Message(*head, recipient_count, reserved, created_at, recipients, readable_metadata(metadata), *others)
 
 
 def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -> Recipient:
@@ -146,6 +146,7 @@ class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
 
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
+_metadata = msgspec.json.Decoder(dict[str, str])
 
 
 def readable_tags(text: str) -> tuple[str, ...]:
@@ -155,6 +156,15 @@ def readable_tags(text: str) -> tuple[str, ...]:
     except msgspec.DecodeError as fault:
         log.warning("unreadable tags skipped", reason=str(fault))
         return ()
+
+
+def readable_metadata(text: str | None) -> dict[str, str]:
+    """The metadata of a message; likewise."""
+    try:
+        return {} if text is None else _metadata.decode(text)
+    except msgspec.DecodeError as fault:
+        log.warning("unreadable metadata skipped", reason=str(fault))
+        return {}
 
 
 class MessageTexts(msgspec.Struct, frozen=True):

@@ -33,6 +33,9 @@ MessageState = Annotated[
 MessageSource = Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
 Sender = Annotated[str, Meta(description="Sender, as submitted.")]
 Subject = Annotated[str, Meta(description="Subject.")]
+Metadata = Annotated[
+    dict[str, str] | UnsetType, Meta(description="Metadata of the send request; omitted if there is none.")
+]
 Tags = Annotated[list[str], Meta(description="Tags.")]
 RecipientCount = Annotated[int, Meta(description="Number of unique recipients.")]
 CreditsReserved = Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]
@@ -89,6 +92,7 @@ class MessageObject(_MessageFields):
     recipients: Annotated[list[RecipientObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
     scheduled_at: Annotated[Time | UnsetType, Meta(description="Scheduled time; omitted without one.")] = UNSET
+    metadata: Metadata = UNSET
 
 
 class LineObject(msgspec.Struct):
@@ -165,6 +169,7 @@ class MessageDetails(_MessageFields):
     scheduled_at: ScheduledTime
     recipients: Annotated[list[TimelineObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
+    metadata: Metadata = UNSET
 
 
 class ListedRecipientObject(msgspec.Struct):
@@ -224,10 +229,9 @@ def message_json(message: Message, request_id: str) -> bytes:
     ]
     created_at = rfc3339(message.created_at)
     due_at = UNSET if message.scheduled_at is None else rfc3339(message.scheduled_at)
+    others = {"recipients": recipients, "request_id": request_id, "metadata": message.metadata or UNSET}
     times = {"created_at": created_at, "scheduled_at": due_at}
-    return msgspec.json.encode(
-        object_from(MessageObject, message, **times, recipients=recipients, request_id=request_id)
-    )
+    return msgspec.json.encode(object_from(MessageObject, message, **times, **others))
 
 
 def encoded_details(
@@ -255,6 +259,7 @@ def encoded_details(
             for tried in record.recipients
         ],
         request_id=request_id,
+        metadata=record.message.metadata or UNSET,
     )
     return msgspec.json.encode(details)
 
