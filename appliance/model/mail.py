@@ -212,6 +212,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     idempotency: IdempotencyClaim | None
     may_store: int | None = None  # bytes that the account may store, including this message; None: unlimited
     credential: str | None = None  # the API key's id or the SMTP username; None: a login, or the service itself
+    in_parts: bool = False  # write it in parts although it is small, because it is one of many
 
     def __repr__(self) -> str:
         """Omit the content: it stays out of logs and tracebacks."""
