@@ -194,7 +194,7 @@ def cost_of_batch(size: int) -> int:
 def decode_batch(body: Body) -> Batch:
     """Decode a batch of any bytes; raises only Refused and MemoryError. Unless it skips, the first bad request counts.
 
-    Each request is decoded by itself, so that its limits and errors are those of a single one.
+    Each request is decoded by itself, with the limits and errors of `decode`.
     """
     texts, skip = _open_envelope(body)
     digest = hashlib.sha256(b"skip" if skip else b"reject")
@@ -222,9 +222,9 @@ def _open_envelope(body: Body) -> tuple[list[bytes], bool]:
     if envelope.on_error not in (UNSET, None, *OnError):
         raise invalid("on_error", f"expected `{OnError.REJECT}` or `{OnError.SKIP}`")
     texts = [bytes(item) for item in envelope.emails]  # copies: a view would keep the whole body in memory
-    given = 1 if envelope.on_error is UNSET else 2
+    keys = 1 if envelope.on_error is UNSET else 2
     # No value has a colon but those in the requests: a pair more was dropped as the first of two with the same key.
-    if _count(body, b":") != given + sum(_count(text, b":") for text in texts):
+    if _count(body, b":") != keys + sum(_count(text, b":") for text in texts):
         repeated = scan(body, len(body), TOKENS * limits.BATCH_MESSAGES)[1]
         raise invalid(repeated or "body", "this key occurs twice in one object")
     return texts, envelope.on_error == OnError.SKIP

@@ -168,7 +168,7 @@ class Receipt(Struct, rename={"sender": "from"}):
 
 # ---- batches
 class OnError(StrEnum):
-    """What becomes of a batch with a bad message."""
+    """What a bad message in a batch does: refuse the batch, or only itself."""
 
     REJECT = "reject"
     SKIP = "skip"
