@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.bench.accept                      # the ratio to the empty endpoint
     .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full database to an empty one
-    .venv/bin/python -m tests.bench.accept --batch              # the ratio of batches of 100 messages to single requests
+    .venv/bin/python -m tests.bench.accept --batch              # the ratio of batches of 100 to single requests
 
 Every POST /emails is a 2 KB text+html message to one recipient, with an API key and an Idempotency-Key of its own, on
 16 kept connections; sandbox delivery goes on beside it. The rounds of the two sides alternate, so that whatever else
