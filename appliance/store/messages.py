@@ -30,10 +30,10 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, over_quota
+from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
 from appliance.store.engine import JOBS_PER_COMMIT, Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
-from appliance.store.queue import Acceptance, Fresh, NewMail, due_recipients, record
+from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed, unsubscribed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
@@ -265,6 +265,10 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
     return None
 
 
+def _written_bytes(new: NewMessage) -> int:
+    return len(new.mime) + of_metadata(len(new.metadata or ""), len(new.recipients))
+
+
 def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
     """Write what is too much for one commit in parts: see `body_parts.py`."""
     divided, inline = [], 0
@@ -348,7 +352,6 @@ _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids 
 
 # ---- the messages of the store
 
-WRITTEN_ON_LOOP = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
 
 
@@ -391,7 +394,7 @@ class Messages(StorePart):
     async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
             return await self._write_in_parts(new)
-        return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
+        return await self.engine.write_item(self._accept, new, large=_written_bytes(new) > WRITTEN_ON_LOOP)
 
     async def _write_in_parts(self, new: NewMessage) -> Acceptance:
         if (refusal := await self.engine.snapshot(lambda tx: refusal_now(tx, new))) is not None:
@@ -433,7 +436,8 @@ class Messages(StorePart):
             if not batch.accepts(results):
                 return results
             in_parts = [new for new, _, _ in accepted if new.in_parts]
-        large = sum(len(new.mime) for new in batch.messages) > WRITTEN_ON_LOOP or len(batch.messages) > JOBS_PER_COMMIT
+        recipients = sum(len(new.recipients) for new in batch.messages)
+        large = recipients > JOBS_PER_COMMIT or sum(map(_written_bytes, batch.messages)) > WRITTEN_ON_LOOP
         async with AsyncExitStack() as parts:
             for new in in_parts:
                 await parts.enter_async_context(self.parts.written(new))
