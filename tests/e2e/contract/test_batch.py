@@ -264,3 +264,11 @@ def test_a_batch_counts_as_a_request_for_every_10_messages_begun(tmp_path: Path)
         response = post(one, *[message()] * 11)
         error(response, 429, "rate_limited")
         assert response.headers["retry-after"] in ("1", "2")
+
+
+def test_a_batch_carries_metadata(new_account: NewAccount) -> None:
+    caller = new_account()
+    body = accepted(post(caller, message(metadata={"order": "1"}), message(metadata={"order": "2"})))
+    assert [caller.read(result["id"])["metadata"]["order"] for result in body["results"]] == ["1", "2"]
+    refused = error(post(caller, message(), message(metadata={"order": 1})), 400, "invalid_request")
+    assert refused.startswith("emails[1].metadata.order: expected a string, got a number")
