@@ -22,7 +22,7 @@ REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-bina
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
-*ENABLE_SHARED*) [ -z "$FAKE_STATIC" ] ;;
+*INSTSONAME*) [ -z "$FAKE_STATIC" ] ;;
 *version_info*) [ -n "$FAKE_VERSION" ] && echo "$FAKE_VERSION" ;;
 *ensurepip*) [ -z "$FAKE_WITHOUT_VENV" ] ;;
 "-c import pip") [ -z "$FAKE_WITHOUT_PIP" ] ;;
