@@ -217,6 +217,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     scheduled_at: int | None = None  # when it is due; None: at once
     metadata: str | None = None  # JSON
     header_id: str | None = None  # the Message-ID without brackets; None: `header_id_of` the envelope sender's domain
+    in_parts: bool = False  # write it in parts although it is small, because it is one of many
 
     def __repr__(self) -> str:
         """Omit the content: it stays out of logs and tracebacks."""

@@ -25,6 +25,7 @@ from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.errors import Code
 from appliance.intake.accept import IntakeServices
+from appliance.intake.batch import BatchIntake
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
@@ -408,4 +409,5 @@ def build(
         budgets=budgets,
         sent=SentMessages(services, intake_services.rate, budgets),
         streams=LiveStreams(intake.accepted, stopping),
+        batches=BatchIntake(intake),
     )

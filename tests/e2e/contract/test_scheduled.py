@@ -1,5 +1,6 @@
 """Scheduled sends over HTTP: when they go, who may move and cancel them, and what is refused."""
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -79,6 +80,16 @@ def test_wrong_times_are_refused_by_name(caller: Caller, value: Any, text: str) 
 def test_thirty_days_are_the_limit(caller: Caller) -> None:
     caller.send(scheduled_at=ahead(days=30, seconds=-5))
     caller.refused(scheduled_at=ahead(days=30, seconds=5))
+
+
+def test_messages_of_a_batch_are_scheduled_each(caller: Caller) -> None:
+    emails = [message(scheduled_at=ahead(hours=1)), message(), message(scheduled_at="2020-11-15T13:00:00Z")]
+    body = json.dumps({"emails": emails, "on_error": "skip"}).encode()
+    headers = {"Content-Type": "application/json", "Idempotency-Key": new_key()}
+    later, now, refused = accepted(caller.request("POST", "/emails/batch", content=body, headers=headers))["results"]
+    assert refused["error"].startswith("emails[2].scheduled_at: 2020-11-15T13:00:00Z is in the past")
+    assert caller.final(now["id"])["status"] == "delivered"
+    assert caller.read(later["id"])["recipients"][0]["status"] == "scheduled"
 
 
 def test_a_replay_after_the_due_time_is_still_the_202(caller: Caller) -> None:
