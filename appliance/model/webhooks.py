@@ -45,6 +45,16 @@ class Trigger(StrEnum):
     REPLAY = "replay"
 
 
+class WebhookFormat(StrEnum):
+    """The provider whose shape the posted events have."""
+
+    NATIVE = "native"
+    RESEND = "resend"
+    POSTMARK = "postmark"
+    MAILGUN = "mailgun"
+    SENDGRID = "sendgrid"
+
+
 class PostStatus(StrEnum):
     """The status of a post; `pending` until a 2xx or the last attempt."""
 
@@ -66,12 +76,14 @@ class Webhook:
     updated_at: int
     last_success_at: int | None
     last_failure_at: int | None
+    format: WebhookFormat = WebhookFormat.NATIVE
 
 
 class WebhookOptions(Struct, frozen=True):
     url: str
     events: tuple[EventType, ...]
     enabled: bool
+    format: WebhookFormat = WebhookFormat.NATIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,7 @@ class DuePost(Struct, frozen=True, gc=False):
     event_id: str = ""
     message_id: str | None = None  # a ping is about no message
     recipient_id: str | None = None
+    format: WebhookFormat = WebhookFormat.NATIVE
 
 
 class PostOutcome(StrEnum):

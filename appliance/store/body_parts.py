@@ -164,7 +164,6 @@ _INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id,
         status, billing_status, next_attempt_at, dsn)
     VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?)}""")
 
-
 _SET_CONFIDENTIAL = "UPDATE messages SET confidential = 1 WHERE account_id = :account_id AND id = :id"
 _encoder = msgspec.json.Encoder()
 

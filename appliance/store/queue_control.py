@@ -102,7 +102,6 @@ _WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
     WHERE next_attempt_at IS NOT NULL AND message_id > :after AND message_id < :before
     ORDER BY message_id LIMIT :most"""
 
-
 _DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
     FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND {owned("recipients")}"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"

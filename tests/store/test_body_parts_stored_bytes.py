@@ -23,7 +23,6 @@ from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mai
 OF_PARTS = """(SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p
     WHERE p.message_id = b.message_id AND b.parts_size > 0)"""
 
-
 COUNT = f"""
     (SELECT coalesce(sum({MESSAGE} + {RECIPIENT} * m.recipient_count
         + coalesce((SELECT length(b.mime) + {OF_PARTS} + coalesce(length(b.receipt), 0) FROM message_bodies b

@@ -21,7 +21,7 @@ from appliance.web.app import Routes, whole_number
 from appliance.web.exchange import ApiAnswer, Time, request_id, time_or_none
 from appliance.web.operations import Tag, for_customers, number_parameter, parameter
 
-DEFAULT_DAYS = 30
+_DEFAULT_DAYS = 30
 OTHER = "other"  # stands for all servers without a known provider
 REPLIES_SHOWN = 50
 WORDS_COMPARED = 30  # of a reply
@@ -31,10 +31,10 @@ PROBLEM_COST = 600  # bytes, for the cost estimate
 class _Delivery(RatedCounts):
     deferred: Annotated[int, Meta(description="Recipients that were tried more than once before their result.")]
     median_seconds: Annotated[
-        int | None, Meta(description="Half of the deliveries took at most so long; null without any.")
+        int | None, Meta(description="Time that half of the deliveries met, in seconds; null without any.")
     ]
     p95_seconds: Annotated[
-        int | None, Meta(description="95 % of the deliveries took at most so long; null without any.")
+        int | None, Meta(description="Time that 95 % of the deliveries met, in seconds; null without any.")
     ]
 
 
@@ -72,7 +72,7 @@ class DeliverabilityAnswer(ApiAnswer):
     until: Annotated[Time | None, Meta(description="End of the data; null if it is complete.")]
 
 
-_DAYS = number_parameter("days", "Number of days (UTC), including today.", DEFAULT_DAYS, MAX_DAYS)
+_DAYS = number_parameter("days", "Number of days (UTC), including today.", _DEFAULT_DAYS, MAX_DAYS)
 _TEXT = {"type": "string"}
 _PROVIDER = parameter("provider", "query", "`days` and `replies` of this provider pool only, or of `other`.", _TEXT)
 _DOMAIN = parameter("domain", "query", "Only mail from this domain.", _TEXT)
@@ -105,7 +105,7 @@ class DeliverabilityRoutes(Routes):
     @for_customers("GET /v1/deliverability", DeliverabilityAnswer, _DAYS, _PROVIDER, _DOMAIN, _TEMPLATE)
     async def get_deliverability(self, user: User) -> DeliverabilityAnswer:
         """Read results, delays and delivery times by provider and day, and the replies of its servers by cause."""
-        count, today = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // DAY
+        count, today = whole_number("days", _DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // DAY
         first = today - count + 1
         chosen = _chosen()
         counted = await self.store.breakdown.by_provider(user.account_id, first * DAY, chosen.provider, chosen.pair)

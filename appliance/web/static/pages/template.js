@@ -331,7 +331,7 @@ export default async function template(page) {
 			samples,
 			h(
 				"div",
-				{ class: "row" },
+				{ class: "row bulk" },
 				button("Variables from JSON", async () =>
 					(await tools()).askVariables(values, (given) => {
 						Object.assign(values, given);
