@@ -50,7 +50,7 @@ LateBounced = Annotated[int, Meta(description="Recipients that bounced by mail a
 Complained = Annotated[int, Meta(description="Recipients that reported the message as spam.")]
 
 
-class _RatedCounts(_Counts):
+class RatedCounts(_Counts):
     late_bounced: LateBounced
     complained: Complained
     bounce_rate: BounceRate
@@ -65,7 +65,7 @@ class CountsObject(_Counts):
     start: Annotated[Time, Meta(description="Start of the day or hour.")]
 
 
-class TotalsObject(_RatedCounts):
+class TotalsObject(RatedCounts):
     """Totals of the period."""
 
     median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
@@ -79,7 +79,7 @@ class PreviousObject(_Counts):
     start: Annotated[Time, Meta(description="Start of the period.")]
 
 
-class BreakdownObject(_RatedCounts):
+class BreakdownObject(RatedCounts):
     """Totals for one value of `by`."""
 
     value: Annotated[str | None, Meta(description="Value of `by`; null (always last) for all others.")]
