@@ -202,7 +202,7 @@ async def _named(store: "Store", name: str, account_id: str, email: str) -> "Per
     for person in await store.people.of(account_id):
         if person.email == email.lower():
             return person
-    raise Refused(Code.NOT_FOUND, f"{email} is not a user of account {name}: see appliance user list {name}")
+    raise Refused(Code.NOT_FOUND, f"{email} is not a user of account {name}: see appliance user list --account {name}")
 
 
 def _person(person: "Person") -> dict[str, Any]:

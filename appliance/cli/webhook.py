@@ -33,7 +33,9 @@ def show_one(name: str, as_json: bool) -> None:
 
     account, webhook = database.run(work)
     if webhook is None:
-        nothing = f"Account {account.name} has no webhook. Create one: appliance webhook set {account.name} URL"
+        nothing = (
+            f"Account {account.name} has no webhook. Create one: appliance webhook set --account {account.name} URL"
+        )
         show(as_json, {"account": account.name, "webhook": None}, nothing)
         return
     row = _row(webhook)
@@ -180,7 +182,7 @@ async def _attempted(store: "Store", account: "Account", posted: "WebhookDeliver
 
 async def _existing(store: "Store", account: "Account") -> None:
     if await store.webhooks.of(account.id) is None:
-        hint = f"create one with `appliance webhook set {account.name} URL`"
+        hint = f"create one with `appliance webhook set --account {account.name} URL`"
         raise click.ClickException(f"account {account.name} has no webhook: {hint}")
 
 

@@ -4,12 +4,14 @@ The types bound sizes during decoding. `compose.py` checks all other rules, with
 patterns for the schema only. Null for an optional field means the same as omitting it.
 """
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import fields
 
+from appliance.errors import Code
 from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.template import Variable
@@ -22,6 +24,7 @@ _BASE64 = rf"^[\r\n]*(?:(?:{_DIGIT}){{4}})*(?:(?:{_DIGIT}){{2}}(?:{_PAD}{_PAD})?
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105 (RFC 2045 5.1's word for it, not a secret)
 _QUOTED = r"\u0022[ !#-\[\]-~]*\u0022"  # not `"`: generators write patterns into quotes
 _MEDIA_TYPE = rf"^{_TOKEN}/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|{_QUOTED}))*$"
+METADATA_KEY = rf"^[A-Za-z0-9_.-]{{1,{limits.METADATA_KEY_LENGTH}}}$"
 _VARIABLE_NAME = {"minLength": 1, "maxLength": limits.VARIABLE_NAME_LENGTH, "pattern": LINE_PATTERN}
 
 
@@ -38,6 +41,7 @@ def _mailbox(description: str | None = None, *examples: str) -> Meta:
 Mailbox = Annotated[str, _mailbox()]
 Mailboxes = Mailbox | Annotated[list[Mailbox], Meta(max_length=limits.ADDRESS_ENTRIES)]
 Tag = Annotated[str, _text("^[!-+\\--~](?:[ -+\\--~]*[!-+\\--~])?$", 1, limits.TAG_LENGTH)]
+MetadataValue = Annotated[str, _text(LINE_PATTERN, None, limits.METADATA_VALUE_LENGTH)]
 HeaderValue = Annotated[str, _text(LINE_PATTERN, None, limits.HEADER_VALUE_LENGTH)]
 
 _FILENAME = _text(
@@ -90,6 +94,12 @@ _HEADERS = Meta(
 )
 _TAG_LIST = Meta(max_length=limits.TAGS)
 _TAGS = Meta(description="Printable ASCII without commas; written as `X-Service-Tag`.", examples=[["order"]])
+_METADATA = Meta(
+    extra_json_schema={"propertyNames": {"pattern": METADATA_KEY}},
+    max_length=limits.METADATA,
+    description="Data of your own, returned in the message and in its events; never written into the message.",
+    examples=[{"order": "10045"}],
+)
 _ATTACHMENTS = Meta(max_length=limits.ATTACHMENTS, description="Files.")
 
 
@@ -114,6 +124,7 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     headers: Annotated[dict[str, HeaderValue], _HEADERS] | UnsetType = UNSET
     tags: Annotated[Tag | Annotated[list[Tag], _TAG_LIST], _TAGS] | UnsetType = UNSET
     attachments: Annotated[list[Attachment], _ATTACHMENTS] | UnsetType = UNSET
+    metadata: Annotated[dict[str, MetadataValue], _METADATA] | UnsetType = UNSET
 
 
 # ---- null for an optional field
@@ -162,6 +173,48 @@ class Receipt(Struct, rename={"sender": "from"}):
     tags: Annotated[list[str], Meta(description="Tags.")]
     attachments: Annotated[list[AttachmentReceipt], Meta(description="Attached files.")]
     reply_to: Annotated[str | UnsetType, Meta(description="Reply-To as submitted; omitted without one.")] = UNSET
+
+
+# ---- batches
+class OnError(StrEnum):
+    """What a bad message in a batch does: refuse the batch, or only itself."""
+
+    REJECT = "reject"
+    SKIP = "skip"
+
+
+_ON_ERROR = Meta(
+    description="`reject` (default): one bad message refuses all. `skip`: the good messages are accepted.",
+    extra_json_schema={"default": "reject"},
+)
+
+
+class BatchRequest(Struct, forbid_unknown_fields=True):
+    """The body of `POST /emails/batch`."""
+
+    emails: Annotated[list[SendRequest], Meta(min_length=1, max_length=limits.BATCH_MESSAGES, description="Messages.")]
+    on_error: Annotated[OnError | UnsetType | None, _ON_ERROR] = UNSET
+
+
+class BatchResult(Struct, omit_defaults=True):
+    """The result of one message of a batch: it has an `id` if it was accepted, else `error` and `code`."""
+
+    index: Annotated[int, Meta(description="Position of the message in `emails`, from 0.")]
+    id: Annotated[str | UnsetType, Meta(description="Message id, `msg_…`.")] = UNSET
+    status: Annotated[Literal["queued"] | UnsetType, Meta(description="Always `queued`.")] = UNSET
+    recipient_count: Annotated[int | UnsetType, Meta(description="Number of unique recipients.")] = UNSET
+    credits_reserved: Annotated[int | UnsetType, Meta(description="Credits reserved.")] = UNSET
+    error: Annotated[str | UnsetType, Meta(description="What is wrong; starts with the path of the field.")] = UNSET
+    code: Annotated[Code | UnsetType, Meta(description="Stable error code for programs.")] = UNSET
+
+
+class BatchReceipt(Struct):
+    """The results of a batch, in the order of the request."""
+
+    results: Annotated[list[BatchResult], Meta(description="One result per message.")]
+    accepted: Annotated[int, Meta(description="Number of accepted messages.")]
+    refused: Annotated[int, Meta(description="Number of refused messages; 0 unless `on_error` is `skip`.")]
+    request_id: Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
 
 
 # ---- the schema

@@ -301,7 +301,7 @@ class QueueControl(StorePart):
 
     async def _write_cancellation(self, message_id: str, work: Work[Cancelled]) -> int:
         with self.under_delivery.cancelling(message_id):
-            cancelled = await self.engine.write(work, locks=True)
+            cancelled = await self.engine.write(work, large=True, locks=True)
         self.posts.add_new(cancelled.accounts)
         return cancelled.recipients
 
@@ -311,7 +311,7 @@ class QueueControl(StorePart):
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
             work = partial(self._cancel_some, bindings=bindings, reason=reason)
-            while (cancelled := await self.engine.write(work, locks=True)).recipients:
+            while (cancelled := await self.engine.write(work, large=True, locks=True)).recipients:
                 total += cancelled.recipients
                 self.posts.add_new(cancelled.accounts)
         return total + await self._cancel_others(identifier_from("msg", before), reason)
