@@ -19,7 +19,6 @@ EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complain
 POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5, and an attempt takes at most 5
 POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 
-
 webhook = CommandGroup("webhook", "Manage the webhook of an account: where its events are posted.")
 
 
@@ -34,7 +33,9 @@ def show_one(name: str, as_json: bool) -> None:
 
     account, webhook = database.run(work)
     if webhook is None:
-        nothing = f"Account {account.name} has no webhook. Create one: appliance webhook set {account.name} URL"
+        nothing = (
+            f"Account {account.name} has no webhook. Create one: appliance webhook set --account {account.name} URL"
+        )
         show(as_json, {"account": account.name, "webhook": None}, nothing)
         return
     row = _row(webhook)
@@ -181,7 +182,7 @@ async def _attempted(store: "Store", account: "Account", posted: "WebhookDeliver
 
 async def _existing(store: "Store", account: "Account") -> None:
     if await store.webhooks.of(account.id) is None:
-        hint = f"create one with `appliance webhook set {account.name} URL`"
+        hint = f"create one with `appliance webhook set --account {account.name} URL`"
         raise click.ClickException(f"account {account.name} has no webhook: {hint}")
 
 

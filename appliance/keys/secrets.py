@@ -179,8 +179,7 @@ class WebhookSecrets:
 
     def fresh(self, webhook_id: str) -> tuple[str, SealedSecret]:
         """A new secret: as text to show, and sealed to store."""
-        token = pybase64.urlsafe_b64encode(self.env.token_bytes(WEBHOOK_SECRET_BYTES)).decode()
-        secret = f"whsec_{token.rstrip('=')}"
+        secret = f"whsec_{pybase64.b64encode(self.env.token_bytes(WEBHOOK_SECRET_BYTES)).decode()}"
         sealed = seal(derive(self.key, WEBHOOK_PURPOSE), secret.encode(), _context("webhooks", webhook_id))
         return secret, SealedSecret(sealed, secret[-HINT_CHARACTERS:])
 

@@ -231,6 +231,19 @@ _EVENT_HEADERS = (
         {"type": "string", "pattern": "^t=[0-9]+,v1=[0-9a-f]{64}$"},
         required=True,
     ),
+    *(
+        parameter(name, "header", meaning, {"type": "string", "pattern": pattern}, required=False)
+        for name, meaning, pattern in (
+            ("webhook-id", "Id of the event, for libraries of Standard Webhooks.", "^evt_[0-9a-f]+$"),
+            ("webhook-timestamp", "Unix time of the attempt, in seconds.", "^[0-9]+$"),
+            (
+                "webhook-signature",
+                "`v1,<base64>`: HMAC-SHA256 of `<id>.<timestamp>.<raw body>`, keyed with the base64-decoded part of "
+                "the secret behind `whsec_`. Missing for an older secret, which is not standard base64: rotate it.",
+                "^v1,[A-Za-z0-9+/]{43}=$",
+            ),
+        )
+    ),
     parameter(_AGENT[0], "header", "The same in every request.", {"type": "string", "const": _AGENT[1]}, required=True),
 )
 

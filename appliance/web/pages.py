@@ -99,7 +99,7 @@ DASHBOARD_PAGES = {
     for section in DASHBOARD_SECTIONS
 }
 DASHBOARD_PAGES |= {
-    "admin": Page("admin", "Admin", "managed", 3),
+    "admin": Page("admin", "Admin", "managed", 4),
     "people": Page("account", "People"),
     "statistics": Page("overview", "Statistics"),
     "login": Page("login", "Log in"),

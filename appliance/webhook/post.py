@@ -5,14 +5,12 @@ followed. A reusable connection is kept for the next event. Of an answer, the st
 bytes, reads, headers, chunks and interim answers are bounded, whatever a receiver sends.
 """
 
-import hmac
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from hashlib import sha256
 from typing import NamedTuple
 
 import h11
@@ -29,6 +27,7 @@ from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook import connect
 from appliance.webhook.connect import NotPosted, ReceiverConnection, Target
+from appliance.webhook.signatures import sign
 
 log = get_logger("webhook")
 
@@ -364,9 +363,9 @@ class Attempts:
         """Attempt a post once; raises `Shortage`, which is not an attempt. Any other exception is a failed attempt."""
         began_at = self.env.now()
         try:
-            signature = signature_header(self.secrets.open(webhook), began_at // 1_000_000, post.body)
-            headers = (CONTENT_TYPE_HEADER, USER_AGENT_HEADER, ("Service-Signature", signature))
-            posted = await self.post(webhook.url, headers, post.body)
+            signed = sign(self.secrets.open(webhook), post, began_at // 1_000_000)
+            headers = (CONTENT_TYPE_HEADER, USER_AGENT_HEADER, *signed.headers)
+            posted = await self.post(webhook.url, headers, signed.body)
         except Shortage:
             raise
         except UnsealError as broken:
@@ -396,11 +395,6 @@ class Attempts:
             attempted_at=began_at,
             next_attempt_at=next_attempt_at,
         )
-
-
-def signature_header(secret: bytes, seconds: int, body: bytes) -> str:
-    """The Service-Signature of a body posted at this time: an HMAC-SHA256 over `seconds.body`."""
-    return f"t={seconds},v1={hmac.digest(secret, b'%d.%b' % (seconds, body), sha256).hex()}"
 
 
 def observe(result: PostResult) -> None:

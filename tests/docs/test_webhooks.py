@@ -10,8 +10,9 @@ import pytest
 
 from appliance.config.load import parse
 from appliance.model.webhooks import EVENT_RESPONSE_CHARACTERS, EVENT_SUBJECT_CHARACTERS, PING_TYPE, EventType
-from appliance.webhook.post import CONTENT_TYPE_HEADER, USER_AGENT_HEADER, signature_header
+from appliance.webhook.post import CONTENT_TYPE_HEADER, USER_AGENT_HEADER
 from appliance.webhook.receivers import DEAD_AFTER, POST_SLOTS, POSTS_PER_RECEIVER
+from appliance.webhook.signatures import signature_header
 from tests.programs import require
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -20,10 +20,12 @@ from schemathesis.config import SchemathesisConfig
 from appliance.errors import Code
 from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
-from appliance.model.webhooks import PING_TYPE, EventType, envelope, example_envelope
+from appliance.model.mail import MessageLabels
+from appliance.model.webhooks import PING_TYPE, DuePost, EventType, Lane, Trigger, envelope, example_envelope
 from appliance.store.pools import EVERY
 from appliance.web.openapi import document
-from appliance.webhook.post import USER_AGENT_HEADER, signature_header
+from appliance.webhook.post import USER_AGENT_HEADER
+from appliance.webhook.signatures import sign
 from tests import engines
 from tests.e2e.contract.service import Caller, change, eventually, waiting
 from tests.fakes.dns import DnsServer
@@ -535,6 +537,7 @@ def test_webhooks_are_what_is_posted() -> None:
         "evt_1",
         EventType.LATE_BOUNCED,
         1_750_000_000_123,
+        MessageLabels("1@example.com", ("order",), {"order": "10045"}),
         email_id="msg_1",
         recipient_id="rcp_1",
         to="ada@example.net",
@@ -559,8 +562,8 @@ def test_webhooks_are_what_is_posted() -> None:
         assert set(event) == set(resolved(schema_of_one)["properties"])
         fields |= set(event["data"])
         headers = {each["name"]: each["schema"] for each in operation["parameters"]}
-        assert re.fullmatch(
-            headers["Service-Signature"]["pattern"], signature_header(b"whsec_a", 1_750_000_000, posted)
-        )
+        due = DuePost(Lane("whk_1", Trigger.EVENT), "whd_1", 0, posted, "evt_1")
+        for header, value in sign(b"whsec_" + 43 * b"A" + b"=", due, 1_750_000_000).headers:
+            assert re.fullmatch(headers[header]["pattern"], value)
         assert headers["User-Agent"]["const"] == dict([USER_AGENT_HEADER])["User-Agent"]
     assert fields == set(DOCUMENT["components"]["schemas"]["WebhookEventData"]["properties"])

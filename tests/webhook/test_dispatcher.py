@@ -23,6 +23,7 @@ from tests.late_reads import late
 from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, OK, REFUSED, START, Seen, Simulation, simulation, url_of
 
 HOOK = url_of("demo")
+STANDARD_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 async def slowly(seen: Seen) -> Posted:
@@ -60,13 +61,13 @@ async def test_an_event_is_posted_at_once(sim: Simulation, demo: None, clock: Mo
 
 
 async def test_the_headers_are_those_of_the_interface(sim: Simulation, demo: None, clock: MockClock) -> None:
-    """Content type, agent and signature; the signature is of this second, and the stripe library accepts it."""
+    """Content type, agent and signatures; they are of this second, and the stripe library accepts the first."""
     async with sim.running():
         await trio.sleep(90)
         await sim.result("demo")
         await sim.done("demo")
     (seen,) = sim.receivers.seen
-    assert set(seen.headers) == {"Content-Type", "User-Agent", "Service-Signature"}
+    assert set(seen.headers) == {"Content-Type", "User-Agent", "Service-Signature", *STANDARD_HEADERS}
     assert seen.headers["Content-Type"] == "application/json"
     assert seen.headers["User-Agent"] == "Service-Webhook/1.0"
     signature = seen.headers["Service-Signature"]

@@ -104,11 +104,9 @@ _HISTORY = (
     BEFORE_PARAMETER,
 )
 
-
 _HOURS = number_parameter("hours", "Number of hours, up to now.", DEFAULT_HOURS, MAX_HOURS)
 _URL = Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])
 _EVENTS = Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed.")
-
 
 _REPLACED = Meta(
     description="`updated_at` that you have seen, empty for a new webhook: 409 if it was changed meanwhile."

@@ -43,5 +43,5 @@ const NAMES = {
 	naver: "Naver",
 };
 
-/** The name of a pool; of one that an operator has added, the pool itself. Null: all servers without a known provider. */
+/** The name of a pool, or the pool itself if an operator has added it. Null: all servers without a known provider. */
 export const providerName = (pool) => (pool === null ? "Other servers" : (NAMES[pool] ?? pool));

@@ -5,10 +5,12 @@ import { advice, isProblem } from "./problems.js";
 import { ago, span, when } from "./time.js";
 
 // Where our own sentences contain a UTC time. Nothing that a mail server said is treated as one.
-const BEFORE =
-	/(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at |waiting: (?:pool \S+ slowed down until |a session with \S+(?: \(\S+\))? is under way since )/;
+const BEFORE = [
+	String.raw`(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at `,
+	String.raw`waiting: (?:pool \S+ slowed down until |a session with \S+(?: \(\S+\))? is under way since )`,
+].join("|");
 const CLOCK = /(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:\.\d+Z)?/;
-const OURS = new RegExp(`^(${BEFORE.source})(${CLOCK.source})`);
+const OURS = new RegExp(`^(${BEFORE})(${CLOCK.source})`);
 
 /** An API sentence with its UTC time in the viewer's time zone. */
 function sentence(text, capital = false) {

@@ -41,10 +41,7 @@ def test_a_release_is_offered_for_listed_addresses_only(stage: Stage, browser: B
     browser.until(lambda: suppressed(stage, account) == ["ada@good.test"], "the undone release")
     stage.ask(account, "DELETE", "/v1/suppressions/ada@good.test")
     browser.open(f"/dashboard/messages/{message}")
-    browser.see("The address is suppressed, so no delivery was attempted.")
-    browser.click("All messages to this address")
-    browser.driver.back()
-    browser.see("The address is suppressed, so no delivery was attempted.")
+    browser.see("It is not suppressed any more: send again.")
     assert "Remove from suppressions" not in browser.text()
 
 

@@ -1,9 +1,12 @@
 """Events on their way: what is posted, what the history tells of it, and replays."""
 
 import time
+from typing import Any
 
 import pytest
+from standardwebhooks import Webhook
 from stripe import SignatureVerificationError, WebhookSignature
+from svix.webhooks import Webhook as SvixWebhook
 
 from tests.e2e.contract.service import bearer, change, error, eventually
 from tests.e2e.webhooks.customer import Customer
@@ -34,7 +37,10 @@ FIELDS = {
 
 
 def check_signature(post: Post, secret: str) -> None:
-    """The stripe library accepts the post, and does not accept it altered."""
+    """The libraries of Standard Webhooks, Svix and stripe accept the post; stripe's does not accept it altered."""
+    Webhook(secret).verify(post.body, post.headers)
+    SvixWebhook(secret).verify(post.body, post.headers)
+    assert post.headers["webhook-id"] == post.json()["id"]
     header, body = post.headers["service-signature"], post.body.decode()
     assert WebhookSignature.verify_header(body, header, secret, tolerance=300)
     altered = header[:-1] + ("0" if header[-1] != "0" else "1")
@@ -54,13 +60,19 @@ def check_signature(post: Post, secret: str) -> None:
 def test_a_result_is_posted(customer: Customer, to: str, kind: str, code: int) -> None:
     """Each kind of result reaches the receiver with the envelope, headers and signature of the interface."""
     secret = customer.saved()
-    message = customer.sender.delivered(to=to, subject="s" * 300)
+    own: dict[str, Any] = {"tags": ["order"], "metadata": {"order": "10045", "city": "Köln"}}
+    message = customer.sender.delivered(to=to, subject="s" * 300, **own)
     (post,) = customer.posts(1)
     event = post.json()
     assert set(event) == {"id", "type", "created_at", "data"}
     assert event["id"].startswith("evt_")
     assert event["type"] == kind
     data = event["data"]
+    own |= {"message_id": f"{message['id'].removeprefix('msg_')}@example.com"}
+    own |= {"bounce_class": "invalid_recipient"} if kind == "email.bounced" else {}
+    assert {name: data.pop(name) for name in own} == own
+    assert f"Message-ID: <{own['message_id']}>\r\n".encode() in customer.sender.mime(message["id"])
+    assert message["metadata"] == own["metadata"]
     assert set(data) == {"email_id", "recipient_id", "to", "from", "subject", "smtp_code", "smtp_response"}
     assert (data["email_id"], data["to"], data["from"]) == (message["id"], to, "sender@example.com")
     assert data["recipient_id"] == message["recipients"][0]["id"]
