@@ -123,7 +123,7 @@ def get_request(configuration: Configuration, message_id: str) -> Request:
 
 
 def reschedule_request(configuration: Configuration, message_id: str, scheduled_at: datetime | str) -> Request:
-    """`PATCH /emails/{id}`."""
+    """The request that moves a scheduled message."""
     try:
         body = encode_message({"scheduled_at": scheduled_at})
     except (TypeError, ValueError) as cause:
@@ -304,7 +304,7 @@ class Waiting:
 
 
 class Cancelling:
-    """`POST /emails/{id}/cancel`. An older server answers 404, as every server does for an unknown id.
+    """Cancel a message. An older server answers 404, as every server does for an unknown id.
 
     A GET of the same path then tells them apart: 405 only where the path has a route.
     """
