@@ -46,7 +46,7 @@ type Sent struct {
 	IdempotencyKey string
 }
 
-// record is an accepted email and what became of it.
+// record is an accepted email and its state.
 type record struct {
 	Sent
 	isCancelled bool

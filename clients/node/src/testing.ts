@@ -122,8 +122,8 @@ function accepted({ id, email }: SentEmail): JsonObject {
 }
 
 /**
- * Every recipient has its result at once, by the sandbox's rule for the local part. Those of a scheduled email have
- * none until it is cancelled.
+ * Every recipient has its result at once, by the sandbox's rule for the local part. Recipients of a scheduled email
+ * have no result until it is cancelled.
  */
 function messageOf({ id, email }: SentEmail, isCancelled: boolean): JsonObject {
   const scheduled = "scheduled_at" in email ? { scheduled_at: email["scheduled_at"] } : null;

@@ -51,7 +51,7 @@ final class FakeTransport implements Transport
         }
         $message = &$this->messages[$id];
         if ($action !== 'GET' && $message['recipients'][0]['status'] !== 'scheduled') {
-            return self::error(409, 'conflict', 'Nothing of this message is scheduled.');
+            return self::error(409, 'conflict', 'The message has no scheduled recipients.');
         }
         if ($action === 'PATCH') {
             $message['scheduled_at'] = json_decode($body, true)['scheduled_at'];

@@ -101,7 +101,7 @@ class FakeAppliance:
 
     def _answer_about(self, sent: SentEmail, request: Request, *, is_cancel: bool) -> Answer:
         if request.method != "GET" and (sent.id in self.cancelled or "scheduled_at" not in sent.fields):
-            return _answer(409, {"error": "Nothing of this message is scheduled.", "code": "conflict"})
+            return _answer(409, {"error": "The message has no scheduled recipients.", "code": "conflict"})
         if is_cancel:
             self.cancelled.add(sent.id)
         elif request.method == "PATCH":
