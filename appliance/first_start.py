@@ -89,7 +89,7 @@ the dashboard.
 
 For another API key, another SMTP credential or a new password, in {config.server.data_dir.parent}:
 
-{program} key create {name} --scope full
-{program} credential create {name}
+{program} key create --account {name} --scope full
+{program} credential create --account {name}
 {program} account password {name} --password-stdin
 """

@@ -51,7 +51,7 @@ async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_pat
         assert told(first, label) not in second
     assert told(second, "Data") == str(settings.server.data_dir)
     assert told(second, "URL") == URL
-    assert f"appliance key create {ACCOUNT}" in second
+    assert f"appliance key create --account {ACCOUNT}" in second
     assert f"in {tmp_path}:" in second  # elsewhere the commands would use another database
     async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         assert len(await store.accounts.all()) == len(await store.access.keys()) == 1
@@ -104,4 +104,4 @@ async def test_an_account_made_by_hand_is_left_alone(tmp_path: Path) -> None:
     settings = embedded(tmp_path)
     async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         await store.accounts.create("acme", "a@example.org", "hash")
-    assert "appliance key create acme" in await greeted(settings)
+    assert "appliance key create --account acme" in await greeted(settings)

@@ -69,7 +69,7 @@ def create(
         return await store.accounts.create(name, login, password_hash, role, amount)
 
     made = database.run(work, create=True)
-    text = f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN"
+    text = f"Created account {made.name}. Next: appliance domain add --account {made.name} DOMAIN"
     show(as_json, record(made, *ACCOUNT_FIELDS), text)
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MASKED = "***"  # instead of a secret
 
-
 config = CommandGroup("config", "Find, check and show the settings.")
 
 

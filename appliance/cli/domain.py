@@ -24,7 +24,6 @@ DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "spf": "SPF", "dkim": 
 DOMAIN_COLUMNS |= {"return_path": "RETURN PATH", "checked_at": "CHECKED (UTC)", "created_at": "ADDED (UTC)"}
 DOMAIN_FIELDS = ("name", "usable", "created_at", "return_path", "return_path_at")
 
-
 domain = CommandGroup("domain", "Manage sending domains and their DNS records.")
 
 
@@ -51,7 +50,7 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
         return await _registered(store, name, account_id, domain)
 
     added = database.run_for(name, work, settings=settings)
-    next_step = f"Next, show the DNS records to publish: appliance domain records {name} {added.name}"
+    next_step = f"Next, show the DNS records to publish: appliance domain records --account {name} {added.name}"
     show(as_json, record(added, *DOMAIN_FIELDS), f"Account {name} may now send from {added.name}. {next_step}")
 
 
@@ -69,7 +68,7 @@ def list_all(name: str, as_json: bool) -> None:
         dns = None if domain.dns is None else record(domain.dns, *DNS_FIELDS)
         checked = {"dns": dns} if as_json else dns or dict.fromkeys(DNS_FIELDS)
         rows.append(record(domain, *DOMAIN_FIELDS) | checked)
-    nothing = f"No domains yet. Add one: appliance domain add {name} DOMAIN"
+    nothing = f"No domains yet. Add one: appliance domain add --account {name} DOMAIN"
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, nothing)
 
 

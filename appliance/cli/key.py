@@ -89,7 +89,7 @@ def list_keys(name: str | None, as_json: bool) -> None:
     else:
         keys = database.run_for(name, lambda store, account_id: store.access.keys(account_id))
     rows = [{"id": key.id, "account": key.account_name} | record(key, *KEY_FIELDS) for key in keys]
-    nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
+    nothing = f"No API keys yet. Create one: appliance key create --account {name or 'NAME'}"
     show_list(as_json, "keys", rows, KEY_COLUMNS, nothing, KEY_SPARE)
 
 
@@ -153,7 +153,7 @@ def list_credentials(name: str, as_json: bool) -> None:
     """List the SMTP credentials of the account, including revoked ones."""
     credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
-    nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
+    nothing = f"No SMTP credentials yet. Create one: appliance credential create --account {name}"
     show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing, ("created_by",))
 
 

@@ -25,7 +25,6 @@ POOLS_LISTED, DESTINATIONS_LISTED = 50, 5  # by default; destinations per pool
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
 NOT_LOOKED_UP, SIMULATED = "(not looked up)", "(sandbox)"  # mail without a pool
 
-
 _HELP = "Show, retry, cancel and pause queued mail. Without a command, show the queue."
 queue = CommandGroup("queue", _HELP, default="show")
 

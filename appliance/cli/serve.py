@@ -27,7 +27,6 @@ GREETING_TIMEOUT = 2.0  # seconds to write the greeting
 # of another client is 14 ms, and 16 ms with three times this. With Python's 5 ms it was five times as high as alone.
 SWITCH_INTERVAL = 0.0001
 
-
 _PORT = click.IntRange(1, 65535)
 
 

@@ -42,7 +42,6 @@ CHECKS_TIMEOUT = 30.0  # seconds for all checks of the machine
 STOPPED = "Setup stopped. Completed steps are kept; run `appliance setup` again to continue."
 NEW_PASSWORD_BYTES = 12  # random; 16 characters that can be typed
 
-
 _FULL_NAME = "Full name of this machine, such as mail.example.com"
 
 

@@ -27,7 +27,6 @@ NODE_COLUMNS |= {"started_at": "STARTED (UTC)", "lease_seconds": "LEASE", "in_fl
 NODE_COLUMNS |= {"waiting": "WAITING", "skew_seconds": "SKEW"}
 NO_NODES = "This installation uses an SQLite file, so it has no nodes: see docs/cluster.md."
 
-
 store = CommandGroup("store", "Move the installation to another database.")
 node = CommandGroup("node", "Manage the nodes of a cluster. Without a command, list them.", default="list")
 

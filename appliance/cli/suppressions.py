@@ -20,7 +20,6 @@ ROWS_AT_A_TIME = 1_000
 LINE_BYTES = 16_000  # of an imported line; longer ones are skipped
 SKIPPED_SHOWN = 20  # lines
 
-
 suppression = CommandGroup("suppression", "Manage suppressions: addresses that an account may not send to.")
 
 
@@ -29,7 +28,7 @@ suppression = CommandGroup("suppression", "Manage suppressions: addresses that a
 def list_all(name: str, as_json: bool) -> None:
     """List the suppressed addresses of the account."""
     rows = [record(suppression, *SUPPRESSION_COLUMNS) for suppression in _all(name)]
-    nothing = f"No address is suppressed. Add one: appliance suppression add {name} ADDRESS"
+    nothing = f"No address is suppressed. Add one: appliance suppression add --account {name} ADDRESS"
     show_list(as_json, "suppressions", rows, SUPPRESSION_COLUMNS, nothing)
 
 

@@ -27,7 +27,6 @@ AUDIT_FIELDS = ("actor_kind", "actor", "actor_name", "action", "object", "detail
 MOST_LINES = 10_000
 USER_ROLES = click.Choice(["owner", "developer", "viewer"])
 
-
 user = CommandGroup("user", "Manage the users of an account and their roles.", {"invite": "add"})
 
 
@@ -203,7 +202,7 @@ async def _named(store: "Store", name: str, account_id: str, email: str) -> "Per
     for person in await store.people.of(account_id):
         if person.email == email.lower():
             return person
-    raise Refused(Code.NOT_FOUND, f"{email} is not a user of account {name}: see appliance user list {name}")
+    raise Refused(Code.NOT_FOUND, f"{email} is not a user of account {name}: see appliance user list --account {name}")
 
 
 def _person(person: "Person") -> dict[str, Any]:

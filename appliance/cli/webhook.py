@@ -20,7 +20,6 @@ FORMATS = ("native", "resend", "postmark", "mailgun", "sendgrid")
 POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5, and an attempt takes at most 5
 POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 
-
 webhook = CommandGroup("webhook", "Manage the webhook of an account: where its events are posted.")
 
 
@@ -28,7 +27,6 @@ webhook = CommandGroup("webhook", "Manage the webhook of an account: where its e
 @database.of_only_account
 def show_one(name: str, as_json: bool) -> None:
     """Show the webhook of the account, without its secret."""
-
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, dict[str, Any] | None]":
@@ -38,7 +36,9 @@ def show_one(name: str, as_json: bool) -> None:
 
     account, row = database.run(work, settings=settings)
     if row is None:
-        nothing = f"Account {account.name} has no webhook. Create one: appliance webhook set {account.name} URL"
+        nothing = (
+            f"Account {account.name} has no webhook. Create one: appliance webhook set --account {account.name} URL"
+        )
         show(as_json, {"account": account.name, "webhook": None}, nothing)
         return
     worded = row | {"events": " ".join(row["events"])}
@@ -194,7 +194,7 @@ async def _attempted(store: "Store", account: "Account", posted: "WebhookDeliver
 
 async def _existing(store: "Store", account: "Account") -> None:
     if await store.webhooks.of(account.id) is None:
-        hint = f"create one with `appliance webhook set {account.name} URL`"
+        hint = f"create one with `appliance webhook set --account {account.name} URL`"
         raise click.ClickException(f"account {account.name} has no webhook: {hint}")
 
 

@@ -39,7 +39,6 @@ ORDER = (
 )
 OF_MACHINE = ("server", "hostname", "port", "relay")  # the checks that need neither a database nor a running server
 
-
 Check = Callable[[], Awaitable[list[Finding]]]
 Report = Callable[[list[Finding]], None]
 

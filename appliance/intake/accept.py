@@ -42,6 +42,7 @@ from appliance.model.mail import (
     RememberedSend,
     Source,
     StoredTemplate,
+    header_id_of,
     lists_of,
 )
 from appliance.net.connection_server import KnownNetworks
@@ -155,7 +156,7 @@ class MessageIntake:
         _check_domain(message.caller, drafted.sender, "from")
         mime = compose(
             drafted,
-            message_id=f"{message.id.removeprefix('msg_')}@{drafted.sender.domain}",
+            message_id=header_id_of(message.id, drafted.sender.domain),
             date_seconds=message.created_at // SECOND,
             text_from_html=self.text_from_html,
             unsubscribe_urls=self._unsubscribe_urls(message, drafted, template),
@@ -188,6 +189,8 @@ class MessageIntake:
     ) -> Submitted:
         _check_domains(message.caller, submission)
         seconds, size = message.created_at // SECOND, len(submission.data)
+        if submission.header_id is None:
+            submission = replace(submission, header_id=header_id_of(message.id, submission.sender.domain))
         finish = partial(
             write,
             message_id=message.id,
@@ -236,6 +239,7 @@ class MessageIntake:
                 account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients
             )
             _check_domains(message.caller, resent)
+            resent = replace(resent, tags=facts.tags, metadata=facts.metadata)
             await self._accept(message, resent, resent.envelope_from, resent.data, template=template)
         return Submitted(message.id)
 
@@ -328,6 +332,8 @@ class MessageIntake:
             idempotency=message.claim,
             may_store=self.quota.bytes(),
             credential=message.caller.credential,
+            metadata=content.metadata,
+            header_id=content.header_id,
         )
         began = perf_counter()
         await self.store.messages.accept(new)

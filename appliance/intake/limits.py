@@ -33,7 +33,6 @@ SPACE_CHECK_INTERVAL = SECOND  # the watermark leaves room for the mail of a sec
 
 log = get_logger("disk")
 
-
 READS_PER_WRITE = 10  # allowed reads per allowed write
 READS_REFUSED = "This credential may read {rate:g} times a second. Slow down and retry."
 

@@ -20,6 +20,7 @@ from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse
 from appliance.message.characters import check_body, check_subject, fault_in_line
 from appliance.message.header_lines import OWN_UNSUBSCRIBE, read_headers, read_tags
+from appliance.message.labels import read_metadata
 from appliance.message.limits import LINE_LENGTH, MESSAGE_SIZE
 from appliance.message.schema import Attachment, AttachmentReceipt, Receipt, SendRequest
 from appliance.message.template import render
@@ -49,7 +50,9 @@ class Draft(Struct, frozen=True, gc=False):
     html: str | None
     headers: tuple[tuple[str, str], ...]
     tags: tuple[str, ...]
+    metadata: str | None  # JSON
     files: tuple[File, ...]
+    header_id: str | None = None  # as in NewMessage
 
     @property
     def own_unsubscribe(self) -> bool:
@@ -89,6 +92,7 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
         html=html,
         headers=headers,
         tags=tags,
+        metadata=None if request.metadata is UNSET else read_metadata(request.metadata),
         files=() if request.attachments is UNSET else read_files(request.attachments),
     )
 

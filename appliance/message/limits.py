@@ -16,6 +16,9 @@ TAG_LENGTH: Final = 64  # printable ASCII characters
 HEADER_NAME_LENGTH: Final = 76  # characters
 HEADER_VALUE_LENGTH: Final = 998  # octets after encoding, as a line of RFC 5322 2.1.1
 ALIAS_LENGTH: Final = 64  # characters of a template's alias
+METADATA: Final = 20  # keys
+METADATA_KEY_LENGTH: Final = 64  # characters
+METADATA_VALUE_LENGTH: Final = 512  # characters
 
 # By RFC 5321 4.5.3.1 and RFC 1035 2.3.4.
 LOCAL_PART_LENGTH: Final = 64  # octets

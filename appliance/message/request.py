@@ -2,9 +2,9 @@
 state.
 
 Any bytes become a valid request or a refusal that names the field. msgspec names it for values of the wrong type; this
-module for syntax errors, entries of `variables` and `headers`, and duplicate keys. It may run on the event loop for
-clients that have not logged in, so after TOKENS tokens an error is located by its byte alone. Time and memory are
-linear in the body; a large text or attachment is never copied whole more than once.
+module for syntax errors, entries of `variables`, `headers` and `metadata`, and duplicate keys. It may run on the event
+loop for clients that have not logged in, so after TOKENS tokens an error is located by its byte alone. Time and memory
+are linear in the body; a large text or attachment is never copied whole more than once.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from appliance.errors import Refused, invalid
 from appliance.message import limits
 from appliance.message.addresses import cost_of_address
 from appliance.message.characters import cost_of_size
-from appliance.message.schema import HeaderValue, NullableSendRequest, SendRequest
+from appliance.message.schema import HeaderValue, MetadataValue, NullableSendRequest, SendRequest
 from appliance.message.template import Variable, check_numbers
 from appliance.message.text_from_html import cost_of_html
 
@@ -172,6 +172,7 @@ _KINDS = {"str": "a string", "whole": "a whole number", "int": "a number", "floa
 # Objects with arbitrary keys. Creating a decoder costs twenty times as much as using it here.
 _ENTRIES: dict[str, msgspec.json.Decoder[Any]] = {
     "variables": msgspec.json.Decoder(Variable), "headers": msgspec.json.Decoder(HeaderValue),
+    "metadata": msgspec.json.Decoder(MetadataValue),
 }  # fmt: skip
 
 
@@ -267,7 +268,7 @@ def _explain_value(text: str, body: Body) -> Refused:
 
 
 def _entry(path: str, body: Body) -> str:
-    """Return the path of the invalid entry of `variables` or `headers`: msgspec names only the object."""
+    """Return the path of the invalid entry of `variables`, `headers` or `metadata`: msgspec names only the object."""
     try:
         entries = _ENTRIES[path]
         values = msgspec.json.decode(msgspec.json.decode(body, type=dict[str, Raw])[path], type=dict[str, Raw])

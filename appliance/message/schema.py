@@ -22,6 +22,7 @@ _BASE64 = rf"^[\r\n]*(?:(?:{_DIGIT}){{4}})*(?:(?:{_DIGIT}){{2}}(?:{_PAD}{_PAD})?
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105 (RFC 2045 5.1's word for it, not a secret)
 _QUOTED = r"\u0022[ !#-\[\]-~]*\u0022"  # not `"`: generators write patterns into quotes
 _MEDIA_TYPE = rf"^{_TOKEN}/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|{_QUOTED}))*$"
+METADATA_KEY = rf"^[A-Za-z0-9_.-]{{1,{limits.METADATA_KEY_LENGTH}}}$"
 _VARIABLE_NAME = {"minLength": 1, "maxLength": limits.VARIABLE_NAME_LENGTH, "pattern": LINE_PATTERN}
 
 
@@ -38,6 +39,7 @@ def _mailbox(description: str | None = None, *examples: str) -> Meta:
 Mailbox = Annotated[str, _mailbox()]
 Mailboxes = Mailbox | Annotated[list[Mailbox], Meta(max_length=limits.ADDRESS_ENTRIES)]
 Tag = Annotated[str, _text("^[!-+\\--~](?:[ -+\\--~]*[!-+\\--~])?$", 1, limits.TAG_LENGTH)]
+MetadataValue = Annotated[str, _text(LINE_PATTERN, None, limits.METADATA_VALUE_LENGTH)]
 HeaderValue = Annotated[str, _text(LINE_PATTERN, None, limits.HEADER_VALUE_LENGTH)]
 
 _FILENAME = _text(
@@ -90,6 +92,12 @@ _HEADERS = Meta(
 )
 _TAG_LIST = Meta(max_length=limits.TAGS)
 _TAGS = Meta(description="Printable ASCII without commas; written as `X-Service-Tag`.", examples=[["order"]])
+_METADATA = Meta(
+    extra_json_schema={"propertyNames": {"pattern": METADATA_KEY}},
+    max_length=limits.METADATA,
+    description="Data of your own, returned in the message and in its events; never written into the message.",
+    examples=[{"order": "10045"}],
+)
 _ATTACHMENTS = Meta(max_length=limits.ATTACHMENTS, description="Files.")
 
 
@@ -114,6 +122,7 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     headers: Annotated[dict[str, HeaderValue], _HEADERS] | UnsetType = UNSET
     tags: Annotated[Tag | Annotated[list[Tag], _TAG_LIST], _TAGS] | UnsetType = UNSET
     attachments: Annotated[list[Attachment], _ATTACHMENTS] | UnsetType = UNSET
+    metadata: Annotated[dict[str, MetadataValue], _METADATA] | UnsetType = UNSET
 
 
 # ---- null for an optional field

@@ -31,6 +31,7 @@ from appliance.message.decoding import (
     unlisted_charset,
 )
 from appliance.message.header_lines import OWN_UNSUBSCRIBE, OverSmtp, over_smtp, read_tags
+from appliance.model.mail import header_id_of
 
 # RFC 5322 3.6, and the three of RFC 2045 that define the body: readers interpret duplicates differently. Bcc is removed
 # anyway.
@@ -76,6 +77,8 @@ class SubmittedMessage(Struct, frozen=True, gc=False):
     header: bytes | None  # replaces the header in `data`; None: unchanged
     missing: frozenset[bytes]
     responsible: tuple[tuple[str, Address], ...]  # by field: other mailboxes that must belong to the account
+    header_id: str | None  # its Message-ID, without brackets
+    metadata: str | None = None  # JSON
     own_unsubscribe: bool = False  # has unsubscribe fields, or a signature that they would break
 
     def __repr__(self) -> str:
@@ -117,6 +120,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
         header_end=header_end,
         header=b"".join([b"%b:%b\r\n" % field for field in kept]) if has_removed else None,
         missing=_missing(once),
+        header_id=once[b"message-id"].strip()[1:-1].decode() if b"message-id" in once else None,
         responsible=tuple((name_to_show(name), _mailbox(name, value)) for name, value in own),
         own_unsubscribe=any(map(_prevents_unsubscribe, fields)),
     )
@@ -141,7 +145,7 @@ def write(
     if b"date" in submission.missing:
         top.append(date)
     if b"message-id" in submission.missing:
-        top.append(f"Message-ID: <{message_id.removeprefix('msg_')}@{submission.sender.domain}>\r\n")
+        top.append(f"Message-ID: <{header_id_of(message_id, submission.sender.domain)}>\r\n")
     if b"mime-version" in submission.missing:
         top.append("MIME-Version: 1.0\r\n")
     if unsubscribe_urls:
@@ -162,7 +166,7 @@ def repeated(mime: bytes, repeats: str, message_id: str, sender_domain: str, now
     """
     end = end_of_header(mime)
     kept = [b"%b:%b\r\n" % field for field in fields_of(mime[:end]) if field[0].lower() not in _RENEWED]
-    top = f"{header_lines.date(now_seconds)}Message-ID: <{message_id.removeprefix('msg_')}@{sender_domain}>\r\n"
+    top = f"{header_lines.date(now_seconds)}Message-ID: <{header_id_of(message_id, sender_domain)}>\r\n"
     top += f"X-Service-Repeats: {repeats}\r\n"
     return joined((top.encode("ascii"), *kept, memoryview(mime)[end:]))
 

@@ -47,7 +47,6 @@ class CredentialKind(StrEnum):
 
 # ---- principals
 
-
 _DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
 _PERMISSIONS = {
     AccountRole.OWNER: _DEVELOPER | {Permission.OWN},

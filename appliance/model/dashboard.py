@@ -156,6 +156,7 @@ class MessageFacts(Struct, frozen=True):
     template_version: int | None
     size: int
     request_id: str
+    metadata: str | None  # JSON
     body_kept: bool
     simulated: bool = False
 

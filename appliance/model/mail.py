@@ -212,6 +212,8 @@ class NewMessage(Struct, frozen=True, gc=False):
     idempotency: IdempotencyClaim | None
     may_store: int | None = None  # bytes that the account may store, including this message; None: unlimited
     credential: str | None = None  # the API key's id or the SMTP username; None: a login, or the service itself
+    metadata: str | None = None  # JSON
+    header_id: str | None = None  # the Message-ID without brackets; None: `header_id_of` the envelope sender's domain
 
     def __repr__(self) -> str:
         """Omit the content: it stays out of logs and tracebacks."""
@@ -271,6 +273,20 @@ class Message(Struct, frozen=True):
     credits_reserved: int
     created_at: int
     recipients: tuple[Recipient, ...]
+    metadata: dict[str, str] = {}
+
+
+def header_id_of(message_id: str, domain: str) -> str:
+    """The Message-ID, without brackets, of a message that came without one."""
+    return f"{message_id.removeprefix('msg_')}@{domain}"
+
+
+class MessageLabels(Struct, frozen=True, gc=False):
+    """What an event says of its message, apart from the result."""
+
+    header_id: str | None = None  # the Message-ID without brackets; None: unknown
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
 
 
 # ---- outgoing messages
@@ -292,6 +308,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     recipient_count: int
     charged: int  # credits that a bounce releases: 1, or 0 for a test or an unlimited account
     sender: str = ""  # the From; its domain may differ from the envelope's
+    metadata_size: int = 0  # bytes
 
 
 class Attempt(Struct, frozen=True, gc=False):

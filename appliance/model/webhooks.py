@@ -3,6 +3,7 @@
 The JSON body of an event is made when the result is recorded, so all attempts post the same bytes. No I/O.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from appliance.model.mail import RecipientStatus
+from appliance.model.mail import MessageLabels, RecipientStatus
 from appliance.times import rfc3339
 
 WEBHOOK_URL_LENGTH = 2048  # characters; some software cuts longer ones
@@ -186,10 +187,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class WebhookEventData(Struct, gc=False):
-    """The data of an event: one recipient and its result, without empty fields.
-
-    No event of the interface has `bounce_class`.
-    """
+    """The data of an event: one recipient and its result, without empty fields."""
 
     email_id: Annotated[str | UnsetType, Meta(description="Message id, as in `GET /emails/{id}`.")] = UNSET
     recipient_id: Annotated[str | UnsetType, Meta(description="Recipient id.")] = UNSET
@@ -203,8 +201,12 @@ class WebhookEventData(Struct, gc=False):
         UNSET
     )
     bounce_class: Annotated[
-        str | UnsetType, Meta(description="Class of the refusal. Only in `email.delayed` and `email.late_bounced`.")
+        str | UnsetType,
+        Meta(description="Class of the refusal. Only in `email.bounced`, `email.late_bounced` and `email.delayed`."),
     ] = UNSET
+    message_id: Annotated[str | UnsetType, Meta(description="`Message-ID` of the message, without brackets.")] = UNSET
+    tags: Annotated[Sequence[str] | UnsetType, Meta(description="Tags of the message.")] = UNSET
+    metadata: Annotated[dict[str, str] | UnsetType, Meta(description="Metadata of the message.")] = UNSET
     test: Annotated[bool | UnsetType, Meta(description="True in test events; omitted otherwise.")] = UNSET
 
 
@@ -224,6 +226,7 @@ def envelope(
     event_id: str,
     kind: EventType,
     created_at: int,
+    labels: MessageLabels,
     *,
     email_id: str,
     recipient_id: str,
@@ -244,6 +247,9 @@ def envelope(
         UNSET if smtp_code is None else smtp_code,
         (smtp_response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
         bounce_class or UNSET,
+        labels.header_id or UNSET,
+        labels.tags or UNSET,
+        labels.metadata or UNSET,
     )
     return _ENCODER.encode(WebhookEvent(event_id, kind.value, rfc3339(created_at), data))
 
@@ -251,7 +257,7 @@ def envelope(
 # The result in the example of each event: SMTP code, response and bounce class.
 _EXAMPLES: dict[EventType, tuple[int | UnsetType, str | UnsetType, str | UnsetType]] = {
     EventType.DELIVERED: (250, "250 2.0.0 OK: queued as 4XyZ9", UNSET),
-    EventType.BOUNCED: (550, "550 5.1.1 No such user here", UNSET),
+    EventType.BOUNCED: (550, "550 5.1.1 No such user here", "invalid_recipient"),
     EventType.FAILED: (451, "451 4.7.1 Try again later", UNSET),
     EventType.DELAYED: (452, "452 4.2.2 The mailbox is full", "mailbox_full"),
     EventType.LATE_BOUNCED: (550, "550 5.1.1 No such user here", "invalid_recipient"),
@@ -268,4 +274,5 @@ def example_envelope(event_id: str, kind: EventType | None, created_at: int) -> 
         mail = "ada@example.net", "orders@example.com", "Your order"
         code, response, bounce_class = _EXAMPLES[kind]
         data = WebhookEventData(*message, *mail, code, response, bounce_class, test=True)
+        data.message_id, data.tags, data.metadata = f"{'0' * 32}@example.com", ["order"], {"order": "10045"}
     return _ENCODER.encode(WebhookEvent(event_id, kind or PING_TYPE, rfc3339(created_at), data))

@@ -7,8 +7,8 @@ Invariants, at every commit:
 - Every part belongs to a message whose `message_bodies.parts_size` is not 0, or is listed in `loose_parts`, which are
   deleted a few at a time: after a crash between the parts and the message, and after retention.
 - `parts_size` is the number of bytes in the parts of that message; the accepting transaction checks it.
-- `accounts.stored_bytes` is what migration 0007 would count. Whatever adds or deletes messages, their bytes, template
-  versions or suppressions changes it in the same transaction.
+- `accounts.stored_bytes` is what migration 0007 would count, and `of_metadata`. Whatever adds or deletes messages,
+  their bytes, template versions or suppressions changes it in the same transaction.
 """
 
 from collections import Counter
@@ -49,8 +49,14 @@ def of_record(recipients: int) -> int:
     return MESSAGE + RECIPIENT * recipients
 
 
+def of_metadata(size: int, recipients: int) -> int:
+    """The record has it, and the event and the webhook delivery of each recipient."""
+    return size * (1 + 2 * recipients)
+
+
 def of_message(new: NewMessage) -> int:
-    return len(new.mime) + len(new.receipt or b"") + of_record(len(new.recipients))
+    recipients, metadata = len(new.recipients), len((new.metadata or "").encode())
+    return len(new.mime) + len(new.receipt or b"") + of_record(recipients) + of_metadata(metadata, recipients)
 
 
 def of_template(subject: str | None, text: str | None, html: str | None) -> int:
@@ -158,12 +164,12 @@ def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
 
 _INSERT_MESSAGES = Bulk("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
     envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at,
-    credential) VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i, ?)}""")
+    credential, metadata, header_id)
+    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i, ?, ?, ?)}""")
 _INSERT_BODIES = Bulk("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
 _INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
         status, billing_status, next_attempt_at, dsn)
     VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?)}""")
-
 
 _SET_CONFIDENTIAL = "UPDATE messages SET confidential = 1 WHERE account_id = :account_id AND id = :id"
 _encoder = msgspec.json.Encoder()
@@ -233,7 +239,8 @@ def _message_row(new: NewMessage) -> Row:
     tags = _encoder.encode(new.tags).decode()
     sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
     content = new.subject, tags, new.template_alias, new.template_version
-    return *sender, *content, len(new.recipients), new.credits, len(new.mime), new.created_at, new.credential
+    numbers = len(new.recipients), new.credits, len(new.mime), new.created_at
+    return *sender, *content, *numbers, new.credential, new.metadata, new.header_id
 
 
 # ---- transactions

@@ -30,9 +30,9 @@ from appliance.model.webhooks import EventType
 from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Bulk, Row, Slice, StorePart, Tx, first, one, run
+from appliance.store.engine import Bulk, Slice, StorePart, Tx, first, one, run
 from appliance.store.message_records import readable_tags
-from appliance.store.queue import INSERT_EVENTS, event_row
+from appliance.store.queue import INSERT_EVENTS, event_row, labels_of
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import suppress, unsubscribe
@@ -284,7 +284,7 @@ def _record_late_bounce(
         return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
     note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
     result = bounce.code, bounce.response, bounce.bounce_class
-    accounts = _write_event(tx, env, event_row(env, EventType.LATE_BOUNCED, bounce.at, recipient, *result))
+    accounts = _write_event(tx, env, EventType.LATE_BOUNCED, bounce.at, recipient, *result)
     if suppresses:
         reason = f"bounced after delivery: {bounce.response[:REASON_CHARACTERS]}"
         _suppress(tx, recipient, reason, SuppressionOrigin.LATE_BOUNCE, bounce.at)
@@ -316,7 +316,7 @@ def _record_complaint(
         return FeedbackResult.REPEATED, set()
     result = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
     note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
-    accounts = _write_event(tx, env, event_row(env, EventType.COMPLAINED, now, recipient))
+    accounts = _write_event(tx, env, EventType.COMPLAINED, now, recipient)
     _suppress(tx, recipient, f"complaint: {result}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts
 
@@ -329,7 +329,11 @@ def _record_unsubscription(
     return (FeedbackResult.UNSUBSCRIBED if is_new else FeedbackResult.REPEATED), set()
 
 
-def _write_event(tx: Tx, env: Environment, event: Row) -> set[str]:
+def _write_event(
+    tx: Tx, env: Environment, kind: EventType, at: int, recipient: FeedbackRecipient, *result: Any
+) -> set[str]:
+    labels = labels_of(tx, [(recipient.account_id, recipient.message_id)])
+    event = event_row(env, kind, at, recipient, labels, *result)
     INSERT_EVENTS.run(tx, [event])
     return post_events(tx, env, [event])
 

@@ -90,7 +90,7 @@ _RETURNED: dict[RecipientOutcome | None, str] = {
     RecipientOutcome.LATE_BOUNCED: """SELECT message_id FROM recipients INDEXED BY recipients_late_bounces
         WHERE account_id = :account_id AND late_bounce IS NOT NULL LIMIT :most""",
 }
-_FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
+_FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id, m.metadata,
         m.confidential = 0 AND EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
@@ -235,8 +235,9 @@ class MailLog(StorePart):
         row = await self.engine.read(lambda tx: first(tx, _FACTS, {"account_id": account_id, "id": message_id}))
         if row is None:
             return None
-        envelope_from, tags, alias, version, size, request_id, *flags = row
-        return MessageFacts(envelope_from, readable_tags(tags), alias, version, size, request_id, *map(bool, flags))
+        envelope_from, tags, alias, version, size, request_id, metadata, *flags = row
+        stored = readable_tags(tags), alias, version, size, request_id, metadata
+        return MessageFacts(envelope_from, *stored, *map(bool, flags))
 
 
 class _Search:

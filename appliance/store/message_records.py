@@ -32,7 +32,8 @@ from appliance.telemetry.log import get_logger
 
 log = get_logger("store")
 
-_MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
+_MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at,
+        metadata
     FROM messages WHERE id = :id AND account_id = :account_id"""
 _RECIPIENTS = """SELECT r.id, r.address, r.status, r.billing_status, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, r.delivered_at, r.bounced_at, r.bounce_class, r.late_bounce, r.failure, c.at, c.kind
@@ -50,10 +51,10 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
-    results, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
+    results, status, source, sender, subject, billing, recipient_count, reserved, created_at, metadata = row
     recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
-    return Message(*head, recipient_count, reserved, created_at, recipients)
+    return Message(*head, recipient_count, reserved, created_at, recipients, readable_metadata(metadata))
 
 
 def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -> Recipient:
@@ -136,6 +137,7 @@ class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
 
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
+_metadata = msgspec.json.Decoder(dict[str, str])
 
 
 def readable_tags(text: str) -> tuple[str, ...]:
@@ -145,6 +147,15 @@ def readable_tags(text: str) -> tuple[str, ...]:
     except msgspec.DecodeError as fault:
         log.warning("unreadable tags skipped", reason=str(fault))
         return ()
+
+
+def readable_metadata(text: str | None) -> dict[str, str]:
+    """The metadata of a message; likewise."""
+    try:
+        return {} if text is None else _metadata.decode(text)
+    except msgspec.DecodeError as fault:
+        log.warning("unreadable metadata skipped", reason=str(fault))
+        return {}
 
 
 class MessageTexts(msgspec.Struct, frozen=True):

@@ -27,10 +27,10 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota
+from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
-from appliance.store.queue import Acceptance, Fresh, NewMail, due_recipients, record
+from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed, unsubscribed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
@@ -279,7 +279,6 @@ _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids 
 
 # ---- the messages of the store
 
-WRITTEN_ON_LOOP = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
 
 
@@ -322,7 +321,8 @@ class Messages(StorePart):
     async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
             return await self._write_in_parts(new)
-        return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
+        size = len(new.mime) + of_metadata(len(new.metadata or ""), len(new.recipients))
+        return await self.engine.write_item(self._accept, new, large=size > WRITTEN_ON_LOOP)
 
     async def _write_in_parts(self, new: NewMessage) -> Acceptance:
         if (refusal := await self.engine.snapshot(lambda tx: refusal_now(tx, new))) is not None:

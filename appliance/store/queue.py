@@ -22,16 +22,19 @@ from appliance.model.mail import (
     DsnCondition,
     DueRecipient,
     FailureReason,
+    MessageLabels,
     MessageStatus,
     NewMessage,
     Outcome,
     RecipientStatus,
+    header_id_of,
 )
-from appliance.model.webhooks import EVENT_TYPES, RESULT_EVENTS, EventType, envelope
+from appliance.model.webhooks import EVENT_TYPES, EventType, envelope
 from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Row, StorePart, Tx, owned, rows, run
+from appliance.store.message_records import readable_metadata, readable_tags
 from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -109,9 +112,10 @@ class NewMail:
 
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     message, charged = fresh
-    rest = (0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender)
+    rest = 0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender
+    size = len((message.metadata or "").encode())
     return [
-        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest)
+        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, size)
         for recipient in message.recipients
     ]
 
@@ -120,7 +124,8 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
-        r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
+        r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
+        coalesce(octet_length(m.metadata), 0)
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
 _DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
@@ -147,6 +152,8 @@ RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipient
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
+_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata FROM messages
+    WHERE (account_id, id) IN (VALUES {(?, ?)})""")
 # Two transactions that finish two recipients of one message would each count the other's as waiting.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
@@ -156,6 +163,8 @@ _UPDATE_MESSAGES = Bulk("""WITH new (account_id, id, status, billing) AS (VALUES
     UPDATE messages SET status = new.status, billing_status = new.billing
     FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
+_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no class of a bounce
+WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more than this into the log would hold up the event loop
 DELAYED_AFTER = HOUR  # from the acceptance of a recipient that is still deferred, until `email.delayed` tells of it
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
@@ -211,7 +220,8 @@ class Queue(StorePart):
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write results ahead of other writes: what a server has taken must not be sent twice."""
-        if accounts := await self.engine.write_item(self._record, outcomes, urgent=True):
+        size = sum(2 * result.recipient.metadata_size for result in outcomes)  # in events and posts
+        if accounts := await self.engine.write_item(self._record, outcomes, urgent=True, large=size > WRITTEN_ON_LOOP):
             self.posts.add_new(accounts)
 
     def _record(self, tx: Tx, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
@@ -246,11 +256,9 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
-    events = [
-        _event_row(env, kind, result)
-        for result in changed
-        if (kind := EVENT_TYPES.get(result.status)) is not None and result.recipient.envelope_from
-    ]
+    told = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
+    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in told})
+    events = [_event_row(env, kind, result, labels) for kind, result in told if kind is not None]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
         if result.signature is not None:
@@ -271,7 +279,7 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         and at == waited[result.recipient.message_id, result.recipient.id]  # else an earlier attempt set it
         and result.recipient.envelope_from
     ]
-    entries = [_event_row(env, EventType.DELAYED, result) for result in delayed]
+    entries = [_event_row(env, EventType.DELAYED, result, labels) for result in delayed]
     accounts = post_events(tx, env, events + entries)
     reports = _reportable(changed, delayed, asked) if asked else []
     _change_accounts(tx, env, changed, write_reports(tx, env, reports) if reports else {})
@@ -346,9 +354,21 @@ def _delayed_at(result: Outcome) -> int | None:
     return result.at if result.at - identifier_time(result.recipient.message_id) >= DELAYED_AFTER else None
 
 
-def _event_row(env: Environment, kind: EventType, result: Outcome) -> Row:
-    bounce_class = None if kind in RESULT_EVENTS else result.bounce_class
-    return event_row(env, kind, result.at, result.recipient, *_last_words(result), bounce_class)
+def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageLabels]:
+    """Return what events say of these messages (with their accounts), by id."""
+    return {
+        message_id: MessageLabels(
+            header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
+            readable_tags(tags) if tags != "[]" else (),
+            readable_metadata(metadata),
+        )
+        for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
+    }
+
+
+def _event_row(env: Environment, kind: EventType, result: Outcome, labels: Mapping[str, MessageLabels]) -> Row:
+    recipient, bounce_class = result.recipient, None if kind in _NO_BOUNCE else result.bounce_class
+    return event_row(env, kind, result.at, recipient, labels, *_last_words(result), bounce_class)
 
 
 def event_row(
@@ -356,14 +376,26 @@ def event_row(
     kind: EventType,
     at: int,
     recipient: DueRecipient | FeedbackRecipient,
+    labels: Mapping[str, MessageLabels],
     code: int | None = None,
     response: str | None = None,
     bounce_class: str | None = None,
 ) -> Row:
     event_id = env.identifier("evt")
-    about = {"email_id": recipient.message_id, "recipient_id": recipient.id, "to": recipient.address}
-    about |= {"envelope_from": recipient.envelope_from, "subject": recipient.subject}
-    body = envelope(event_id, kind, at, **about, smtp_code=code, smtp_response=response, bounce_class=bounce_class)
+    body = envelope(
+        event_id,
+        kind,
+        at,
+        labels.get(recipient.message_id, MessageLabels()),
+        email_id=recipient.message_id,
+        recipient_id=recipient.id,
+        to=recipient.address,
+        envelope_from=recipient.envelope_from,
+        subject=recipient.subject,
+        smtp_code=code,
+        smtp_response=response,
+        bounce_class=bounce_class,
+    )
     return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
 
 

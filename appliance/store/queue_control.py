@@ -102,7 +102,6 @@ _WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
     WHERE next_attempt_at IS NOT NULL AND message_id > :after AND message_id < :before
     ORDER BY message_id LIMIT :most"""
 
-
 _DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
     FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND {owned("recipients")}"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
@@ -302,7 +301,7 @@ class QueueControl(StorePart):
 
     async def _write_cancellation(self, message_id: str, work: Work[Cancelled]) -> int:
         with self.under_delivery.cancelling(message_id):
-            cancelled = await self.engine.write(work, locks=True)
+            cancelled = await self.engine.write(work, large=True, locks=True)
         self.posts.add_new(cancelled.accounts)
         return cancelled.recipients
 
@@ -312,7 +311,7 @@ class QueueControl(StorePart):
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
             work = partial(self._cancel_some, bindings=bindings, reason=reason)
-            while (cancelled := await self.engine.write(work, locks=True)).recipients:
+            while (cancelled := await self.engine.write(work, large=True, locks=True)).recipients:
                 total += cancelled.recipients
                 self.posts.add_new(cancelled.accounts)
         return total + await self._cancel_others(identifier_from("msg", before), reason)

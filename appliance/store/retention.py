@@ -13,7 +13,7 @@ from typing import Any
 from appliance.environment import identifier_from
 from appliance.model.accounts import LedgerKind
 from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_MOST, AUDIT_SURE
-from appliance.store.body_parts import PAGE_BYTES, add, bodies, give_back, loosen, of_record, of_template
+from appliance.store.body_parts import PAGE_BYTES, add, bodies, give_back, loosen, of_metadata, of_record, of_template
 from appliance.store.breakdown import broken_down_before
 from appliance.store.engine import (
     START,
@@ -64,7 +64,7 @@ _DELETE_ATTEMPTS = Bulk("""DELETE FROM attempts
     WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({?}))""")
 _DELETE_RECIPIENTS = Bulk("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
 _DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)}) AND status <> 'queued'
-    RETURNING account_id, recipient_count""")
+    RETURNING account_id, recipient_count, coalesce(octet_length(metadata), 0)""")
 _DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")
 
 _EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
@@ -284,8 +284,8 @@ def _delete_mail(tx: Tx, selected: Sequence[Row]) -> int:
     of_accounts = [(account_of[message_id], message_id) for (message_id,) in final]
     deleted = _DELETE_MESSAGES.run(tx, of_accounts)
     forget_blocks(tx, of_accounts)
-    for account_id, recipients in deleted:
-        freed[account_id] += of_record(recipients)
+    for account_id, recipients, metadata in deleted:
+        freed[account_id] += of_record(recipients) + of_metadata(metadata, recipients)
     give_back(tx, freed)
     return len(deleted)
 

@@ -67,7 +67,6 @@ def note_changes(tx: Tx, env: Environment, messages: Iterable[tuple[str, str]]) 
 _FORGET_BLOCKS = """UPDATE search_blocks SET size = 0, ids = ''
     WHERE account_id = :account_id AND after_id < :last AND last_id >= :first AND size > 0"""
 
-
 _FORGET_CHANGES = Bulk("DELETE FROM search_changes WHERE (account_id, message_id) IN (VALUES {(?, ?)})")
 
 

@@ -95,7 +95,6 @@ def compare(name: str, url: str, token: str, sends: int) -> float:
 
 # ---- a server that answers at once
 
-
 ANSWER = json.dumps(
     {
         "id": "msg_19811c37dea64357d92fc2c378b44320",

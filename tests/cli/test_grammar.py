@@ -1,10 +1,15 @@
 """Names of commands: one grammar, earlier spellings as hidden aliases, and the short options."""
 
+import re
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from appliance import __version__
+from appliance.cli import ALIASES as NOUNS
 from appliance.cli import leaves, main
+from appliance.cli.options import CommandGroup
 from tests.cli.shell import Shell
 
 # Earlier command line, and the one that the help shows.
@@ -52,6 +57,27 @@ def test_the_help_shows_one_spelling() -> None:
     assert "revoke " not in shown
     usage = CliRunner().invoke(main, ["domain", "add", "-h"]).stdout.splitlines()[0]
     assert usage.endswith("domain add [OPTIONS] DOMAIN")
+
+
+def test_advice_and_documents_use_the_spelling_of_the_help() -> None:
+    """No alias, and the account after --account, in every command that a person is told to run."""
+    verbs = [
+        f"{name} {verb}"
+        for name, group in main.commands.items()
+        if isinstance(group, CommandGroup)
+        for verb in group.aliases
+    ]
+    optional = [name for name, command in leaves(main) if any("--account" in option.opts for option in command.params)]
+    earlier = "|".join([*NOUNS, *verbs])
+    named = "|".join(optional)
+    account = r"(?:acme|default|NAME|ACCOUNT|{\w*\.?name})(?![\w./])"
+    found = re.compile(rf"(?<!he )appliance (?:(?:{earlier})(?![\w-])|(?:{named}) {account})")
+    root = Path(__file__).parents[2]
+    files = [*root.glob("appliance/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md"]
+    files.remove(root / "docs/cli.md")  # which lists the earlier spellings
+    assert [
+        (str(file.relative_to(root)), match[0]) for file in files for match in found.finditer(file.read_text())
+    ] == []
 
 
 def test_an_account_cannot_be_named_twice(acme: Shell) -> None:

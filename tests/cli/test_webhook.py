@@ -13,7 +13,7 @@ URL = "https://1.1.1.1/hook"  # an address: no DNS is asked
 def test_a_webhook_is_set_shown_changed_and_removed(acme: Shell) -> None:
     """The secret is shown when it is made, and never again; what is not said stays as it is."""
     assert acme.json("webhook", "show") == {"account": "acme", "webhook": None}
-    assert "appliance webhook set acme URL" in acme.text("webhook", "show")
+    assert "appliance webhook set --account acme URL" in acme.text("webhook", "show")
     made = acme.json("webhook", "set", URL)
     assert fields(made) == fields(documented("webhook set"))
     assert made["secret"].startswith("whsec_")

@@ -178,7 +178,6 @@ def test_what_is_no_success_has_a_class(
 
 # ---- When a recipient is tried again: twelve attempts in two days, none at the same moment as its neighbo
 
-
 DELAYS = DeliverySettings().retry_delays
 HOUR = 3_600_000_000  # microseconds
 

@@ -182,7 +182,6 @@ async def test_a_clock_set_back_leaves_no_simulated_mail_behind(autojump_clock: 
 
 # ---- simulated delivery: the local part decides, and nothing is left to chance
 
-
 NOW = 1_700_000_000_000_000
 
 

@@ -19,7 +19,6 @@ from appliance.times import SECOND
 NOW = 1_750_000_000 * SECOND
 DAY = 86_400 * SECOND
 
-
 ACCOUNT = "acc_1"
 ONLY = JudgedSender(ACCOUNT, "a.test", only=True)  # of an installation with one account
 

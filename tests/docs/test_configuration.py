@@ -23,7 +23,6 @@ HEAD = """\
 # Every setting with its default. Your file needs only the keys you change. See docs/configuration.md.
 """
 
-
 TABLES = [kind for section in SECTIONS for kind in named_tables(section)]
 ALL_ROWS = [row for section in SECTIONS for row in settings(section)]
 ALL_ROWS += [row for kind in TABLES for row in kind.settings(kind.example)]

@@ -20,6 +20,7 @@ from schemathesis.config import SchemathesisConfig
 from appliance.errors import Code
 from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
+from appliance.model.mail import MessageLabels
 from appliance.model.webhooks import PING_TYPE, DuePost, EventType, Lane, Trigger, envelope, example_envelope
 from appliance.store.pools import EVERY
 from appliance.web.openapi import document
@@ -536,6 +537,7 @@ def test_webhooks_are_what_is_posted() -> None:
         "evt_1",
         EventType.LATE_BOUNCED,
         1_750_000_000_123,
+        MessageLabels("1@example.com", ("order",), {"order": "10045"}),
         email_id="msg_1",
         recipient_id="rcp_1",
         to="ada@example.net",

@@ -17,7 +17,6 @@ PIECES = (
     b"charset=iso-2022-jp", b"\x1b$B", "\u2028\u0130ſ".encode(), b"\xed\xa0\x80",
 )  # fmt: skip
 
-
 VALUES = (
     b"", b"0", b"-1", b"1e3", b"9" * 30, b"99999999999", b"1.5", b"none", b"pass", b"reject", b"100", b"192.0.2.1",
     b"::1",

@@ -409,7 +409,6 @@ def test_memory_of_a_large_message() -> None:
 
 # --- Everything at once ---
 
-
 addresses = st.tuples(line_text, st.sampled_from(["a@x.test", "b.c+d@müller.example", "z@sub.example.com"])).map(
     lambda pair: '"{}" <{}>'.format(re.sub(r'(["\\])', r"\\\1", pair[0].strip()[:60]), pair[1])
 )

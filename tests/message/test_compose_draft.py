@@ -200,6 +200,15 @@ def test_bad_header_names(name: str) -> None:
     assert reason(headers={name: "x"}).startswith("headers: ")
 
 
+def test_headers_at_their_limits() -> None:
+    """76 characters of a name, and 100 headers; one more of either is refused."""
+    name = "X-" + "a" * 74
+    assert drafted(headers={name: "v"}).headers == ((name, "v"),)
+    headers = {f"X-{index}": "v" for index in range(100)}
+    assert len(drafted(headers=headers).headers) == 100
+    assert reason(headers=headers | {"X-100": "v"}).startswith("headers: ")
+
+
 def test_headers_twice() -> None:
     assert reason(headers={"X-A": "1", "x-a": "2"}).startswith("headers.x-a: ")
 
@@ -238,6 +247,16 @@ def test_bad_tags(tag: str) -> None:
 )
 def test_bad_filenames(filename: str) -> None:
     assert reason(attachments=[attached(), attached(filename=filename)]).startswith("attachments[1].filename: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "longest"),
+    [("filename", "x" * 251 + ".txt"), ("filename", "ä" * 127 + "x"), ("content_type", "text/" + "x" * 250),
+     ("content_id", "x" * 128)],
+)  # fmt: skip
+def test_words_of_a_file_at_their_limits(field: str, longest: str) -> None:
+    assert getattr(drafted(attachments=[attached(**{field: longest})]).files[0], field) == longest
+    assert reason(attachments=[attached(**{field: f"x{longest}"})]).startswith(f"attachments[0].{field}: ")
 
 
 @pytest.mark.parametrize(

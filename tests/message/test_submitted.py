@@ -257,7 +257,6 @@ def test_the_standard_library_reads_the_same_message(fields: list[bytes], body: 
 
 # ---- what comes after
 
-
 KEY = SigningKey("example.com", "s", Algorithm.ED25519, generate(Algorithm.ED25519))
 
 

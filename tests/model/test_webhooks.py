@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.model.mail import RecipientStatus
+from appliance.model.mail import MessageLabels, RecipientStatus
 from appliance.model.webhooks import EVENT_TYPES, EXCERPT_BYTES, envelope, excerpt
 from appliance.times import rfc3339
 
@@ -25,7 +25,9 @@ FIELDS: dict[str, Any] = {
 
 
 def told(status: RecipientStatus = RecipientStatus.DELIVERED, **fields: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(envelope("evt_1", EVENT_TYPES[status], NOW, **{**FIELDS, **fields}))
+    body: dict[str, Any] = json.loads(
+        envelope("evt_1", EVENT_TYPES[status], NOW, MessageLabels(), **{**FIELDS, **fields})
+    )
     return body
 
 
@@ -98,6 +100,7 @@ def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
         "subject": subject[:200],
         "smtp_code": code,
         "smtp_response": (response or "")[:500],
+        "message_id": email_id,
     }
     data = {name: value for name, value in data.items() if value not in (None, "")}
     body = {"id": "evt_1", "type": EVENT_TYPES[status], "created_at": rfc3339(now), "data": data}
@@ -105,6 +108,7 @@ def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
         "evt_1",
         EVENT_TYPES[status],
         now,
+        MessageLabels(email_id or None),
         email_id=email_id,
         recipient_id=recipient_id,
         to=to,

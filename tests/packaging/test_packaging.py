@@ -234,7 +234,6 @@ def test_a_chosen_python_replaces_the_environment_of_another(tree: Tree) -> None
 
 # Testing
 
-
 ALL_CHECKS = [
     "-m ruff check .",
     "-m ruff format --check .",

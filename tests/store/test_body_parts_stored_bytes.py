@@ -23,9 +23,9 @@ from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mai
 OF_PARTS = """(SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p
     WHERE p.message_id = b.message_id AND b.parts_size > 0)"""
 
-
 COUNT = f"""
     (SELECT coalesce(sum({MESSAGE} + {RECIPIENT} * m.recipient_count
+        + coalesce(octet_length(m.metadata), 0) * (1 + 2 * m.recipient_count)
         + coalesce((SELECT length(b.mime) + {OF_PARTS} + coalesce(length(b.receipt), 0) FROM message_bodies b
             WHERE b.message_id = m.id), 0)), 0)
     FROM messages m WHERE m.account_id = accounts.id)
@@ -86,6 +86,7 @@ async def test_the_count_is_exact_whatever_happens(store: Store, clock: Clock, m
         maker = choose.choice(makers)
         addresses = [f"{number}@example.net" for number in range(choose.randint(1, 4))]
         new = maker.new(*addresses, test=choose.random() < 0.3, size=choose.choice((0, 1, 100, 5_000, 70_000, 700_000)))
+        new = msgspec.structs.replace(new, metadata=choose.choice((None, '{"k":"ä"}')))
         try:
             await store.messages.accept(new)
         except Refused as refused:

@@ -16,8 +16,8 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
-from appliance.store.messages import WRITTEN_ON_LOOP, accept
-from appliance.store.queue import SELECT_DUE, Acceptance, record
+from appliance.store.messages import accept
+from appliance.store.queue import SELECT_DUE, WRITTEN_ON_LOOP, Acceptance, record
 from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, at_once, outcome
 
 

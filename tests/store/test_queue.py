@@ -19,13 +19,14 @@ from appliance.model.mail import (
     MessageStatus,
     Recipient,
     RecipientStatus,
+    Source,
     Suppression,
     SuppressionOrigin,
 )
 from appliance.model.webhooks import RESULT_EVENTS, EventType
 from appliance.store import Store
 from appliance.store.engine import Row
-from appliance.store.queue import message_result
+from appliance.store.queue import WRITTEN_ON_LOOP, message_result
 from appliance.times import HOUR
 from tests.store.hooks import save
 from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, existing, outcome, record
@@ -50,7 +51,7 @@ async def only_recipient(store: Store, account: Account, message_id: str) -> Rec
     return recipient
 
 
-async def events(store: Store) -> list[dict[str, object]]:
+async def events(store: Store) -> list[dict[str, Any]]:
     found = await store.engine.rows("SELECT body FROM events ORDER BY id", {})
     return [json.loads(body) for (body,) in found]
 
@@ -243,6 +244,8 @@ async def test_a_delay_is_told_once(store: Store, messages: Messages, account: A
         "smtp_code": 451,
         "smtp_response": "451 4.3.0 Try again later",
         "bounce_class": "mailbox_full",
+        "message_id": f"{message_id.removeprefix('msg_')}@example.com",
+        "tags": ["one", "two"],
     }
     assert await events(store) == []
     clock.now += 2 * SECOND
@@ -317,18 +320,56 @@ async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: 
 
 
 async def test_an_event_tells_what_happened(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    message_id = await accepted(store, messages, "B@example.net")
-    (due,) = await record(store, clock, [BOUNCED])
+    about = {"tags": (), "metadata": '{"order":"1"}', "header_id": "own@client.example", "source": Source.SMTP}
+    new = replace(messages.new("B@example.net"), **about)
+    await store.messages.accept(new)
+    (due,) = await store.queue.due(simulated=True, most=1)
+    result = outcome(due, BOUNCED, clock(), bounce_class=BounceClass.INVALID_RECIPIENT)
+    await store.queue.record([result])
     (told,) = await events(store)
     assert told["data"] == {
-        "email_id": message_id,
+        "email_id": new.id,
         "recipient_id": due.id,
         "to": "B@example.net",
         "from": "a@example.com",
         "subject": "A subject",
         "smtp_code": 550,
         "smtp_response": "550 5.1.1 User unknown",
+        "bounce_class": "invalid_recipient",
+        "message_id": "own@client.example",
+        "metadata": {"order": "1"},
     }
+
+
+async def test_large_metadata_is_written_off_the_loop(
+    store: Store, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events and posts have it as well, for each recipient."""
+    large: list[bool] = []
+    written = type(store.engine).write_item
+
+    async def noted(*arguments: Any, **options: Any) -> Any:
+        large.append(options.get("large", False))
+        return await written(*arguments, **options)
+
+    monkeypatch.setattr(type(store.engine), "write_item", noted)
+    for size in (100, WRITTEN_ON_LOOP // 2):
+        metadata = json.dumps({"k": "v" * size})
+        new = replace(messages.new("a@example.net", "b@example.net"), metadata=metadata)
+        await store.messages.accept(new)
+        due = await store.queue.due(simulated=True, most=10)
+        assert [recipient.metadata_size for recipient in due] == [len(metadata)] * 2
+        await store.queue.record([outcome(recipient, DELIVERED, 0) for recipient in due])
+    assert large == [False, False, True, True]
+
+
+async def test_an_earlier_version_did_not_note_the_message_id_of_smtp(store: Store, messages: Messages) -> None:
+    sources = {Source.API: True, Source.TEST: True, Source.SMTP: False}
+    for source in sources:
+        await store.messages.accept(replace(messages.new(), source=source, tags=()))
+    due = await store.queue.due(simulated=True, most=10)
+    await store.queue.record([outcome(recipient, DELIVERED, 0) for recipient in due])
+    assert ["message_id" in told["data"] for told in await events(store)] == list(sources.values())
 
 
 # ---- the queue

@@ -227,7 +227,6 @@ async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages,
 
 # ---- what came back, by day
 
-
 DESTINATION = "INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, 0)"
 EVENT = """INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES (:id, :account_id, :message_id, :recipient_id, :type, :body, :now)"""

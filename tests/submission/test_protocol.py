@@ -333,7 +333,6 @@ def test_a_message_on_its_way_is_finished_first() -> None:
 
 # ---- in any order, in any pieces
 
-
 COMMANDS = st.sampled_from(
     [
         b"EHLO x\r\n",

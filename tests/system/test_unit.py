@@ -30,7 +30,6 @@ ANALYZE = find("systemd")
 EXPOSURE = 2.0  # less is better: the promise of the project's threat model
 MESSAGE = {"from": "a@example.com", "to": "b@example.net", "subject": "x", "text": "x"}
 
-
 SERVICES = sorted(path.name for path in (Path(plan.__file__).parent / "files").glob("*.service"))
 
 

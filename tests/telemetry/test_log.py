@@ -34,7 +34,6 @@ SECRETS = [
 ]
 HOSTILE = "ok\n12:00:00 INFO    forged\r\x1b[2J\x85\u2028\u202e\x7f\x00\udc80 end"
 
-
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 

@@ -21,6 +21,8 @@ from appliance.web.exchange import (
     BodyOwner,
     ClientGone,
     RequestBody,
+    check_content_type,
+    check_encoding,
 )
 
 KIB = 1024
@@ -173,3 +175,37 @@ async def test_a_body_without_memory_is_refused_after_a_while(autojump_clock: Mo
     assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
     assert trio.current_time() == pytest.approx(MEMORY_WAIT)
     assert used(owner) == 0
+
+
+# ---- what the headers say of a body
+
+
+@pytest.mark.parametrize(
+    "text", [b"application/json", b"application/json; charset=utf-8", b"Application/JSON;charset=UTF-8"]
+)
+def test_json_is_the_content_type(text: bytes) -> None:
+    check_content_type(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, "expected application/json") for text in (b"", b"text/plain", b"application/jsonx", b"multipart/x")),
+        *(
+            (b"application/json; charset=" + charset, f"charset {charset.decode()} is not supported")
+            for charset in (b"latin1", b"utf-16", b"ISO-8859-1")
+        ),
+        (b'application/json; charset="us-ascii"', "charset us-ascii is not supported"),
+    ],
+)
+def test_another_content_type_is_refused_by_name(text: bytes, words: str) -> None:
+    with pytest.raises(Refused, match=f"^Content-Type: {words}"):
+        check_content_type(text)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"deflate, gzip"])
+def test_a_compressed_body_is_refused_by_name(encoding: bytes) -> None:
+    """A body is sent as it is: a small compressed one could become any size."""
+    check_encoding(b"identity")
+    with pytest.raises(Refused, match=f"^Content-Encoding: {encoding.decode()} is not supported"):
+        check_encoding(encoding)

@@ -18,7 +18,11 @@ CASES: dict[str, tuple[str, int | None, str, str]] = {
     "late_full": ("email.late_bounced", 552, "552 5.2.2 The mailbox is full", "mailbox_full"),
     "complained": ("email.complained", None, "", ""),
 }
-LABELS = {"message_id": "18ddef94796@example.com", "tags": ["receipt", "eu"], "metadata": {"order": "10045"}}
+LABELS: dict[str, Any] = {
+    "message_id": "18ddef94796@example.com",
+    "tags": ["receipt", "eu"],
+    "metadata": {"order": "10045"},
+}
 
 
 def native(case: str, **data: Any) -> bytes:

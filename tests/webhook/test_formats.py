@@ -38,7 +38,7 @@ def anymail(format: WebhookFormat, body: bytes) -> Any:
 # Its event type and reject reason, from Resend, Postmark, Mailgun and SendGrid.
 BOUNCE = [("bounced", "bounced"), ("bounced", "bounced"), ("bounced", "bounced"), ("bounced", None)]
 FAILURE = [("unknown", None), ("bounced", "bounced"), ("bounced", "other"), ("bounced", None)]
-ANYMAIL = {
+ANYMAIL: dict[str, list[tuple[str, str | None]]] = {
     "delivered": [("delivered", None)] * 4,
     "bounced": BOUNCE,
     "refused": BOUNCE,

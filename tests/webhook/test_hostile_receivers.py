@@ -173,7 +173,6 @@ def dripping(data: bytes, pause: float) -> Serve:
 
 BEGUN = HEAD + b"Content-Length: 100\r\n\r\nhello"
 
-
 HELLO = CHUNKED + b"5\r\nhello\r\n"
 NO_ANSWER, NO_END = (f"the receiver did not {what} within 2 s" for what in ("answer", "finish its answer"))
 SLOW: dict[str, tuple[Serve, int | None, bytes, str]] = {

@@ -70,7 +70,6 @@ _CHORE = f"""INSERT INTO chores (name, owner, lease_until) VALUES (%s, %s, {_NOW
         OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = chores.owner AND n.adopted_by IS NULL)
     RETURNING name"""
 
-
 _NODES = f"""SELECT n.name, n.address, n.version, n.started_at, n.beat_at, n.lease_until - {_NOW}, n.skew, n.in_flight,
         (SELECT count(*) FROM recipients r WHERE r.owner = n.owner AND r.next_attempt_at IS NOT NULL),
         n.draining, n.adopted_by IS NOT NULL

@@ -156,7 +156,9 @@ _LOOKED = {
             FROM recipients r WHERE r.message_id = b.message_id
         ) r WHERE b.message_id > %(after)s ORDER BY b.message_id LIMIT %(most)s""",
     "mail": f"""SELECT r.message_id AS id, min(r.account_id) AS account_id, false AS parts,
-            {MESSAGE} + {RECIPIENT} * count(*) AS bytes, coalesce({FINAL_AT} >= %(before)s, true) AS stays
+            {MESSAGE} + {RECIPIENT} * count(*) + coalesce((SELECT octet_length(m.metadata) FROM messages m
+                WHERE m.account_id = min(r.account_id) AND m.id = r.message_id), 0) * (1 + 2 * count(*)) AS bytes,
+            coalesce({FINAL_AT} >= %(before)s, true) AS stays
         FROM {{partition}} r WHERE r.message_id > %(after)s
         GROUP BY r.message_id ORDER BY r.message_id LIMIT %(most)s""",
     "events": """SELECT e.id, '' AS account_id, false AS parts, 0 AS bytes,

@@ -53,7 +53,6 @@ DATABASE_THREADS = trio.CapacityLimiter(1_000)  # writers and readers have limit
 
 log = get_logger("store")
 
-
 AWAY = "The database cannot be reached right now. Retry with the same key."
 UNKNOWN = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
 

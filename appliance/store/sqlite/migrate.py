@@ -19,7 +19,6 @@ CREATE TABLE IF NOT EXISTS migrations (
 """
 _RECORD = "INSERT INTO migrations (number, name, applied_at) VALUES (:number, :name, :applied_at)"
 
-
 _TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"
 
 

@@ -183,6 +183,8 @@ CREATE TABLE messages (
     created_at INTEGER NOT NULL,
     credential TEXT,                            -- the API key's id or the SMTP username; NULL: a login, or unknown
     confidential INTEGER NOT NULL DEFAULT 0,    -- has a link that sets a password: only its recipient reads it
+    metadata TEXT,                              -- a JSON object of strings; NULL: none
+    header_id TEXT,                             -- the Message-ID, without brackets; NULL: see NewMessage in model/mail.py
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 -- Rare among messages, so that finding them must not mean reading all.

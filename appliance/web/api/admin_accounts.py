@@ -33,7 +33,6 @@ from appliance.web.operations import PAGING, PAGING_BACK, Tag, for_admins, ident
 USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
 INSTALLATION = ""  # stands for the installation's own log
 
-
 _NAME = Meta(examples=["acme"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"})
 _CREDITS = Meta(ge=0, le=MAX_CREDITS)
 _CHANGE = Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add or, if negative, remove.")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from appliance.model.dashboard import MailPage, MessageFacts
 from appliance.model.mail import (
@@ -33,6 +33,9 @@ MessageState = Annotated[
 MessageSource = Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
 Sender = Annotated[str, Meta(description="Sender, as submitted.")]
 Subject = Annotated[str, Meta(description="Subject.")]
+Metadata = Annotated[
+    dict[str, str] | UnsetType, Meta(description="Metadata of the send request; omitted if there is none.")
+]
 Tags = Annotated[list[str], Meta(description="Tags.")]
 RecipientCount = Annotated[int, Meta(description="Number of unique recipients.")]
 CreditsReserved = Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]
@@ -86,6 +89,7 @@ class MessageObject(_MessageFields):
 
     recipients: Annotated[list[RecipientObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
+    metadata: Metadata = UNSET
 
 
 class LineObject(msgspec.Struct):
@@ -161,6 +165,7 @@ class MessageDetails(_MessageFields):
     body_kept: Annotated[bool, Meta(description="Whether the body is still stored.")]
     recipients: Annotated[list[TimelineObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
+    metadata: Metadata = UNSET
 
 
 class ListedRecipientObject(msgspec.Struct):
@@ -218,8 +223,8 @@ def message_json(message: Message, request_id: str) -> bytes:
         for recipient in message.recipients
     ]
     created_at = rfc3339(message.created_at)
-    fields = object_from(MessageObject, message, created_at=created_at, recipients=recipients, request_id=request_id)
-    return msgspec.json.encode(fields)
+    others = {"recipients": recipients, "request_id": request_id, "metadata": message.metadata or UNSET}
+    return msgspec.json.encode(object_from(MessageObject, message, created_at=created_at, **others))
 
 
 def encoded_details(
@@ -247,6 +252,7 @@ def encoded_details(
             for tried in record.recipients
         ],
         request_id=request_id,
+        metadata=record.message.metadata or UNSET,
     )
     return msgspec.json.encode(details)
 

@@ -28,7 +28,6 @@ IMPORT_LINES = 1_000  # per request
 LINE_COST = 40  # microseconds to parse a line
 AT_A_TIME = 50  # entries per transaction, a few milliseconds
 
-
 REASON = Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})
 _CSV = Meta(min_length=1, examples=["email,reason\nada@example.net,hard bounce"])
 

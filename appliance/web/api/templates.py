@@ -38,10 +38,8 @@ LINE, BODY = {"pattern": LINE_PATTERN}, {"pattern": BODY_PATTERN}
 _Sources = tuple[str | None, str | None, str | None]  # subject, text and HTML of a template
 _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{name}}"], extra_json_schema=LINE)]
 
-
 _TEXT = Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)
 _HTML = Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)
-
 
 _REPLACES = Meta(ge=0, description="Version that you edited, 0 for a new template: 409 if another one is current.")
 
@@ -189,7 +187,6 @@ def _sources(stored: StoredTemplate) -> _Sources:
 
 
 UNSUBSCRIBE_TAGS = 100  # per account, because every cached caller holds all of them
-
 
 _TAGS = Meta(max_length=UNSUBSCRIBE_TAGS, examples=[["newsletter"]])
 

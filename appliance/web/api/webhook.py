@@ -107,11 +107,9 @@ _HISTORY = (
     BEFORE_PARAMETER,
 )
 
-
 _HOURS = number_parameter("hours", "Number of hours, up to now.", DEFAULT_HOURS, MAX_HOURS)
 _URL = Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])
 _EVENTS = Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed.")
-
 
 _FORMAT = Meta(description="Shape of the posted events: ours, or that of another provider.")
 _PUBLIC_KEY = Meta(

@@ -35,7 +35,6 @@ ROOT = x509.load_pem_x509_certificate(AUTHORITY.cert_pem.bytes())
 TRUST = TrustStore([ssl.PEM_cert_to_DER_cert(AUTHORITY.cert_pem.bytes().decode())])
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
-
 _good = partial(AUTHORITY.issue_cert, NAME)
 _through_another = partial(AUTHORITY.create_child_ca().issue_cert, NAME)
 _wildcard = partial(AUTHORITY.issue_cert, "*.mail.example")

@@ -280,9 +280,6 @@ def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:
     assert {each["actor"] for each in told} == {boss.account.email}
 
 
-# ---- administrators among the people of an account
-
-
 # ---- keys and credentials of people
 
 

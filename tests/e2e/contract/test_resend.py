@@ -9,6 +9,7 @@ from tests.e2e.contract.service import Caller, bearer, change, error, new_key, o
 LOGO = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
+OWN = {"order": "10045"}
 
 
 def resend(customer: Caller, message_id: str, body: Any, key: str) -> Any:
@@ -20,7 +21,9 @@ def test_the_failed_recipients_get_it_again(new_account: NewAccount) -> None:
     """A new message with its own id goes to those alone, is charged, says which it repeats; a retry is the same one."""
     caller = new_account(credit=10)
     customer = owner(caller)
-    first = caller.delivered(to=["fail@example.net", "ada@example.net"], cc="bounce@example.net", tags=["order"])
+    first = caller.delivered(
+        to=["fail@example.net", "ada@example.net"], cc="bounce@example.net", tags=["order"], metadata=OWN
+    )
     assert first["status"] == "partial"
     before, key = caller.credits(), new_key()
     assert before is not None
@@ -32,7 +35,7 @@ def test_the_failed_recipients_get_it_again(new_account: NewAccount) -> None:
     assert again["id"] == made["id"] != first["id"]
     told = customer.get(f"/v1/emails/{made['id']}").json()
     assert [each["email"] for each in told["recipients"]] == ["fail@example.net", "bounce@example.net"]
-    assert (told["subject"], told["tags"], told["source"]) == ("Hello", ["order"], "api")
+    assert (told["subject"], told["tags"], told["source"], told["metadata"]) == ("Hello", ["order"], "api", OWN)
     headers = customer.get(f"/v1/emails/{made['id']}/body").json()["headers"]
     named = {each["name"]: each["value"] for each in headers}
     assert named["X-Service-Repeats"] == first["id"]

@@ -137,12 +137,6 @@ def test_a_deleted_template_is_gone(caller: Caller, customer: Caller) -> None:
     assert caller.refused(text=..., template=alias).startswith("template:")
 
 
-# ---- listing
-
-
-# ---- filling in
-
-
 # ---- what is refused, before credits
 
 

@@ -41,7 +41,6 @@ PAGES = {
     "nothing": "/nothing",
 }
 
-
 LONG_ADDRESS = f"{'a-long-local-part-without-a-gap' * 2}@good.test"
 SUPPRESSED = f"{'no-more-mail-to-this-one-please' * 2}@good.test"
 LONG_SUBJECT = "Your order of the seventeenth of November has left our warehouse and will be with you soon " * 2

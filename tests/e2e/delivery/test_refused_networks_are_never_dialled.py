@@ -17,7 +17,6 @@ TARGETS = {
     "unspecified": {"A": ["0.0.0.0"]},
 }
 
-
 ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*::[0-9a-f:]*")
 
 

@@ -1,6 +1,7 @@
 """Events on their way: what is posted, what the history tells of it, and replays."""
 
 import time
+from typing import Any
 
 import pytest
 from standardwebhooks import Webhook
@@ -64,13 +65,19 @@ def check_stripe(post: Post, secret: str) -> None:
 def test_a_result_is_posted(customer: Customer, to: str, kind: str, code: int) -> None:
     """Each kind of result reaches the receiver with the envelope, headers and signature of the interface."""
     secret = customer.saved()
-    message = customer.sender.delivered(to=to, subject="s" * 300)
+    own: dict[str, Any] = {"tags": ["order"], "metadata": {"order": "10045", "city": "Köln"}}
+    message = customer.sender.delivered(to=to, subject="s" * 300, **own)
     (post,) = customer.posts(1)
     event = post.json()
     assert set(event) == {"id", "type", "created_at", "data"}
     assert event["id"].startswith("evt_")
     assert event["type"] == kind
     data = event["data"]
+    own |= {"message_id": f"{message['id'].removeprefix('msg_')}@example.com"}
+    own |= {"bounce_class": "invalid_recipient"} if kind == "email.bounced" else {}
+    assert {name: data.pop(name) for name in own} == own
+    assert f"Message-ID: <{own['message_id']}>\r\n".encode() in customer.sender.mime(message["id"])
+    assert message["metadata"] == own["metadata"]
     assert set(data) == {"email_id", "recipient_id", "to", "from", "subject", "smtp_code", "smtp_response"}
     assert (data["email_id"], data["to"], data["from"]) == (message["id"], to, "sender@example.com")
     assert data["recipient_id"] == message["recipients"][0]["id"]
