@@ -248,9 +248,16 @@ _WITHIN: Final = {
 OWN_UNSUBSCRIBE: Final = frozenset({"list-unsubscribe", "list-unsubscribe-post"})
 
 _EXACT: Final = {name.encode(): action for name, action in (RESERVED_HEADERS | _WITHIN).items()} | {
-    b"idempotency-key": _REMOVED  # for us, not for the recipient
+    # For us, not for the recipient.
+    b"idempotency-key": _REMOVED,
+    b"resend-idempotency-key": _REMOVED,
+    b"x-smtpapi": _REMOVED,
 }
-_BY_PREFIX: Final = tuple((prefix.encode(), action) for prefix, action in RESERVED_HEADER_PREFIXES.items())
+PROVIDER_PREFIXES: Final = dict.fromkeys(("x-mailgun-", "x-mc-", "x-pm-", "x-ses-"), _REMOVED)  # see labels.py
+_BY_PREFIX: Final = {
+    prefix.encode(): action for prefix, action in (RESERVED_HEADER_PREFIXES | PROVIDER_PREFIXES).items()
+}
+_PREFIXES: Final = tuple(_BY_PREFIX)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9-]{1,76}")
 _TAG: Final = re.compile(r"[!-+\--~](?:[ -+\--~]{0,62}[!-+\--~])?")  # printable ASCII, no comma, no space at either end
@@ -264,7 +271,9 @@ def is_reserved(name: str) -> bool:
 def over_smtp(name: bytes) -> OverSmtp:
     if (action := _EXACT.get(name)) is not None:
         return action
-    return next((action for prefix, action in _BY_PREFIX if name.startswith(prefix)), _KEPT)
+    if not name.startswith(_PREFIXES):
+        return _KEPT
+    return next(action for prefix, action in _BY_PREFIX.items() if name.startswith(prefix))
 
 
 def read_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

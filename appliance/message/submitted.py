@@ -31,13 +31,14 @@ from appliance.message.decoding import (
     unlisted_charset,
 )
 from appliance.message.header_lines import OWN_UNSUBSCRIBE, OverSmtp, over_smtp, read_tags
+from appliance.message.labels import read_labels
 from appliance.model.mail import header_id_of
 
 # RFC 5322 3.6, and the three of RFC 2045 that define the body: readers interpret duplicates differently. Bcc is removed
 # anyway.
 _ONCE: Final = frozenset(
     b"from sender reply-to to cc subject date message-id in-reply-to references mime-version content-type"
-    b" content-transfer-encoding idempotency-key".split()
+    b" content-transfer-encoding idempotency-key resend-idempotency-key".split()
 )
 # Fields that mail readers display. Their encoded words must not decode to characters that a header must not contain.
 _SHOWN: Final = frozenset(
@@ -54,7 +55,7 @@ _MESSAGE_ID: Final = re.compile(rb"<[!-;=?-~\x80-\xff]+>")
 _TAGS_LENGTH: Final = 4 * 1024  # octets of one X-Service-Tag: twenty tags of 64 characters, in any folding
 
 _VARIES: Final = frozenset(
-    b"date message-id received return-path dkim-signature idempotency-key bcc resent-bcc".split()
+    b"date message-id received return-path dkim-signature idempotency-key resend-idempotency-key bcc resent-bcc".split()
 )
 _BOUNDARY: Final = re.compile(rb'boundary="?([^"\s;]{1,70})')  # as every library writes it, RFC 2046 5.1.1
 _BOUNDARIES: Final = 8  # a message of three levels has three
@@ -78,7 +79,7 @@ class SubmittedMessage(Struct, frozen=True, gc=False):
     missing: frozenset[bytes]
     responsible: tuple[tuple[str, Address], ...]  # by field: other mailboxes that must belong to the account
     header_id: str | None  # its Message-ID, without brackets
-    metadata: str | None = None  # JSON
+    metadata: str | None  # JSON
     own_unsubscribe: bool = False  # has unsubscribe fields, or a signature that they would break
 
     def __repr__(self) -> str:
@@ -103,22 +104,26 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
     header_end = end_of_header(data)
     header = data[:header_end]
     fields = fields_of(header)
-    once, tag_values, own, has_removed = _classify(fields)
+    once, tag_values, own, removed = _classify(fields)
     if (sender := once.get(b"from")) is None:
         raise invalid("From", "this field is required")
-    key = _read_key(once.get(b"idempotency-key"))
-    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED] if has_removed else []
+    key = _read_key(once, "Idempotency-Key") or _read_key(once, "Resend-Idempotency-Key")
+    tags, metadata = _read_tags(tag_values) if tag_values else (), None
+    if removed:
+        tags, metadata = read_labels(tags, removed)
+    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED] if removed else []
     return SubmittedMessage(
         envelope_from=sender_path,
         recipients=addresses,
         sender=read_from(sender),
         subject=header_text(once.get(b"subject", b""))[: limits.SUBJECT_LENGTH],
-        tags=_read_tags(tag_values) if tag_values else (),
+        tags=tags,
+        metadata=metadata,
         key=key,
         fingerprint=_fingerprint(sender_path, addresses, fields, data, header_end) if key is not None else b"",
         data=data,
         header_end=header_end,
-        header=b"".join([b"%b:%b\r\n" % field for field in kept]) if has_removed else None,
+        header=b"".join([b"%b:%b\r\n" % field for field in kept]) if removed else None,
         missing=_missing(once),
         header_id=once[b"message-id"].strip()[1:-1].decode() if b"message-id" in once else None,
         responsible=tuple((name_to_show(name), _mailbox(name, value)) for name, value in own),
@@ -208,12 +213,12 @@ def _check_octets(data: bytes) -> None:
         )
 
 
-def _classify(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], list[Field], bool]:
-    """Return the fields that may occur once, the tags, those that must name own domains, and whether any is removed."""
+def _classify(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], list[Field], list[Field]]:
+    """Return the fields that may occur once, the tags, those that must name own domains, and those to remove."""
     once: dict[bytes, bytes] = {}
     tags: list[bytes] = []
     own: list[Field] = []
-    has_removed = False
+    removed: list[Field] = []
     hops = words = 0
     for name, value in fields:
         key = name.lower()
@@ -227,7 +232,7 @@ def _classify(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes],
             hops += 1
         action = over_smtp(key)
         if action is OverSmtp.REMOVED:
-            has_removed = True
+            removed.append((name, value))
         elif action is OverSmtp.OWN:
             own.append((name, value))
         if b"=?" in value and key in _SHOWN:
@@ -235,7 +240,7 @@ def _classify(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes],
             _check_words(name, value, words)
     if hops > limits.HOPS:
         raise invalid("Received", f"the message has passed more than {limits.HOPS} servers. Remove the mail loop.")
-    return once, tags, own, has_removed
+    return once, tags, own, removed
 
 
 def _check_words(name: bytes, value: bytes, words: int) -> None:
@@ -279,12 +284,13 @@ def _missing(once: dict[bytes, bytes]) -> frozenset[bytes]:
     return frozenset(missing)
 
 
-def _read_key(value: bytes | None) -> str | None:
+def _read_key(once: dict[bytes, bytes], field: str) -> str | None:
+    value = once.get(field.lower().encode())
     if value is None:
         return None
     key = value.replace(b"\r\n", b"").strip(b" \t").decode("utf-8")
     if len(key) > limits.KEY_LENGTH or not _KEY.fullmatch(key):
-        raise invalid("Idempotency-Key", f"must be 1 to {limits.KEY_LENGTH} printable ASCII characters, once")
+        raise invalid(field, f"must be 1 to {limits.KEY_LENGTH} printable ASCII characters, once")
     return key
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Code
-from appliance.message import header_lines, limits, submitted
+from appliance.message import header_lines, labels, limits, submitted
 from appliance.message.header_lines import OverSmtp
 
 HEADING = "## What happens to a submitted message"
@@ -27,7 +27,10 @@ def names(text: str) -> set[str]:
 
 
 def smtp_table() -> dict[str, OverSmtp]:
-    prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_lines.RESERVED_HEADER_PREFIXES.items()}
+    prefixes = {
+        f"{prefix.rstrip('-')}-*": action
+        for prefix, action in {**header_lines.RESERVED_HEADER_PREFIXES, **header_lines.PROVIDER_PREFIXES}.items()
+    }
     return {**{name.decode(): action for name, action in header_lines._EXACT.items()}, **prefixes}
 
 
@@ -42,7 +45,16 @@ def test_the_fields_are_those_of_the_code() -> None:
     assert names(once) == {name.decode() for name in submitted._ONCE}
     varies = re.search(r"same header except (.*?)\. The boundaries", flowing(text))
     assert varies is not None
-    assert names(varies[1]) | {"idempotency-key"} == {name.decode() for name in submitted._VARIES}
+    assert names(varies[1]) | {"idempotency-key", "resend-idempotency-key"} == {
+        name.decode() for name in submitted._VARIES
+    }
+
+
+def test_the_headers_of_providers_are_those_of_the_code() -> None:
+    table = chapter().partition("### Headers of other providers")[2].partition("\n- ")[0]
+    read = {name.lower() for name in re.findall(r"^\| `([A-Za-z-]+)` ", table, re.MULTILINE)}
+    others = {"x-pm-metadata-name", "resend-idempotency-key"}
+    assert read == {name.decode() for name in labels.PROVIDER_HEADERS} | others
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Metadata of a send request: what is accepted, and a 400 that names what is not."""
+"""Metadata of a send request, and what the headers of a submitted message say: tags, metadata, an idempotency key."""
 
 import json
 
@@ -7,6 +7,8 @@ import pytest
 from appliance.errors import Refused
 from appliance.message.compose import draft
 from appliance.message.request import decode, fingerprint
+from appliance.message.submitted import SubmittedMessage, read, write
+from tests.cpu_time import cpu_seconds
 
 LIMIT = {f"k{number}": "v" for number in range(20)}
 
@@ -63,3 +65,75 @@ def test_metadata_is_a_part_of_the_fingerprint() -> None:
     prints = {fingerprint(decode(body(metadata))) for metadata in ({"a": "1"}, {"a": "2"}, {"b": "1"}, None)}
     assert len(prints) == 4
     assert fingerprint(decode(body({"a": "1", "b": "2"}))) == fingerprint(decode(body({"b": "2", "a": "1"})))
+
+
+# ---- over SMTP
+
+OWN = "X-Service-Metadata"
+
+
+def submitted(*fields: str) -> SubmittedMessage:
+    head = ("From: shop@example.com", "Subject: s", *fields, "X-Last: 1", "", "Hello", "")
+    return read("shop@example.com", ["ada@example.net"], "\r\n".join(head).encode())
+
+
+@pytest.mark.parametrize(
+    ("fields", "tags", "metadata"),
+    [
+        ([f"{OWN}: order=1", f"{OWN.lower()}:city = =?utf-8?q?K=C3=B6ln?="], [], {"order": "1", "city": "Köln"}),
+        ([f"{OWN}: url=a=b", f"{OWN}: empty="], [], {"url": "a=b", "empty": ""}),
+        ([f"{OWN}: a=1", "X-PM-Metadata-a: 2", "X-PM-Metadata-Color: blue"], [], {"a": "1", "Color": "blue"}),
+        (["X-PM-Tag: welcome mail", "X-Service-Tag: order"], ["order", "welcome mail"], {}),
+        (["X-Mailgun-Tag: a", "X-Mailgun-Tag: b", "X-Mailgun-Tag: a"], ["a", "b"], {}),
+        (["X-MC-Tags: a, b,,c", "X-MC-Metadata: {\"id\": 7,\r\n \"on\": true, \"none\": null}"], ["a", "b", "c"],
+         {"id": "7", "on": "true"}),
+        (['X-Mailgun-Variables: {"id": "1"}', 'X-Mailgun-Variables: {"is": "\\u00fc", "deep": {"a": 1}}'], [],
+         {"id": "1", "is": "ü"}),
+        (["X-SMTPAPI: {\"category\": \"a\", \"unique_args\": {\"id\": 1}, \"to\": [\"x@y.z\"]}"], ["a"], {"id": "1"}),
+        (["X-SMTPAPI: {\"category\": [\"a\", 2, \"b\"], \"unique_args\": []}"], ["a", "b"], {}),
+        # What does not fit our rules is left out, and the message accepted.
+        (["X-SMTPAPI: {", "X-MC-Metadata: [1]", "X-Mailgun-Variables: " + "[" * 900, "X-SMTPAPI: 7"], [], {}),
+        (["X-PM-Tag: ä", f"X-PM-Tag: {'t' * 65}", "X-PM-Tag: a,b"], [], {}),
+        (["X-PM-Metadata-: v", f"X-PM-Metadata-a: {'v' * 513}"], [], {}),
+        (["X-MC-Tags: " + ",".join(f"t{n}" for n in range(30))], [f"t{n}" for n in range(20)], {}),
+        ([f"{OWN}: own{n}=" for n in range(20)] + ["X-PM-Metadata-a: 1"], [], {f"own{n}": "" for n in range(20)}),
+        (["X-PM-Message-Stream: b", "X-MC-Track: opens", "X-Mailgun-Dkim: yes", "X-SES-CONFIGURATION-SET: x"], [], {}),
+    ],
+)  # fmt: skip
+def test_headers_are_read_and_removed(fields: list[str], tags: list[str], metadata: dict[str, str]) -> None:
+    message = submitted(*fields)
+    assert (list(message.tags), json.loads(message.metadata or "{}")) == (tags, metadata)
+    mime = write(message, message_id="msg_1", now_seconds=1, hostname="h").lower()
+    names = {field.partition(":")[0].lower().encode() for field in fields} - {b"x-service-tag"}
+    assert not [name for name in names if name in mime]
+    assert b"\r\nx-last: 1\r\n" in mime
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ([f"{OWN}: order"], f"{OWN}: expected key=value"),
+        ([f"{OWN}: =v"], f"{OWN}: a key has 1 to 64 characters of A-Z, a-z, 0-9 and `_.-`"),
+        ([f"{OWN}: a b=v"], f"{OWN}.a b: a key has 1 to 64 characters of A-Z, a-z, 0-9 and `_.-`"),
+        ([f"{OWN}: a={'v' * 513}"], f"{OWN}.a: must have at most 512 characters"),
+        ([f"{OWN}: a=1", f"{OWN}: a=1"], f"{OWN}.a: this key occurs twice"),
+        ([f"{OWN}: k{n}=v" for n in range(21)], f"{OWN}: must occur at most 20 times"),
+        ([f"Resend-Idempotency-Key: {'k' * 256}"], "Resend-Idempotency-Key: must be 1 to 255 printable"),
+    ],
+)  # fmt: skip
+def test_our_own_header_is_checked(fields: list[str], error: str) -> None:
+    with pytest.raises(Refused) as refused:
+        submitted(*fields)
+    assert refused.value.text.startswith(error)
+
+
+def test_the_idempotency_key_of_resend_works_unless_there_is_our_own() -> None:
+    theirs, ours = submitted("Resend-Idempotency-Key: r1"), submitted("Idempotency-Key: r1")
+    assert (theirs.key, ours.key, theirs.fingerprint) == ("r1", "r1", ours.fingerprint)
+    assert submitted("Resend-Idempotency-Key: r1", "Idempotency-Key: i1").key == "i1"
+    assert submitted("Idempotency-Key: r1", f"{OWN}: a=1").fingerprint != ours.fingerprint
+
+
+def test_no_header_of_a_provider_takes_long() -> None:
+    for names in (["X-Mailgun-Tag: ä"] * 990, ['X-SMTPAPI: {"category": [' + '\r\n "ä",' * 4_900 + ' "a"]}']):
+        assert cpu_seconds(lambda names=names: submitted(*names)) < 0.05  # type: ignore[misc]
