@@ -52,8 +52,12 @@ SLOWER = "slower"
 DEFERRED = "deferred"  # tried more than once before the result
 
 
+def time_kind(seconds: int) -> str:
+    return f"within_{seconds}"
+
+
 _STEPS = " ".join(
-    f"WHEN e.created_at - m.created_at <= {seconds * SECOND} THEN 'within_{seconds}'" for seconds in TIME_STEPS
+    f"WHEN e.created_at - m.created_at <= {seconds * SECOND} THEN '{time_kind(seconds)}'" for seconds in TIME_STEPS
 )
 _TIME = f"CASE WHEN e.type <> 'email.delivered' THEN '' {_STEPS} ELSE '{SLOWER}' END"
 _DEFERRED = f"CASE WHEN {FINAL_EVENT} AND r.failure IS NULL AND r.attempt_count > 1 THEN '{DEFERRED}' ELSE '' END"
