@@ -39,13 +39,19 @@ class Code(StrEnum):
 class PublicError(Exception):
     """A code for programs and a sentence for people; `raise … from cause` keeps the cause's text for the log."""
 
-    def __init__(self, code: Code, text: str, *, retry_after: int | None = None) -> None:
-        super().__init__(text)
-        self.code, self.text, self.retry_after = code, text, retry_after
+    def __init__(self, code: Code, reason: str, *, retry_after: int | None = None, field: str = "") -> None:
+        self.text = f"{field}: {reason}" if field else reason
+        super().__init__(self.text)
+        self.code, self.reason, self.retry_after, self.field = code, reason, retry_after, field
 
 
 class Refused(PublicError):
     """The caller asked for something it may not have; the same request would be refused again, or before long."""
+
+    def within(self, path: str) -> "Refused":
+        """The same refusal, of a request that is a part of another one: it names the part."""
+        field = path if self.field in ("", "body") else f"{path}.{self.field}"
+        return Refused(self.code, self.reason, retry_after=self.retry_after, field=field)
 
 
 class StorageUnavailable(PublicError):
@@ -57,7 +63,7 @@ class StorageUnavailable(PublicError):
 
 def invalid(field: str, reason: str) -> Refused:
     """The 400 about one field."""
-    return Refused(Code.INVALID_REQUEST, f"{field}: {reason}")
+    return Refused(Code.INVALID_REQUEST, reason, field=field)
 
 
 def error_text(error: BaseException) -> str:

@@ -51,9 +51,13 @@ need_for_binary() {
         find_python
         builder=$python
     fi
-    "$builder" -c 'import ctypes.util, sys, sysconfig
+    # Py_ENABLE_SHARED is not enough: Debian packages the library of its Python apart.
+    "$builder" -c 'import ctypes.util, os, sys, sysconfig
 name = "python%d.%d" % sys.version_info[:2]
-sys.exit(not (sysconfig.get_config_var("Py_ENABLE_SHARED") or ctypes.util.find_library(name)))' ||
+folders = [sysconfig.get_config_var("LIBDIR") or "", os.path.join(sys.base_prefix, "lib")]
+file = sysconfig.get_config_var("INSTSONAME") or ""
+shared = file.find(".so") > 0 and any(os.path.exists(os.path.join(folder, file)) for folder in folders)
+sys.exit(not (shared or ctypes.util.find_library(name)))' ||
         missing="$missing libpython${version%.*}"
 }
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from appliance.concurrency.fair_share import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.environment import Environment
-from appliance.errors import Code, PublicError, Refused
+from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.feedback.return_path import ReturnPaths, UnsubscribeLinks, Unsubscription
 from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, Credentials, FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
@@ -71,7 +71,7 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     replayed: bool = False
 
 
-class _NewMessage(NamedTuple):
+class Begun(NamedTuple):
     caller: Caller
     id: str
     first_recipient_id: str
@@ -123,34 +123,32 @@ class MessageIntake:
         """Accept one HTTP message. `size` is that of the body, for the cost estimate."""
         estimate = cost_of_request(request, size)
         digest = await self.workers.run(caller.account_id, estimate, fingerprint, request)
-        message = self._begin(caller, Source.API, request_id, key, digest)
-        return await self._once(
+        message = self.begin(caller, Source.API, request_id, key, digest)
+        return await self.once(
             message, partial(self._send_new, request, message, estimate), partial(_replayed, request_id)
         )
 
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
         """Accept a test message: free of charge, and really delivered. A retry sends another."""
-        message = self._begin(caller, Source.TEST, request_id, None, b"")
+        message = self.begin(caller, Source.TEST, request_id, None, b"")
         accepted = await self._send_new(request, message, cost_of_request(request, 0))
         return msgspec.json.decode(accepted.receipt, type=Receipt)
 
-    async def _send_new(self, request: SendRequest, message: _NewMessage, estimate: int) -> Accepted:
+    async def _send_new(self, request: SendRequest, message: Begun, estimate: int) -> Accepted:
         account_id, template = message.caller.account_id, None
         if request.template is not msgspec.UNSET:
             template = await self.store.templates.current(account_id, request.template)
             if template is None:
-                raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
+                raise unknown_template()
             estimate += cost_of_template(template, request.variables or {})
-        async with self._turn(account_id, estimate * BYTES_PER_MICROSECOND):
-            drafted, mime = await self.workers.run(account_id, estimate, self._compose, request, template, message)
+        async with self.turn(account_id, estimate * BYTES_PER_MICROSECOND):
+            drafted, mime = await self.workers.run(account_id, estimate, self.compose, request, template, message)
             credits_needed = message.credits(drafted.recipients)
             receipt = msgspec.json.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
             await self._accept(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
         return Accepted(receipt, message.id)
 
-    def _compose(
-        self, request: SendRequest, template: StoredTemplate | None, message: _NewMessage
-    ) -> tuple[Draft, bytes]:
+    def compose(self, request: SendRequest, template: StoredTemplate | None, message: Begun) -> tuple[Draft, bytes]:
         """Runs on a worker thread when expensive."""
         drafted = draft(request, template)
         _check_domain(message.caller, drafted.sender, "from")
@@ -180,12 +178,12 @@ class MessageIntake:
         self.check_open(caller)
         estimate = cost_of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
-        message = self._begin(caller, Source.SMTP, request_id, submission.key, submission.fingerprint)
+        message = self.begin(caller, Source.SMTP, request_id, submission.key, submission.fingerprint)
         first = partial(self._submit_new, submission, message, secure=secure, dsn=dsn)
-        return await self._once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
+        return await self.once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
     async def _submit_new(
-        self, submission: SubmittedMessage, message: _NewMessage, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
+        self, submission: SubmittedMessage, message: Begun, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
     ) -> Submitted:
         _check_domains(message.caller, submission)
         seconds, size = message.created_at // SECOND, len(submission.data)
@@ -199,7 +197,7 @@ class MessageIntake:
             secure=secure,
             unsubscribe_urls=self._unsubscribe_urls(message, submission, None),
         )
-        async with self._turn(message.caller.account_id, size):
+        async with self.turn(message.caller.account_id, size):
             mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission)
             await self._accept(message, submission, submission.envelope_from, mime, dsn=dsn)
         return Submitted(message.id)
@@ -220,17 +218,17 @@ class MessageIntake:
         """Accept a stored message as a new one. Unless `named`, a retry may come after more recipients failed."""
         self.check_open(caller)
         request = "\0".join(("resend", repeats, *(sorted(recipients) if named else ())))
-        message = self._begin(caller, Source.API, request_id, key, sha256(request.encode()).digest())
+        message = self.begin(caller, Source.API, request_id, key, sha256(request.encode()).digest())
         first = partial(self._resend_new, message, repeats, facts, recipients)
-        return await self._once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
+        return await self.once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
     async def _resend_new(
-        self, message: _NewMessage, repeats: str, facts: MessageFacts, recipients: Sequence[str]
+        self, message: Begun, repeats: str, facts: MessageFacts, recipients: Sequence[str]
     ) -> Submitted:
         account_id, template = message.caller.account_id, None
         if facts.template_alias is not None:
             template = StoredTemplate(facts.template_alias, facts.template_version or 0, None, None, None, 0, 0)
-        async with self._turn(account_id, facts.size):
+        async with self.turn(account_id, facts.size):
             stored = await self.store.mail_log.mime(account_id, repeats)
             if stored is None:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored. Send a new message.")
@@ -245,19 +243,15 @@ class MessageIntake:
 
     # ---- all sources
 
-    def _begin(
-        self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes
-    ) -> _NewMessage:
+    def begin(self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes) -> Begun:
         message_id, recipient_id = self.env.identifier("msg"), self.env.identifier("rcp")
         now, claim = self.env.now(), None
         if key is not None:
             claim = IdempotencyClaim(caller.idempotency_scope, key, fingerprint, now + KEY_LIFETIME)
-        return _NewMessage(
-            caller, message_id, recipient_id, request_id, Source.TEST if caller.test else source, now, claim
-        )
+        return Begun(caller, message_id, recipient_id, request_id, Source.TEST if caller.test else source, now, claim)
 
-    async def _once(
-        self, message: _NewMessage, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
+    async def once(
+        self, message: Begun, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
     ) -> T:
         if message.claim is None:
             return await first()
@@ -284,7 +278,7 @@ class MessageIntake:
             self._running.discard(claim)
 
     async def _earlier(
-        self, message: _NewMessage, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
+        self, message: Begun, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
     ) -> T | None:
         earlier = await self.store.messages.remembered(message.caller.account_id, claim.scope, claim.key)
         if earlier is not None and earlier.fingerprint != claim.fingerprint:
@@ -294,7 +288,7 @@ class MessageIntake:
 
     async def _accept(
         self,
-        message: _NewMessage,
+        message: Begun,
         content: Draft | SubmittedMessage,
         envelope_from: Address,
         mime: bytes,
@@ -304,6 +298,23 @@ class MessageIntake:
         dsn: Mapping[str, DsnRequest] | None = None,
     ) -> None:
         """Store the message; when this returns, it is on disk and handed to delivery."""
+        new = self.new_message(message, content, envelope_from, mime, template=template, receipt=receipt, dsn=dsn)
+        began = perf_counter()
+        await self.store.messages.accept(new)
+        ACCEPT_SECONDS.add(perf_counter() - began)
+        self.note_accepted(message.caller, new, content, template)
+
+    def new_message(
+        self,
+        message: Begun,
+        content: Draft | SubmittedMessage,
+        envelope_from: Address,
+        mime: bytes,
+        *,
+        template: StoredTemplate | None = None,
+        receipt: bytes | None = None,
+        dsn: Mapping[str, DsnRequest] | None = None,
+    ) -> NewMessage:
         # Recipients are read back by id, so ids ascend in their order, even within one microsecond.
         others = [self.env.identifier("rcp") for _ in content.recipients[1:]]
         ids = sorted([message.first_recipient_id, *others])
@@ -312,7 +323,7 @@ class MessageIntake:
         if dsn:
             asked = {key: replace(request, reporter=self.hostname) for key, request in dsn.items()}
             recipients = tuple([replace(recipient, dsn=asked.get(recipient.key)) for recipient in recipients])
-        new = NewMessage(
+        return NewMessage(
             id=message.id,
             account_id=message.caller.account_id,
             request_id=message.request_id,
@@ -335,9 +346,10 @@ class MessageIntake:
             metadata=content.metadata,
             header_id=content.header_id,
         )
-        began = perf_counter()
-        await self.store.messages.accept(new)
-        ACCEPT_SECONDS.add(perf_counter() - began)
+
+    def note_accepted(
+        self, caller: Caller, new: NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None
+    ) -> None:
         self.accepted[new.account_id] += 1
         MESSAGES_ACCEPTED.add(new.source)
         RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
@@ -351,12 +363,12 @@ class MessageIntake:
                 recipients=len(new.recipients),
                 bytes=len(new.mime),
             )
-            if len(recipients) > 1 and (mail_list := _linked_list(message.caller, content, template)) is not None:
+            if len(new.recipients) > 1 and (mail_list := _linked_list(caller, content, template)) is not None:
                 reason = "several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
 
     def _unsubscribe_urls(
-        self, message: _NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None
+        self, message: Begun, content: Draft | SubmittedMessage, template: StoredTemplate | None
     ) -> Sequence[str]:
         """Return the link, and a mailto URL. With several recipients, each could unsubscribe another: none."""
         mail_list = _linked_list(message.caller, content, template)
@@ -370,13 +382,17 @@ class MessageIntake:
         address = self.return_paths.unsubscribe_address(message.first_recipient_id, name, number)
         return url, f"mailto:{address}?subject=unsubscribe"
 
-    def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
+    def turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
         """Let large messages be composed and stored one at a time, so that memory holds one of them."""
         return nullcontext() if size < SERIAL_MESSAGE_SIZE else self._large.take(account_id)
 
 
+def unknown_template() -> Refused:
+    return invalid("template", "this account has no template with that alias")
+
+
 def _repeat(
-    stored: bytes, repeats: str, message: _NewMessage, envelope_from: str, recipients: Sequence[str]
+    stored: bytes, repeats: str, message: Begun, envelope_from: str, recipients: Sequence[str]
 ) -> SubmittedMessage:
     """Runs on a worker thread when expensive."""
     domain = envelope_from.rpartition("@")[2]
@@ -408,11 +424,11 @@ def _check_domains(caller: Caller, submission: SubmittedMessage) -> None:
 
 def _check_domain(caller: Caller, sender: Address, field: str) -> None:
     if caller.key is not None and caller.key.domain not in (None, sender.domain):
-        text = f"{field}: this API key may only send from {caller.key.domain}, not from {sender.domain}."
-        raise Refused(Code.FORBIDDEN, text)
+        text = f"this API key may only send from {caller.key.domain}, not from {sender.domain}."
+        raise Refused(Code.FORBIDDEN, text, field=field)
     if sender.domain not in caller.domains:
-        text = f"{field}: the domain {sender.domain} is not registered and verified for this account. Add it first."
-        raise Refused(Code.FORBIDDEN, text)
+        text = f"the domain {sender.domain} is not registered and verified for this account. Add it first."
+        raise Refused(Code.FORBIDDEN, text, field=field)
 
 
 # ---- services that HTTP and SMTP share, so that limits apply across both

@@ -49,21 +49,22 @@ class RequestRate:
     remembered: int = BUCKETS
     _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens, time
 
-    def take(self, credential: str) -> None:
+    def take(self, credential: str, cost: int = 1, paid: int = 0) -> None:
+        """Take `cost` tokens, less those already `paid`. A cost above the burst is that of a full bucket."""
         if self.per_second == 0:
             return
         rate, now = self.per_second / self.nodes(), self.env.now()
         burst = max(1.0, 2.0 * rate if self.burst is None else self.burst)
         tokens, then = self._buckets.pop(credential, (burst, now))
         tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * rate)
-        allowed = tokens >= 1
-        self._buckets[credential] = (tokens - 1 if allowed else tokens, now)
+        needed = min(cost, burst) - paid
+        allowed = tokens >= needed
+        self._buckets[credential] = (tokens - needed if allowed else tokens, now)
         if len(self._buckets) > self.remembered:
             del self._buckets[next(iter(self._buckets))]
         if not allowed:
-            raise Refused(
-                Code.RATE_LIMITED, self.refusal.format(rate=self.per_second), retry_after=math.ceil((1 - tokens) / rate)
-            )
+            seconds = math.ceil((needed + paid - tokens) / rate)
+            raise Refused(Code.RATE_LIMITED, self.refusal.format(rate=self.per_second), retry_after=seconds)
 
 
 @dataclass(slots=True)

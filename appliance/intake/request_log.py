@@ -18,7 +18,8 @@ import trio
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
 from appliance.intake.limits import FreeSpace, RequestRate
-from appliance.message.schema import SendRequest
+from appliance.message.request import Batch
+from appliance.message.schema import OnError, SendRequest
 from appliance.model.accounts import Caller, CredentialKind
 from appliance.model.dashboard import LoggedRequest
 from appliance.model.webhooks import EXCERPT_BYTES, excerpt
@@ -46,6 +47,7 @@ log = get_logger("requests")
 STRING_SHOWN = 400  # characters of a string
 FILE_STRING_SHOWN = 120  # of a string of an attachment
 ENTRIES_SHOWN = 50
+BATCH_SHOWN = 5  # messages of a batch: more than fit into an excerpt
 NAME_SHOWN = 100
 BODY_MASK = "[removed]"
 _SECRET_NAME = re.compile(
@@ -84,9 +86,14 @@ def shown_body(body: bytes | str) -> str:
     return excerpt(text.encode())
 
 
-def shortened(request: SendRequest) -> str:
+def shortened(request: SendRequest | Batch) -> str:
     """The JSON of a large request, so that its texts and attachments do not wait in memory."""
-    return _encoded(msgspec.to_builtins(request))
+    if isinstance(request, SendRequest):
+        return _encoded(msgspec.to_builtins(request))
+    shown = [
+        item.text if isinstance(item, Refused) else msgspec.to_builtins(item) for item in request.items[:BATCH_SHOWN]
+    ]
+    return _encoded({"on_error": OnError.SKIP if request.skip else OnError.REJECT, "emails": shown})
 
 
 def _encoded(value: object) -> str:

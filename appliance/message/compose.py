@@ -364,7 +364,8 @@ def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
     if len(attachments) > limits.ATTACHMENTS:
         raise invalid("attachments", f"at most {limits.ATTACHMENTS} attachments are allowed")
     if sum(map(_encoded_size, attachments)) > limits.MESSAGE_SIZE:
-        raise Refused(Code.PAYLOAD_TOO_LARGE, "attachments: together they are larger than a message may be (10 MiB)")
+        text = "together they are larger than a message may be (10 MiB)"
+        raise Refused(Code.PAYLOAD_TOO_LARGE, text, field="attachments")
     files = tuple(_read_file(file, f"attachments[{index}]") for index, file in enumerate(attachments))
     seen: set[str] = set()
     for index, file in enumerate(files):

@@ -16,6 +16,7 @@ TAG_LENGTH: Final = 64  # printable ASCII characters
 HEADER_NAME_LENGTH: Final = 76  # characters
 HEADER_VALUE_LENGTH: Final = 998  # octets after encoding, as a line of RFC 5322 2.1.1
 ALIAS_LENGTH: Final = 64  # characters of a template's alias
+BATCH_MESSAGES: Final = 100  # messages of one batch
 METADATA: Final = 20  # keys
 METADATA_KEY_LENGTH: Final = 64  # characters
 METADATA_VALUE_LENGTH: Final = 512  # characters
@@ -44,6 +45,8 @@ FROM_LENGTH: Final = 4 * 1024  # octets of a submitted From, a name of 255 chara
 ENCODED_WORDS: Final = 2_000  # in the displayed fields of a submitted header: 50 long names need 500
 HOPS: Final = 100  # Received fields, RFC 5321 6.3: more is a loop
 JSON_VALUES: Final = 50_000  # values in one body; a full request has fewer than 4,000
+BATCH_JSON_VALUES: Final = 400_000  # values in the body of a batch: 100 full requests
+BATCH_ASSEMBLED: Final = 32 * 1024 * 1024  # bytes of all assembled messages of a batch: twice a body of 16 MiB
 
 # Of the wire, RFC 5322 2.1.1 and RFC 2047 2.
 LINE_LENGTH: Final = 998  # octets without CRLF, never exceeded

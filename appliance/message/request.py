@@ -9,16 +9,16 @@ are linear in the body; a large text or attachment is never copied whole more th
 
 import hashlib
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from appliance.errors import Refused, invalid
 from appliance.message import limits
 from appliance.message.addresses import cost_of_address
 from appliance.message.characters import cost_of_size
-from appliance.message.schema import HeaderValue, MetadataValue, NullableSendRequest, SendRequest
+from appliance.message.schema import HeaderValue, MetadataValue, NullableSendRequest, OnError, SendRequest
 from appliance.message.template import Variable, check_numbers
 from appliance.message.text_from_html import cost_of_html
 
@@ -65,9 +65,9 @@ def decode(body: Body) -> SendRequest:
     return request
 
 
-def _check_number_of_values(body: Body) -> None:
+def _check_number_of_values(body: Body, most: int = limits.JSON_VALUES) -> None:
     """Refuse millions of tiny values before each becomes an object of 60 bytes or more."""
-    if len(body) <= limits.JSON_VALUES or _count(body, b",") <= limits.JSON_VALUES:
+    if len(body) <= most or _count(body, b",") <= most:
         return
     commas = strings = 0
     for token in _STRING_OR_COMMA.finditer(mask_escapes(body)):
@@ -75,8 +75,8 @@ def _check_number_of_values(body: Body) -> None:
             commas += 1
         else:
             strings += 1
-        if commas > limits.JSON_VALUES or strings > 2 * limits.JSON_VALUES + 1:  # a pair has two
-            raise invalid("body", f"contains more than {limits.JSON_VALUES} values")
+        if commas > most or strings > 2 * most + 1:  # a pair has two
+            raise invalid("body", f"contains more than {most} values")
 
 
 def _has_repeated_key(request: SendRequest, body: Body) -> bool:
@@ -154,6 +154,82 @@ def cost_of_request(request: SendRequest, size: int) -> int:
     return cost
 
 
+# ---- batches
+
+DECODING = 80  # microseconds to decode and fingerprint the smallest request
+SMALLEST = 40  # bytes of a request
+REQUESTS_PER_TOKEN = 10  # messages of a batch that count as one request
+
+
+class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    emails: Annotated[list[Raw], Meta(min_length=1, max_length=limits.BATCH_MESSAGES)]
+    on_error: str | UnsetType | None = UNSET
+
+
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A decoded batch: its requests by their place, and refusals in the places of the others."""
+
+    items: list[SendRequest | Refused]
+    sizes: list[int]  # bytes of each
+    skip: bool
+    fingerprint: bytes
+
+    @property
+    def requests(self) -> int:
+        """How many requests it counts for."""
+        return -(-len(self.items) // REQUESTS_PER_TOKEN)
+
+
+def place(index: int) -> str:
+    return f"emails[{index}]"
+
+
+def cost_of_batch(size: int) -> int:
+    return cost_of_size(size) + DECODING * min(limits.BATCH_MESSAGES, size // SMALLEST)
+
+
+def decode_batch(body: Body) -> Batch:
+    """Decode a batch of any bytes; raises only Refused and MemoryError. Unless it skips, the first bad request counts.
+
+    Each request is decoded by itself, with the limits and errors of `decode`.
+    """
+    texts, skip = _open_envelope(body)
+    digest = hashlib.sha256(b"skip" if skip else b"reject")
+    items: list[SendRequest | Refused] = []
+    for index, text in enumerate(texts):
+        try:
+            request = decode(text)
+        except Refused as refused:
+            if not skip:
+                raise refused.within(place(index)) from refused.__cause__
+            items.append(refused.within(place(index)))
+            digest.update(b"-" + hashlib.sha256(text).digest())
+        else:
+            items.append(request)
+            digest.update(b"+" + fingerprint(request))
+    return Batch(items, [len(text) for text in texts], skip, digest.digest())
+
+
+def _open_envelope(body: Body) -> tuple[list[bytes], bool]:
+    _check_number_of_values(body, limits.BATCH_JSON_VALUES)
+    try:
+        envelope = _ENVELOPE.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as cause:
+        raise explain(cause, body, TOKENS * limits.BATCH_MESSAGES) from cause
+    if envelope.on_error not in (UNSET, None, *OnError):
+        raise invalid("on_error", f"expected `{OnError.REJECT}` or `{OnError.SKIP}`")
+    texts = [bytes(item) for item in envelope.emails]  # copies: a view would keep the whole body in memory
+    keys = 1 if envelope.on_error is UNSET else 2
+    # No value has a colon but those in the requests: a pair more was dropped as the first of two with the same key.
+    if _count(body, b":") != keys + sum(_count(text, b":") for text in texts):
+        repeated = scan(body, len(body), TOKENS * limits.BATCH_MESSAGES)[1]
+        raise invalid(repeated or "body", "this key occurs twice in one object")
+    return texts, envelope.on_error == OnError.SKIP
+
+
 # ---- errors
 
 _TOKEN = re.compile(_STRING + rb"|[{}\[\]:,]")
@@ -181,16 +257,16 @@ def mask_escapes(body: Body) -> Body:
     return body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
 
 
-def scan(body: Body, until: int) -> tuple[str, str | None, bool]:
+def scan(body: Body, until: int, most: int = TOKENS) -> tuple[str, str | None, bool]:
     """Scan the tokens that start up to this byte. Return the field of the last one, or `body`; the first duplicate key;
-    and whether the scan was complete, or stopped after TOKENS.
+    and whether the scan was complete, or stopped after `most` tokens.
     """
     levels: list[dict[str | int, bool]] = []  # keys or indexes of each open object or array
     repeated, expects_key = None, False
     for number, token in enumerate(_TOKEN.finditer(mask_escapes(body))):
         if token.start() > until or len(levels) > limits.JSON_DEPTH:
             break
-        if number >= TOKENS:
+        if number >= most:
             return "body", repeated, False
         mark = body[token.start()]
         if mark in b"{[":
@@ -229,7 +305,7 @@ def find_repeated_key(body: Body) -> Refused | None:
     return None if complete else invalid("body", f"contains more than {TOKENS} JSON tokens")
 
 
-def explain(fault: Exception, body: Body) -> Refused:
+def explain(fault: Exception, body: Body, tokens: int = TOKENS) -> Refused:
     text = str(fault)
     if isinstance(fault, RecursionError):
         return invalid("body", f"nested deeper than {limits.JSON_DEPTH} levels")
@@ -239,7 +315,7 @@ def explain(fault: Exception, body: Body) -> Refused:
         try:
             body.decode("utf-8")
         except UnicodeDecodeError as first:
-            return invalid(scan(body, first.start)[0], f"not valid UTF-8 (byte {first.start})")
+            return invalid(scan(body, first.start, tokens)[0], f"not valid UTF-8 (byte {first.start})")
     if not body.strip():
         return invalid("body", "expected a JSON object, got nothing")
     if body.startswith(b"\xef\xbb\xbf"):
@@ -254,7 +330,7 @@ def explain(fault: Exception, body: Body) -> Refused:
         reason = f"half of a surrogate pair (byte {position})"
     elif body[position : position + 2] in (b"Na", b"In"):
         reason = "NaN and Infinity are not JSON numbers"
-    return invalid(scan(body, position)[0], reason)
+    return invalid(scan(body, position, tokens)[0], reason)
 
 
 def _explain_value(text: str, body: Body) -> Refused:

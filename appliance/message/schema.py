@@ -4,12 +4,14 @@ The types bound sizes during decoding. `compose.py` checks all other rules, with
 patterns for the schema only. Null for an optional field means the same as omitting it.
 """
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import fields
 
+from appliance.errors import Code
 from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.template import Variable
@@ -171,6 +173,48 @@ class Receipt(Struct, rename={"sender": "from"}):
     tags: Annotated[list[str], Meta(description="Tags.")]
     attachments: Annotated[list[AttachmentReceipt], Meta(description="Attached files.")]
     reply_to: Annotated[str | UnsetType, Meta(description="Reply-To as submitted; omitted without one.")] = UNSET
+
+
+# ---- batches
+class OnError(StrEnum):
+    """What a bad message in a batch does: refuse the batch, or only itself."""
+
+    REJECT = "reject"
+    SKIP = "skip"
+
+
+_ON_ERROR = Meta(
+    description="`reject` (default): one bad message refuses all. `skip`: the good messages are accepted.",
+    extra_json_schema={"default": "reject"},
+)
+
+
+class BatchRequest(Struct, forbid_unknown_fields=True):
+    """The body of `POST /emails/batch`."""
+
+    emails: Annotated[list[SendRequest], Meta(min_length=1, max_length=limits.BATCH_MESSAGES, description="Messages.")]
+    on_error: Annotated[OnError | UnsetType | None, _ON_ERROR] = UNSET
+
+
+class BatchResult(Struct, omit_defaults=True):
+    """The result of one message of a batch: it has an `id` if it was accepted, else `error` and `code`."""
+
+    index: Annotated[int, Meta(description="Position of the message in `emails`, from 0.")]
+    id: Annotated[str | UnsetType, Meta(description="Message id, `msg_…`.")] = UNSET
+    status: Annotated[Literal["queued"] | UnsetType, Meta(description="Always `queued`.")] = UNSET
+    recipient_count: Annotated[int | UnsetType, Meta(description="Number of unique recipients.")] = UNSET
+    credits_reserved: Annotated[int | UnsetType, Meta(description="Credits reserved.")] = UNSET
+    error: Annotated[str | UnsetType, Meta(description="What is wrong; starts with the path of the field.")] = UNSET
+    code: Annotated[Code | UnsetType, Meta(description="Stable error code for programs.")] = UNSET
+
+
+class BatchReceipt(Struct):
+    """The results of a batch, in the order of the request."""
+
+    results: Annotated[list[BatchResult], Meta(description="One result per message.")]
+    accepted: Annotated[int, Meta(description="Number of accepted messages.")]
+    refused: Annotated[int, Meta(description="Number of refused messages; 0 unless `on_error` is `skip`.")]
+    request_id: Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
 
 
 # ---- the schema

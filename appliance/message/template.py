@@ -42,7 +42,7 @@ def check_template(alias: str, subject: str | None, text: str | None, html: str 
         if body is not None:
             check_body(field, body)
             if len(body) > limits.MESSAGE_SIZE:
-                raise Refused(Code.PAYLOAD_TOO_LARGE, f"{field}: larger than a message may be (10 MiB)")
+                raise Refused(Code.PAYLOAD_TOO_LARGE, "larger than a message may be (10 MiB)", field=field)
 
 
 def check_numbers(variables: Mapping[str, Variable]) -> None:
@@ -93,7 +93,7 @@ def render(
     html_text = _pieces(template.html, values, html.escape)
     # Check the size before joining: a thousand placeholders times a megabyte is a gigabyte.
     if sum(map(len, text)) + sum(map(len, html_text)) > limits.MESSAGE_SIZE:
-        raise Refused(Code.PAYLOAD_TOO_LARGE, "template: the rendered message is larger than 10 MiB")
+        raise Refused(Code.PAYLOAD_TOO_LARGE, "the rendered message is larger than 10 MiB", field="template")
     if subject is None and template.subject is not None:
         pieces = _pieces(template.subject, values, lambda value: value.translate(_LINE_BREAKS))
         if sum(map(len, pieces)) > limits.SUBJECT_LENGTH:

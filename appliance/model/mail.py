@@ -214,6 +214,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     credential: str | None = None  # the API key's id or the SMTP username; None: a login, or the service itself
     metadata: str | None = None  # JSON
     header_id: str | None = None  # the Message-ID without brackets; None: `header_id_of` the envelope sender's domain
+    in_parts: bool = False  # write it in parts although it is small, because it is one of many
 
     def __repr__(self) -> str:
         """Omit the content: it stays out of logs and tracebacks."""

@@ -41,10 +41,10 @@ from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
-from appliance.store.messages import KeyTaken, Messages
+from appliance.store.messages import KeyTaken, Messages, NewBatch
 from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Lanes, NewMail, Queue
+from appliance.store.queue import Acceptance, Lanes, NewMail, Queue
 from appliance.store.queue_control import QueueControl, UnderDelivery
 from appliance.store.reports import Reports
 from appliance.store.request_log import RequestPages
@@ -95,10 +95,12 @@ if TYPE_CHECKING:  # its driver may not be installed
 
 __all__ = [
     "MISSED",
+    "Acceptance",
     "DatabaseRefused",
     "FilesMissed",
     "FilesMoved",
     "KeyTaken",
+    "NewBatch",
     "NewerDatabase",
     "NoDatabase",
     "OlderDatabase",

@@ -135,7 +135,7 @@ class PartsMissing(Exception):
 def head_of(new: NewMessage) -> tuple[bytes, int]:
     """What of a message is stored with its record, and how many bytes are in parts."""
     size = len(new.mime)
-    return (new.mime, 0) if size <= INLINE else (new.mime[:HEAD], size - HEAD)
+    return (new.mime, 0) if size <= INLINE and not new.in_parts else (new.mime[:HEAD], size - HEAD)
 
 
 def are_there(tx: Tx, new: NewMessage) -> bool:

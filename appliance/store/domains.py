@@ -18,10 +18,8 @@ from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
 from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
-DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = (
-    10 * MINUTE,
-    HOUR,
-)  # about each domain; the latter once all records are right
+DNS_ASKED_EVERY = 10 * MINUTE  # about each domain, until all its records are right
+GOOD_DNS_ASKED_EVERY = HOUR  # afterwards, so that a record that breaks is noticed within the hour
 SILENT_DNS_ASKED_EVERY = DAY  # where a lookup failed: as long again as lookups have failed, at most this
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name

@@ -6,10 +6,13 @@ other: each message finds its account as those before it leave it. A message is 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
@@ -27,8 +30,8 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
-from appliance.store.engine import Bulk, StorePart, Tx, busy, first
+from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
+from appliance.store.engine import JOBS_PER_COMMIT, Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed, unsubscribed
@@ -86,26 +89,29 @@ class _Standing:
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
 
 
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """Messages of one request. The first has the key, which the first that is accepted gets, with the receipt."""
+
+    messages: Sequence[NewMessage]
+    skip: bool  # accept those that are not refused
+    receipt: Callable[[Sequence[Acceptance | Exception]], bytes]  # the 202 as JSON
+
+    def accepts(self, results: Sequence[Acceptance | Exception]) -> bool:
+        """Whether anything is written."""
+        return (any if self.skip else all)(isinstance(result, Acceptance) for result in results)
+
+
 def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Acceptance | Exception]:
     """Write these messages. Return one result per message: the refusal, which writes nothing, or the acceptance."""
     standings, earlier = _standings(tx, news), _Earlier()
     results: list[Acceptance | Exception] = [busy()] * len(news)
     accepted, by_themselves = list[_Accepted](), list[int]()
     for number, (new, standing) in enumerate(zip(news, standings, strict=True)):
-        if standing is None:
-            results[number] = LookupError(f"there is no account {new.account_id}")
-        elif len(news) > 1 and (standing.daily_cap is not None or standing.suppressed):
+        if len(news) > 1 and standing is not None and (standing.daily_cap is not None or standing.suppressed):
             by_themselves.append(number)  # it can do more to its account than to lower the balance
         else:
-            earlier.change(standing, new)
-            refusal = _refusal(new, standing) or (None if are_there(tx, new) else busy())
-            if refusal is not None:
-                results[number] = refusal
-                continue
-            charged = 0 if new.source is Source.TEST or standing.balance is None or not new.credits else 1
-            accepted.append((new, standing, charged))
-            earlier.add(new, standing, charged)
-            results[number] = Acceptance(charged, bool(standing.suppressed))
+            results[number] = _decide(new, standing, earlier, accepted) if are_there(tx, new) else busy()
     if not _claim_keys(tx, accepted):
         if len(news) > 1:
             raise busy()  # all start again, each alone: those behind it counted with it
@@ -116,6 +122,38 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
     for number in by_themselves:
         (results[number],) = accept(tx, env, [news[number]])
     return results
+
+
+def accept_batch(tx: Tx, env: Environment, batch: NewBatch) -> list[Acceptance | Exception]:
+    """Write these messages, or (`skip`) those of them that are not refused; else nothing.
+
+    All credits are needed at once: those of suppressed recipients return after the last message was charged.
+    """
+    results, accepted = _decide_batch(tx, batch)
+    if not batch.accepts(results):
+        return results
+    if not all(are_there(tx, new) for new, _, _ in accepted):
+        raise busy()
+    receipt = batch.receipt(results)
+    (new, standing, charged), (_, last, _) = accepted[0], accepted[-1]
+    if new.may_store is not None and last.stored_bytes + last.size + len(receipt) > new.may_store:
+        raise over_quota(last.stored_bytes, new.may_store)
+    standing.size += len(receipt)
+    accepted[0] = replace(new, receipt=receipt, idempotency=batch.messages[0].idempotency), standing, charged
+    if not _claim_keys(tx, accepted):
+        raise KeyTaken
+    _write(tx, env, accepted)
+    return results
+
+
+def _decide_batch(tx: Tx, batch: NewBatch) -> tuple[list[Acceptance | Exception], list[_Accepted]]:
+    earlier, accepted = _Earlier(), list[_Accepted]()
+    pairs = zip(batch.messages, _standings(tx, batch.messages), strict=True)
+    results = [_decide(new, standing, earlier, accepted) for new, standing in pairs]
+    for result in results:
+        if not isinstance(result, Acceptance | Refused):
+            raise result
+    return results, accepted
 
 
 def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
@@ -162,17 +200,35 @@ def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> N
                 standing.suppressed[recipient.id] = UNSUBSCRIBED_NOTE.format(left[recipient.id].replace(":", " ", 1))
 
 
+def _decide(
+    new: NewMessage, standing: _Standing | None, earlier: "_Earlier", accepted: list[_Accepted]
+) -> Acceptance | Exception:
+    if standing is None:
+        return LookupError(f"there is no account {new.account_id}")
+    earlier.change(standing, new)
+    refusal = _refusal(new, standing)
+    if refusal is not None:
+        return refusal
+    charged = 0 if new.source is Source.TEST or standing.balance is None or not new.credits else 1
+    accepted.append((new, standing, charged))
+    earlier.add(new, standing, charged)
+    return Acceptance(charged, bool(standing.suppressed))
+
+
 @dataclass(slots=True)
 class _Earlier:
     """What the messages of the same transaction that stand before this one have taken."""
 
     credits: Counter[str] = field(default_factory=Counter)  # by account
     bytes: Counter[str] = field(default_factory=Counter)  # by account
+    recipients: Counter[str] = field(default_factory=Counter)  # by account with a daily cap
     keys: dict[tuple[str, str], int] = field(default_factory=dict)  # until when
 
     def add(self, new: NewMessage, standing: _Standing, charged: int) -> None:
         self.credits[new.account_id] += charged * new.credits
         self.bytes[new.account_id] += standing.size
+        if standing.daily_cap is not None and new.source is not Source.TEST:
+            self.recipients[new.account_id] += len(new.recipients)
         if new.idempotency is not None:
             self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
 
@@ -181,6 +237,8 @@ class _Earlier:
         standing.stored_bytes += self.bytes[new.account_id]
         if standing.balance is not None:
             standing.balance -= self.credits[new.account_id]
+        if standing.daily_cap is not None:
+            standing.sent_today = (standing.sent_today or 0) + self.recipients[new.account_id]
         if new.idempotency is not None:
             taken_until = self.keys.get((new.idempotency.scope, new.idempotency.key), 0)
             standing.key_taken |= taken_until > new.created_at
@@ -205,6 +263,21 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
         text = f"This message needs {new.credits} credits and the account has {standing.balance}."
         return Refused(Code.INSUFFICIENT_CREDITS, f"{text} Add credits and send it again.")
     return None
+
+
+def _written_bytes(new: NewMessage) -> int:
+    return len(new.mime) + of_metadata(len(new.metadata or ""), len(new.recipients))
+
+
+def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
+    """Write what is too much for one commit in parts: see `body_parts.py`."""
+    divided, inline = [], 0
+    for new in messages:
+        size = len(new.mime)
+        in_parts = size > HEAD and inline + size > INLINE
+        inline += HEAD if in_parts else size
+        divided.append(replace(new, in_parts=True) if in_parts else new)
+    return divided
 
 
 # ---- writing, as a list of steps
@@ -321,8 +394,7 @@ class Messages(StorePart):
     async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
             return await self._write_in_parts(new)
-        size = len(new.mime) + of_metadata(len(new.metadata or ""), len(new.recipients))
-        return await self.engine.write_item(self._accept, new, large=size > WRITTEN_ON_LOOP)
+        return await self.engine.write_item(self._accept, new, large=_written_bytes(new) > WRITTEN_ON_LOOP)
 
     async def _write_in_parts(self, new: NewMessage) -> Acceptance:
         if (refusal := await self.engine.snapshot(lambda tx: refusal_now(tx, new))) is not None:
@@ -332,6 +404,44 @@ class Messages(StorePart):
                 del refusal  # or it and this frame would keep each other, and the message, until the collector comes
         async with self.parts.written(new):
             return await self.engine.write_item(self._accept, new)
+
+    async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
+        """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
+        batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
+        coming = [new.id for new in batch.messages if not new.simulated]
+        for message_id in coming:
+            self.new_mail.expect(message_id)
+        try:
+            results = await self._write_batch(batch)
+        except BaseException:
+            for message_id in coming:
+                self.new_mail.give_up(message_id)
+            raise
+        is_accepted = batch.accepts(results)
+        for new, result in zip(batch.messages, results, strict=True):
+            if not (is_accepted and isinstance(result, Acceptance)):
+                self.new_mail.give_up(new.id)
+            elif new.simulated:
+                self.new_simulated_mail.set()
+            else:
+                self.new_mail.offer(new, result)
+        if is_accepted and any(isinstance(result, Acceptance) and result.has_suppressed for result in results):
+            self.posts.add_new([batch.messages[0].account_id])
+        return results
+
+    async def _write_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
+        in_parts = [new for new in batch.messages if new.in_parts]
+        if in_parts:
+            results, accepted = await self.engine.scan(lambda tx: _decide_batch(tx, batch), in_parts[0].account_id)
+            if not batch.accepts(results):
+                return results
+            in_parts = [new for new, _, _ in accepted if new.in_parts]
+        recipients = sum(len(new.recipients) for new in batch.messages)
+        large = recipients > JOBS_PER_COMMIT or sum(map(_written_bytes, batch.messages)) > WRITTEN_ON_LOOP
+        async with AsyncExitStack() as parts:
+            for new in in_parts:
+                await parts.enter_async_context(self.parts.written(new))
+            return await self.engine.write(lambda tx: accept_batch(tx, self.env, batch), large=large, locks=True)
 
     def _accept(self, tx: Tx, news: Sequence[NewMessage]) -> list[Acceptance | Exception]:
         return accept(tx, self.env, news)

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -16,11 +17,12 @@ from appliance.config.settings import HttpSettings
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import UNSUBSCRIBE_PATH
 from appliance.intake.accept import Accepted
+from appliance.intake.batch import BatchIntake
 from appliance.intake.limits import RequestRate
 from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
 from appliance.message.characters import cost_of_size
-from appliance.message.request import decode
-from appliance.message.schema import Receipt, SendRequest
+from appliance.message.request import Batch, cost_of_batch, decode, decode_batch
+from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
@@ -85,6 +87,16 @@ _GET_EMAIL = {
 log = get_logger("web")
 
 
+class _Form(NamedTuple):
+    """A kind of request that sends: how its body is decoded, and what that costs in microseconds."""
+
+    decode: Callable[[bytes | bytearray], SendRequest | Batch]
+    cost: Callable[[int], int]
+
+
+_MESSAGE, _BATCH = _Form(decode, cost_of_size), _Form(decode_batch, cost_of_batch)
+
+
 @dataclass(slots=True, kw_only=True)
 class Edge:
     services: ApiServices
@@ -96,6 +108,7 @@ class Edge:
     open_bodies: frozenset[str]  # paths under /v1 that take a body from anyone
     budgets: BodyBudgets
     streams: LiveStreams
+    batches: BatchIntake
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
         if scope["type"] != "http":
@@ -142,6 +155,9 @@ class Edge:
         if path == "/emails":
             _check_method(scope, ("POST",))
             return await self.send_email(exchange, address)
+        if path == "/emails/batch":
+            _check_method(scope, ("POST",))
+            return await self.send_batch(exchange, address)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
             return await self.get_email(exchange, address, path.removeprefix("/emails/"))
@@ -173,10 +189,33 @@ class Edge:
         After no response, a 429, a 503 or `idempotency_in_progress`, retry with the same `Idempotency-Key` and body.
         The message is never accepted twice.
         """
+        return await self._submit(exchange, address, "POST /emails", _MESSAGE)
+
+    @Operation(
+        "POST /emails/batch",
+        (202, BatchReceipt, "Stored on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
+        tuple(code for code in Code if code not in (Code.NOT_FOUND, Code.CONFLICT)),
+        BatchRequest,
+        SEND,
+        (KEY_PARAMETER,),
+        ("Idempotent-Replayed", "Original-Request-ID"),
+    )
+    async def send_batch(self, exchange: Exchange, address: str) -> Answer:
+        """Accept up to 100 messages for delivery, all in one transaction.
+
+        The rules and credits of each message are those of `sendEmail`. One bad message refuses all of them, and `error`
+        starts with its place, as in `emails[3].to: …`. With `on_error` `skip` the others are accepted, unless all are
+        bad. Every 10 messages begun count as one request against the rate.
+
+        One `Idempotency-Key` covers the call: a retry returns the results of the first one.
+        """
+        return await self._submit(exchange, address, "POST /emails/batch", _BATCH)
+
+    async def _submit(self, exchange: Exchange, address: str, route: str, form: "_Form") -> Answer:
         caller = await self._sender(exchange, address)
-        submission = SubmittedRequest(caller, exchange.request_id, "api", "POST /emails", address)
+        submission = SubmittedRequest(caller, exchange.request_id, "api", route, address)
         try:
-            accepted = await self._accept(exchange, submission)
+            accepted = await self._accept(exchange, submission, form)
         except ClientGone:
             raise
         except Exception as error:
@@ -189,7 +228,7 @@ class Edge:
             answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
         return 202, answer, accepted.receipt
 
-    async def _accept(self, exchange: Exchange, submission: SubmittedRequest) -> Accepted:
+    async def _accept(self, exchange: Exchange, submission: SubmittedRequest, form: "_Form") -> Accepted:
         headers, caller = exchange.headers, submission.caller
         _check_may_send(caller)
         if self.services.stopping.is_set():
@@ -205,14 +244,18 @@ class Edge:
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             submission.size = size = len(body)
             submission.body = bytes(body[:LARGE_BODY])
-            request = await self.services.intake.workers.run(caller.account_id, cost_of_size(size), decode, body)
+            request = await self.services.intake.workers.run(caller.account_id, form.cost(size), form.decode, body)
             body.clear()  # frees memory: a large message does not fit twice
+            if isinstance(request, Batch):
+                self.rate.take(caller.idempotency_scope, request.requests, paid=1)
             if size > LARGE_BODY:
                 submission.body = shortened(request)
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, submission.client)
                 _check_may_send(caller)
                 self.services.intake.check_open(caller)
+            if isinstance(request, Batch):
+                return await self.batches.send(caller, request, key, exchange.request_id, size)
             return await self.services.intake.send(caller, request, key, exchange.request_id, size)
 
     async def _sender(self, exchange: Exchange, address: str) -> Caller:

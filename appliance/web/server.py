@@ -25,6 +25,7 @@ from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.errors import Code
 from appliance.intake.accept import IntakeServices
+from appliance.intake.batch import BatchIntake
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
@@ -405,4 +406,5 @@ def build(
         open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),
         budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
         streams=LiveStreams(intake.accepted, stopping),
+        batches=BatchIntake(intake),
     )

@@ -2,6 +2,7 @@
 
     .venv/bin/python -m tests.bench.accept                      # the ratio to the empty endpoint
     .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full database to an empty one
+    .venv/bin/python -m tests.bench.accept --batch              # the ratio of batches of 100 to single requests
 
 Every POST /emails is a 2 KB text+html message to one recipient, with an API key and an Idempotency-Key of its own, on
 16 kept connections; sandbox delivery goes on beside it. The rounds of the two sides alternate, so that whatever else
@@ -55,20 +56,25 @@ def _wait_for(port: int) -> None:
     raise RuntimeError("the empty endpoint did not start")
 
 
-def measure(port: int, authorization: str, seconds: float, rate: float = 0) -> dict[str, float]:
+def measure(
+    port: int, authorization: str, seconds: float, rate: float = 0, *, batch: int = 0, connections: int = CONNECTIONS
+) -> dict[str, float]:
     """One round of load from a process of its own; as fast as it goes, unless a rate is given."""
-    words = "127.0.0.1", port, CONNECTIONS, seconds, authorization, "--rate", rate
+    words = "127.0.0.1", port, connections, seconds, authorization, "--rate", rate, "--batch", batch
     command = [sys.executable, str(HERE / "load.py"), *map(str, words)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result: dict[str, float] = json.loads(output)
     return result
 
 
-def measure_appliance(running: Running, seconds: float, rate: float = 0) -> dict[str, float]:
+def measure_appliance(
+    running: Running, seconds: float, rate: float = 0, *, batch: int = 0, connections: int = CONNECTIONS
+) -> dict[str, float]:
     """One round against an appliance; anything but a 202 spoils it."""
     port = urlsplit(running.url).port
     assert port is not None
-    result = measure(port, f"Bearer {running.account.send_key}", seconds, rate)
+    key = f"Bearer {running.account.send_key}"
+    result = measure(port, key, seconds, rate, batch=batch, connections=connections)
     assert list(result["statuses"]) == ["202"], result  # type: ignore[call-overload]  # a nested object
     return result
 

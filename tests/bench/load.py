@@ -139,9 +139,12 @@ HTML = '<p style="margin:0">Hello <b>Ada</b>, your order <a href="https://exampl
 
 
 def send_requests(
-    authorization: str, run: str, recipients: int = 1, attachment: int = 0
+    authorization: str, run: str, recipients: int = 1, attachment: int = 0, batch: int = 0
 ) -> Callable[[int], Iterator[bytes]]:
-    """Endless POSTs of one 2 KB text+html message, each with a key of its own; with an attachment of so many bytes."""
+    """Endless POSTs of one 2 KB text+html message, each with a key of its own; with an attachment of so many bytes.
+
+    With `batch`, each POST is a batch of so many of these messages.
+    """
     message: dict[str, object] = {
         "from": "Shop <orders@example.com>",
         "to": [f"ada{number or ''}@example.net" for number in range(recipients)],
@@ -152,11 +155,12 @@ def send_requests(
     if attachment:
         content = base64.b64encode(bytes(range(256)) * (attachment // 256)).decode()
         message["attachments"] = [{"filename": "bill.bin", "content": content}]
-    body = json.dumps(message).encode()
+    body = json.dumps({"emails": [message] * batch} if batch else message).encode()
+    path = "/emails/batch" if batch else "/emails"
 
     def requests(connection: int) -> Iterator[bytes]:
         head = (
-            f"POST /emails HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {run}-{connection}-"
         ).encode()
         number = 0
@@ -178,8 +182,9 @@ def main() -> None:
     parser.add_argument("--each", type=int, help="requests of a connection; without it endless")
     parser.add_argument("--recipients", type=int, default=1)
     parser.add_argument("--attachment", type=int, default=0, help="bytes")
+    parser.add_argument("--batch", type=int, default=0, help="messages in each request; 0: none is a batch")
     given = parser.parse_args()
-    requests = send_requests(given.authorization, f"{time.time_ns()}", given.recipients, given.attachment)
+    requests = send_requests(given.authorization, f"{time.time_ns()}", given.recipients, given.attachment, given.batch)
     began = time.perf_counter()
     load = drive(
         given.host,

@@ -18,7 +18,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.accounts import Account, DomainDns, RecordStatus
 from appliance.store import Store, open_store
 from appliance.store.domains import Domains
-from appliance.times import DAY, MINUTE
+from appliance.times import DAY, HOUR, MINUTE
 from tests.fakes.dns import Trouble, ZoneResolver, zone_text
 from tests.store.samples import HASH, Clock
 
@@ -81,7 +81,7 @@ async def test_a_domain_is_asked_about_often_until_all_is_right(scene: Scene) ->
     await scene.publish("a.example")
     assert await scene.asked_after(10 * MINUTE)
     assert await scene.states("a.example") == (OK, OK, OK, None)
-    assert not await scene.asked_after(DAY - MINUTE)
+    assert not await scene.asked_after(HOUR - MINUTE)
     scene.dns.zone["a.example"] = {"TXT": ['"v=spf1 -all"']}
     scene.dns.zone["_dmarc.a.example"] = {"TXT": Trouble.SERVFAIL}
     assert await scene.asked_after(MINUTE)
@@ -100,7 +100,7 @@ async def test_a_return_path_counts_where_something_takes_it(tmp_path: Path) -> 
         assert await scene.asked_after(10 * MINUTE)
         assert await scene.states("a.example") == (OK, OK, OK, OK)
         assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
-        assert not await scene.asked_after(DAY - MINUTE)
+        assert not await scene.asked_after(HOUR - MINUTE)
 
 
 async def test_a_pending_domain_is_proven_by_its_key(scene: Scene) -> None:

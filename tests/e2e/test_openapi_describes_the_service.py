@@ -94,16 +94,10 @@ def admin(running: Running) -> dict[str, str]:
 def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
     """Put into a case what no schema can know: an unused key, addresses that are real, what this account has."""
     body: Any = case.body
-    if case.path == "/emails":
+    if case.path in ("/emails", "/emails/batch"):
         case.headers["Idempotency-Key"] = uuid.uuid4().hex
-        body["from"] = "Shop <orders@example.com>"
-        for name in ("to", "cc", "bcc", "reply_to"):
-            if name in body:
-                body[name] = real_addresses(name, body[name])
-        for index, file in enumerate(body.get("attachments") or ()):
-            if file.get("content_id"):
-                file["content_id"] = f"{index}-{file['content_id']}"[:128]
-        keep_the_rules_between_fields(body)
+        for email in body["emails"] if case.path == "/emails/batch" else [body]:
+            make_sendable(email)
     elif case.path == "/v1/auth/login":
         body |= {"email": running.account.email, "password": PASSWORD}
     elif case.path == "/v1/auth/password":
@@ -135,6 +129,17 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         case.body = {"change": 1}  # not 1.0, which is whole for a schema but not for us
     elif case.path == "/v1/admin/accounts/{id}/daily-cap":
         case.body = {"recipients": 1}
+
+
+def make_sendable(email: dict[str, Any]) -> None:
+    email["from"] = "Shop <orders@example.com>"
+    for name in ("to", "cc", "bcc", "reply_to"):
+        if name in email:
+            email[name] = real_addresses(name, email[name])
+    for index, file in enumerate(email.get("attachments") or ()):
+        if file.get("content_id"):
+            file["content_id"] = f"{index}-{file['content_id']}"[:128]
+    keep_the_rules_between_fields(email)
 
 
 def keep_the_rules_between_fields(body: dict[str, Any]) -> None:
@@ -190,6 +195,8 @@ def test_every_success_is_described(
     again = check(running, "POST", "/emails", running.account.bearer, SEND, {"Idempotency-Key": "success"})
     assert again.headers["idempotent-replayed"] == "true"
     check(running, "GET", f"/emails/{sent.json()['id']}", running.account.bearer)
+    batch = {"emails": [SEND, SEND | {"to": "nobody"}], "on_error": "skip"}
+    check(running, "POST", "/emails/batch", running.account.bearer, batch, {"Idempotency-Key": "batch"})
     check(running, "POST", "/v1/auth/login", {}, {"email": running.account.email, "password": PASSWORD})
     check(running, "POST", "/v1/auth/refresh", customer)
     check(running, "POST", "/v1/auth/logout", fickle.login())

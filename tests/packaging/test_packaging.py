@@ -5,6 +5,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-bina
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
-*ENABLE_SHARED*) [ -z "$FAKE_STATIC" ] ;;
+*INSTSONAME*) [ -z "$FAKE_STATIC" ] ;;
 *version_info*) [ -n "$FAKE_VERSION" ] && echo "$FAKE_VERSION" ;;
 *ensurepip*) [ -z "$FAKE_WITHOUT_VENV" ] ;;
 "-c import pip") [ -z "$FAKE_WITHOUT_PIP" ] ;;
@@ -350,6 +351,22 @@ def test_what_a_build_lacks_is_said_before_any_work(workshop: Tree, script: str,
         assert ran.stderr == f"not installed: {packages}. On Debian, run: apt-get install {packages}\n"
     assert workshop.installed() == []
     assert not (workshop.root / "build").exists()
+
+
+def test_a_python_whose_library_is_not_installed_cannot_build(tmp_path: Path) -> None:
+    """As on a bare Debian, whose Python says that it is a shared build; the check runs in a real Python."""
+    check = (PACKAGING / "setup.sh").read_text().split('"$builder" -c \'')[1].split("' ||")[0]
+    nowhere = (
+        "import ctypes.util, sys, sysconfig\n"
+        "ctypes.util.find_library, sys.base_prefix = lambda name: None, '/nowhere'\n"
+        "sysconfig.get_config_vars().update(Py_ENABLE_SHARED=1, LIBDIR={!r}, INSTSONAME='libpython3.so.1.0')\n"
+    )
+    for status in (1, 0):
+        assert (
+            subprocess.run([sys.executable, "-c", nowhere.format(str(tmp_path)) + check], timeout=60).returncode
+            == status
+        )
+        (tmp_path / "libpython3.so.1.0").touch()
 
 
 def test_the_documents_install_what_a_build_checks() -> None:

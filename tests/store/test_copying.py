@@ -40,6 +40,7 @@ WORDS = {
     "billing_status": "settled",
     "algorithm": "rsa",
     "cause": "event",
+    "outcome": "success",
 }
 WORDS_OF = {
     ("api_keys", "scope"): "full",

@@ -19,6 +19,10 @@ NO_CHANGE = {
     "POST /v1/auth/refresh",
     "POST /v1/emails/test",
     "POST /v1/webhook/ping",
+    "POST /v1/webhook/test",
+    "POST /v1/auth/forgotten-password",
+    "POST /v1/views",
+    "DELETE /v1/views/{id}",
     "POST /v1/webhook/deliveries/{id}/replay",
 }
 

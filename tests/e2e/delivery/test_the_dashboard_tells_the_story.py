@@ -13,7 +13,7 @@ LATER = b"451 4.7.1 <b>Greylisted</b>, come back later\r\n"
 
 async def test_a_deferred_message_is_explained_and_cancelled(tmp_path: Path) -> None:
     """Where is it, why, and what happens next; once it is cancelled the server never sees it again."""
-    async with world(tmp_path, delays("5s", "5s")) as made:
+    async with world(tmp_path, delays("10s", "10s")) as made:
         server = FakeMx(answers={"RCPT": LATER})
         await made.domain("grey.test", server)
         message = await made.send("ada@grey.test")
@@ -36,7 +36,7 @@ async def test_a_deferred_message_is_explained_and_cancelled(tmp_path: Path) -> 
         assert made.recipient(message).status == "failed"
         assert (made.events(message), made.credits()) == (["email.failed"], CREDITS)
         sessions = server.sessions
-        await trio.sleep(7)
+        await trio.sleep(12.5)
         assert (server.sessions, made.recipient(message).attempts) == (sessions, 1)
 
 

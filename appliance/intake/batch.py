@@ -1,0 +1,185 @@
+"""Accepts the messages of `POST /emails/batch`: all of them in one transaction, or none.
+
+A batch costs its account, not the others: batches are composed and stored one at a time, accounts take turns, and a
+slice of the composing is as short as other work on worker threads. The 202 is stored with the first accepted message,
+like the 202 of a single one: it counts for the account's quota and stays as long as the key.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from appliance.concurrency.fair_share import FairQueue
+from appliance.errors import Code, Refused
+from appliance.intake.accept import Accepted, Begun, MessageIntake, unknown_template
+from appliance.message.compose import Draft
+from appliance.message.limits import BATCH_ASSEMBLED
+from appliance.message.request import Batch, cost_of_request, place
+from appliance.message.schema import BatchReceipt, BatchResult, SendRequest
+from appliance.message.template import cost_of_template
+from appliance.model.accounts import Caller
+from appliance.model.mail import NewMessage, RememberedSend, Source, StoredTemplate
+from appliance.store import Acceptance, NewBatch
+from appliance.telemetry.metrics import ACCEPT_SECONDS
+
+SLICE = 5_000  # microseconds of composing, estimated, before others have a turn
+COMPOSING = 100  # microseconds to compose the smallest message
+
+
+class _Request(NamedTuple):
+    number: int  # its place in the batch
+    begun: Begun
+    request: SendRequest
+    template: StoredTemplate | None
+    cost: int  # microseconds to compose it
+
+
+class _Composed(NamedTuple):
+    number: int  # its place in the batch
+    draft: Draft
+    template: StoredTemplate | None
+    message: NewMessage
+
+
+@dataclass(eq=False, repr=False)
+class BatchIntake:
+    intake: MessageIntake
+    _turns: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
+
+    async def send(self, caller: Caller, batch: Batch, key: str, request_id: str, size: int) -> Accepted:
+        """Accept the messages of one request. `size` is that of its body."""
+        head = self.intake.begin(caller, Source.API, request_id, key, batch.fingerprint)
+        return await self.intake.once(head, partial(self._send_new, batch, head, size), partial(_replayed, request_id))
+
+    async def _send_new(self, batch: Batch, head: Begun, size: int) -> Accepted:
+        account_id, bad = head.caller.account_id, _Bad(batch.skip)
+        requests = await self._with_templates(batch, head, bad)
+        async with self._turns.take(account_id), self.intake.turn(account_id, size):
+            composed: list[_Composed] = []
+            for requests_of_slice, cost in _slices(requests):
+                done = await self.intake.workers.run(account_id, cost, self._compose, requests_of_slice, bad)
+                composed += _fitting(done, sum(len(item.message.mime) for item in composed), bad)
+            if not composed:
+                raise bad.first()
+            return await self._accept(head, composed, bad)
+
+    async def _with_templates(self, batch: Batch, head: Begun, bad: "_Bad") -> list[_Request]:
+        find, templates = self.intake.store.templates.current, dict[str, StoredTemplate | None]()
+        requests = []
+        for index, (item, size) in enumerate(zip(batch.items, batch.sizes, strict=True)):
+            if isinstance(item, Refused):
+                bad.refusals[index] = item
+                continue
+            cost, template = COMPOSING + cost_of_request(item, size), None
+            if isinstance(item.template, str):
+                if item.template not in templates:
+                    templates[item.template] = await find(head.caller.account_id, item.template)
+                if (template := templates[item.template]) is None:
+                    bad.add(index, unknown_template())
+                    continue
+                cost += cost_of_template(template, item.variables or {})
+            begun = self.intake.begin(head.caller, Source.API, head.request_id, None, b"")
+            requests.append(_Request(index, begun, item, template, cost))
+        return requests
+
+    def _compose(self, requests: list[_Request], bad: "_Bad") -> list[_Composed]:
+        """Runs on a worker thread when expensive."""
+        composed = []
+        for index, begun, request, template, _ in requests:
+            try:
+                drafted, mime = self.intake.compose(request, template, begun)
+            except Refused as refused:
+                bad.add(index, refused)
+            else:
+                message = self.intake.new_message(begun, drafted, drafted.sender, mime, template=template)
+                composed.append(_Composed(index, drafted, template, message))
+        return composed
+
+    async def _accept(self, head: Begun, composed: list[_Composed], bad: "_Bad") -> Accepted:
+        """Store the messages; when this returns, they are on disk and handed to delivery."""
+        messages = [item.message for item in composed]
+        messages[0] = replace(messages[0], idempotency=head.claim)
+        began = perf_counter()
+        receipt = partial(_receipt, head.request_id, composed, bad)
+        results = await self.intake.store.messages.accept_batch(NewBatch(messages, bad.skip, receipt))
+        ACCEPT_SECONDS.add(perf_counter() - began)
+        for (index, *_), result in zip(composed, results, strict=True):
+            if isinstance(result, Refused):
+                bad.add(index, result)
+        accepted = [item for item, result in zip(composed, results, strict=True) if isinstance(result, Acceptance)]
+        if not accepted:
+            raise bad.first()
+        for item in accepted:
+            self.intake.note_accepted(head.caller, item.message, item.draft, item.template)
+        return Accepted(receipt(results), accepted[0].message.id)
+
+
+class _Bad:
+    """The refusals of a batch by index; without `skip` the first one ends it."""
+
+    def __init__(self, skip: bool) -> None:
+        self.skip = skip
+        self.refusals: dict[int, Refused] = {}
+
+    def add(self, index: int, refused: Refused) -> None:
+        refused = refused.within(place(index))
+        if not self.skip:
+            raise refused
+        self.refusals[index] = refused
+
+    def first(self) -> Refused:
+        return self.refusals[min(self.refusals)]
+
+
+def _slices(requests: Sequence[_Request]) -> Iterator[tuple[list[_Request], int]]:
+    part: list[_Request] = []
+    cost = 0
+    for request in requests:
+        part.append(request)
+        cost += request.cost
+        if cost >= SLICE:
+            yield part, cost
+            part, cost = [], 0
+    if part:
+        yield part, cost
+
+
+def _fitting(composed: list[_Composed], size: int, bad: _Bad) -> Iterator[_Composed]:
+    """Yield messages until all of the batch together, with `size` bytes before these, would be too large."""
+    for item in composed:
+        size += len(item.message.mime)
+        if size > BATCH_ASSEMBLED:
+            text = f"the assembled messages of a batch may have {BATCH_ASSEMBLED} bytes (32 MiB) together. Send several"
+            bad.add(item.number, Refused(Code.PAYLOAD_TOO_LARGE, f"{text} batches."))
+        else:
+            yield item
+
+
+def _receipt(
+    request_id: str, composed: Sequence[_Composed], bad: _Bad, results: Sequence[Acceptance | Exception]
+) -> bytes:
+    """The 202 as JSON. Part of a transaction that may run twice, so it changes nothing."""
+    refusals = dict(bad.refusals)
+    lines = []
+    for (index, _, _, new), result in zip(composed, results, strict=True):
+        if isinstance(result, Refused):
+            refusals.setdefault(index, result.within(place(index)))
+        else:
+            lines.append(BatchResult(index, new.id, "queued", len(new.recipients), new.credits))
+    lines += [BatchResult(index, error=refused.text, code=refused.code) for index, refused in refusals.items()]
+    lines.sort(key=attrgetter("index"))
+    return msgspec.json.encode(BatchReceipt(lines, len(lines) - len(refusals), len(refusals), request_id))
+
+
+def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
+    if first.receipt is None:
+        return None
+    receipt = msgspec.json.decode(first.receipt, type=BatchReceipt)
+    receipt.request_id = request_id
+    return Accepted(msgspec.json.encode(receipt), first.message_id, replay_of=first.request_id)
