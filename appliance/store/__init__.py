@@ -87,7 +87,8 @@ from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pen
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions, Unsubscriptions
 from appliance.store.templates import Templates
-from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
+from appliance.store.webhook_history import WebhookHistory
+from appliance.store.webhooks import WebhookPosts, WebhookStore
 
 if TYPE_CHECKING:  # its driver may not be installed
     from appliance.store.copying import CopyEndpoint
