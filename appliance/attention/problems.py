@@ -18,7 +18,7 @@ from appliance.environment import Environment
 from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import Account, ApiKey, Domain, RecordStatus
 from appliance.model.attention import MACHINE, AttentionItem, AttentionKind, Severity
-from appliance.model.numbers import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
+from appliance.model.numbers import BOUNCE_MARKS, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM, JUDGED_FROM
 from appliance.model.queue import PoolHold
 from appliance.model.webhooks import Webhook
 from appliance.report.explain import public_reason, span
@@ -30,7 +30,6 @@ from appliance.times import DAY, MINUTE, SECOND
 from appliance.tls.certificate import ACME_FILE, acme_directory, by_acme, expiry
 
 RATES_SINCE = 7 * DAY
-BOUNCES_JUDGED_FROM = 200  # recipients; below, a few bounces would exceed the rate
 FEW_CREDITS = 100
 KEY_EXPIRES_WITHIN = 7 * DAY
 CERTIFICATE_EXPIRES_WITHIN = 10 * DAY
@@ -143,7 +142,7 @@ def judge_rates(recent: RecentMail) -> Iterator[AttentionItem]:
     yield from _judge_rate(
         AttentionKind.BOUNCE_RATE,
         recent.bounced,
-        final if final >= BOUNCES_JUDGED_FROM else 0,
+        final if final >= JUDGED_FROM else 0,
         BOUNCE_MARKS,
         f"recipients bounced in the last 7 days. Providers block senders of such mail. {advice}",
     )

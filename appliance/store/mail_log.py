@@ -213,9 +213,10 @@ class MailLog(StorePart):
                 reached[account_id] = page.next
         return FoundMail(tuple(results), None)
 
-    async def problems(self, account_id: str, most: int) -> list[MailProblem]:
+    async def problems(self, account_id: str, most: int, since: int | None = None) -> list[MailProblem]:
         """The recipients that bounced, failed or were deferred last, and still are."""
-        bindings = {"account_id": account_id, "since": self.env.now() - PROBLEMS_SINCE, "most": most}
+        since = self.env.now() - PROBLEMS_SINCE if since is None else since
+        bindings = {"account_id": account_id, "since": since, "most": most}
         results = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, bindings), account_id)
         return [MailProblem(*row) for row in results]
 

@@ -102,6 +102,7 @@ DASHBOARD_PAGES |= {
     "admin": Page("admin", "Admin", "managed", 4),
     "people": Page("account", "People"),
     "statistics": Page("overview", "Statistics"),
+    "deliverability": Page("overview", "Deliverability"),
     "login": Page("login", "Log in"),
     "invitation": Page("login", "Set a password"),
     "forgotten": Page("login", "Forgot your password?"),

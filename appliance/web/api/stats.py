@@ -50,7 +50,7 @@ LateBounced = Annotated[int, Meta(description="Recipients that bounced by mail a
 Complained = Annotated[int, Meta(description="Recipients that reported the message as spam.")]
 
 
-class _RatedCounts(_Counts):
+class RatedCounts(_Counts):
     late_bounced: LateBounced
     complained: Complained
     bounce_rate: BounceRate
@@ -65,7 +65,7 @@ class CountsObject(_Counts):
     start: Annotated[Time, Meta(description="Start of the day or hour.")]
 
 
-class TotalsObject(_RatedCounts):
+class TotalsObject(RatedCounts):
     """Totals of the period."""
 
     median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
@@ -79,7 +79,7 @@ class PreviousObject(_Counts):
     start: Annotated[Time, Meta(description="Start of the period.")]
 
 
-class BreakdownObject(_RatedCounts):
+class BreakdownObject(RatedCounts):
     """Totals for one value of `by`."""
 
     value: Annotated[str | None, Meta(description="Value of `by`; null (always last) for all others.")]
@@ -174,7 +174,7 @@ def _counts(counts: Sequence[int]) -> dict[str, int]:
     return dict(zip(COUNTED, counts, strict=True))
 
 
-def _rated(by_kind: Mapping[str, int]) -> dict[str, Any]:
+def rated(by_kind: Mapping[str, int]) -> dict[str, Any]:
     return {kind: by_kind.get(kind, 0) for kind in NUMBERS} | rates(by_kind)
 
 
@@ -204,7 +204,7 @@ def stats(
     broken_down = None
     if parts is not None:
         broken_down = [
-            BreakdownObject(**_rated(counts), value=value or None) for value, counts in parts.by_value.items()
+            BreakdownObject(**rated(counts), value=value or None) for value, counts in parts.by_value.items()
         ]
     return StatsAnswer(
         days=[
@@ -215,7 +215,7 @@ def stats(
             CountsObject(**_counts(counts), start=rfc3339(hour * HOUR)) for hour, counts in enumerate(by_hour, hourly)
         ],
         totals=TotalsObject(
-            **_rated({**totals, **numbers.returned}),
+            **rated({**totals, **numbers.returned}),
             median_ms=quantile(numbers.by_bucket, 0.5),
             p95_ms=quantile(numbers.by_bucket, 0.95),
         ),

@@ -11,12 +11,13 @@ const HEIGHT = 144;
 const SLIM = 26; // widest bar
 const EVENTS = ["pointermove", "pointerleave", "pointerdown", "click", "focus", "blur", "keydown"];
 
-/** A round number at or above the highest bar. */
-export function ceiling(highest) {
-	const power = 10 ** Math.floor(Math.log10(Math.max(highest, 1)));
+/** A round number at or above the highest bar; of counts, also its half is whole. */
+export function ceiling(highest, whole = true) {
+	const least = whole ? Math.max(highest, 4) : highest;
+	const power = 10 ** Math.floor(Math.log10(least));
 	return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10]
 		.map((each) => each * power)
-		.find((each) => each >= Math.max(highest, 4) && each % 2 === 0);
+		.find((each) => each >= least && (!whole || each % 2 === 0));
 }
 
 /** Marks of the scale, [percent, text]: starts of days for hours, and as many days (UTC) as fit. */
@@ -54,13 +55,13 @@ function bar(bucket, at, { buckets, stack, behind, top }) {
 	];
 }
 
-/** One kind as a line; a bucket without a value interrupts it. */
+/** One kind as a line; a bucket without a value interrupts it, and one between two such is a dot. */
 function line([field, , colour], { buckets, top }) {
 	const room = WIDTH / buckets.length;
 	let moved = true;
 	const steps = buckets.map((bucket, at) => {
 		if (bucket[field] === null) return (moved = true) && "";
-		const step = `${moved ? "M" : "L"}${(at + 0.5) * room} ${HEIGHT - (bucket[field] / top) * HEIGHT}`;
+		const step = `${moved ? "M" : "L"}${(at + 0.5) * room} ${HEIGHT - (bucket[field] / top) * HEIGHT}h0`;
 		moved = false;
 		return step;
 	});
@@ -78,7 +79,7 @@ export function chart(title, buckets, kinds, label, behind, link, go, { lines = 
 	const highest = (each) =>
 		lines ? Math.max(...kinds.map(([field]) => each[field] ?? 0)) : Math.max(sum(each), behind ? each[behind[0]] : 0);
 	const most = Math.max(...buckets.map(highest));
-	const top = format === number ? ceiling(most) : most || 1;
+	const top = format === number ? ceiling(most) : ceiling(most || 1, false);
 	const drawn = { buckets, kinds, stack, behind, top, label, link, go, format };
 	const scale = marks(buckets);
 	const grid = (x1, x2, y1, y2) => s("line", { class: "grid", x1, x2, y1, y2 });

@@ -90,7 +90,7 @@ function complain(form, error) {
 }
 
 /** A form. `send` gets its values; API errors appear where they belong. */
-export function form({ fields, submit, send, inline = false, extra = [], kind = "primary" }) {
+export function form({ fields, submit, send, inline = false, extra = [], kind = inline ? "" : "primary" }) {
 	const done = h("button", { class: kind, type: "submit" }, submit);
 	const made = h(
 		"form",

@@ -90,7 +90,9 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	}
 	if (signal.aborted || !content) return;
 	document.body.className = alone(place) ? "alone" : "";
-	main.replaceChildren(fragment(content, !alone(place) && h("p", { class: "quiet small" }, `Times are in ${zone()}.`)));
+	main.replaceChildren(
+		fragment(content, !alone(place) && h("p", { class: "quiet small times" }, `Times are in ${zone()}.`)),
+	);
 	main.dataset.page = place?.name ?? "";
 	mark(place?.section);
 	const title = main.querySelector("h1");

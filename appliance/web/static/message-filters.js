@@ -2,8 +2,10 @@
 import { del, get, post } from "./api.js";
 import { h, query, toast } from "./dom.js";
 import { dialog, form } from "./form.js";
+import { shownName } from "./idn.js";
 import { button } from "./pieces.js";
-import { number } from "./time.js";
+import { providerName } from "./provider-names.js";
+import { hour, number } from "./time.js";
 import { chip, toolbar } from "./toolbar.js";
 
 // Names in the URL and in words. A new filter of the API needs a line here, and one in `fields`.
@@ -66,9 +68,12 @@ export const asked = ({ since, until, ...filters }) => ({
 	until: until && midnight(until, 1),
 });
 
-/** A filter in words: `Status: bounced`. */
-const worded = (name, value) =>
-	`${TITLES[name]}: ${TITLES[name] === "Status" ? words(value) : (SPANS[value] ?? value)}`;
+/** A filter in words: `Status: bounced`, `Since: 15 Nov, 05:30`. */
+export function worded(name, value) {
+	const said = { outcome: words, status: words, provider: providerName, from: shownName, recipient: shownName }[name];
+	const text = /^\d{4}-\d\d-\d\dT/.test(value) ? hour(value) : (SPANS[value] ?? value);
+	return `${TITLES[name]}: ${said?.(value) ?? text}`;
+}
 
 /** All filters in words, for a list without results. */
 export const described = ({ q, ...others }) =>
@@ -218,6 +223,7 @@ export function filterBar(page, filters, home, own, actions) {
 		"form",
 		{
 			role: "search",
+			"aria-label": "Messages",
 			onsubmit: (event) => {
 				event.preventDefault();
 				page.go(query(home, { ...filters, ...typed(field.value) }), { focus: false });

@@ -108,7 +108,7 @@ export function importFile(page, dialog) {
 	});
 }
 
-const cell = (text) => `"${(RISKY.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+export const cell = (text) => `"${(RISKY.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
 
 /** Export the whole list, as filtered now. */
 export async function exportFile(load, made) {

@@ -50,6 +50,34 @@ def test_an_account_without_mail_has_empty_lines(new_account: NewAccount) -> Non
     assert told["bounce_classes"] == []
 
 
+def test_deliverability_is_that_of_the_statistics(new_account: NewAccount) -> None:
+    """By provider and day, with the replies by cause; a filter that fits no mail leaves no provider."""
+    caller = new_account()
+    caller.delivered(to=["ok@example.net", "bounce1@example.net", "bounce2@example.net"])
+    totals = stats(caller)["totals"]
+    (told,) = deliverability(caller)["providers"]
+    assert {name: told[name] for name in told.keys() & totals.keys()} == {
+        name: totals[name] for name in told.keys() & totals.keys()
+    }
+    assert (told["provider"], told["sent"], told["deferred"]) == (None, 3, 0)
+    assert 1 <= told["median_seconds"] <= told["p95_seconds"] <= 60
+    for query in ({}, {"provider": "other"}, {"domain": caller.account.domain.upper()}):
+        found = deliverability(caller, days=7, **query)
+        assert [day["bounced"] for day in found["days"]] == [0] * 6 + [2]
+        (reply,) = found["replies"]
+        assert (reply["provider"], reply["bounce_class"], reply["recipients"]) == (None, "invalid_recipient", 2)
+    elsewhere = deliverability(caller, template="none", provider="google")
+    assert (elsewhere["providers"], elsewhere["replies"], elsewhere["days"][-1]["sent"]) == ([], [], 0)
+    refused = owner(caller).get("/v1/deliverability", params={"domain": "a.test", "template": "b"})
+    assert error(refused, 400, "invalid_request").startswith("template:")
+
+
+def deliverability(caller: Caller, **query: Any) -> Any:
+    response = owner(caller).get("/v1/deliverability", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
 def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
     caller, other = new_account(), new_account()
     for each in (caller, other):

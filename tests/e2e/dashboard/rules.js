@@ -11,10 +11,23 @@ const named = (each) => {
   return words.some((word) => word?.trim()) || (!["INPUT", "SELECT", "TEXTAREA"].includes(each.tagName) && each.textContent.trim() !== "");
 };
 const rule = (name, broken) => broken.forEach((each) => found.push(`${name}: ${typeof each === "string" ? each : told(each)}`));
+const channels = (colour) => { const parts = colour.match(/[\d.]+/g).map(Number); return [parts[0], parts[1], parts[2], parts[3] ?? 1]; };
+const light = ([r, g, b]) => [r, g, b].map((each) => each / 255).map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)).reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
+const over = ([r, g, b, a], [R, G, B]) => [r * a + R * (1 - a), g * a + G * (1 - a), b * a + B * (1 - a), 1];
 
 rule("a language", document.documentElement.lang ? [] : ["html"]);
 rule("a title", document.title.trim() ? [] : ["document"]);
 rule("controls, links, frames, tables and dialogs have a name", all("input, select, textarea, button, a[href], iframe, summary, table, dialog, [role=img], [role=tab], [role=listbox], nav").filter((each) => !named(each)));
+const landmarks = all("[role=search], nav, main, aside").map((each) => `${each.getAttribute("role") ?? each.tagName} ${each.getAttribute("aria-label")}`);
+rule("landmarks of a kind have names of their own", landmarks.filter((each, at) => landmarks.indexOf(each) !== at));
+rule("the name of a control has its text in it", all("button[aria-label], a[aria-label]").filter((each) => /\w/.test(each.textContent) && !each.ariaLabel.toLowerCase().includes(each.textContent.trim().toLowerCase())));
+rule("links in a text are underlined, buttons, or far enough from it in colour", all("p a[href]:not(.button)").filter((each) => {
+  const style = getComputedStyle(each);
+  const around = [...each.parentElement.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim().length > 1);
+  if (!around || style.textDecorationLine !== "none" || style.display !== "inline") return false;
+  const [one, two] = [light(channels(style.color)), light(channels(getComputedStyle(each.parentElement).color))].sort((a, b) => b - a);
+  return (one + 0.05) / (two + 0.05) < 3;
+}));
 rule("pictures have a text", all("img").filter((each) => !each.hasAttribute("alt")));
 rule("one first heading", document.querySelectorAll("h1").length === 1 ? [] : ["h1"]);
 const levels = all("h1, h2, h3, h4, h5, h6").map((each) => Number(each.tagName[1]));
@@ -34,9 +47,6 @@ rule("a control in a control", all("a a, a button, button a, button button, summ
 rule("touched with a finger", innerWidth < 720 ? all("button, .rail nav a").filter((each) => { const box = each.getBoundingClientRect(); return box.height < 24 || box.width < 24; }) : []);
 
 // Contrast, by WCAG 2.2 1.4.3: 4.5, or 3 for large text.
-const channels = (colour) => { const parts = colour.match(/[\d.]+/g).map(Number); return [parts[0], parts[1], parts[2], parts[3] ?? 1]; };
-const light = ([r, g, b]) => [r, g, b].map((each) => each / 255).map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)).reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
-const over = ([r, g, b, a], [R, G, B]) => [r * a + R * (1 - a), g * a + G * (1 - a), b * a + B * (1 - a), 1];
 function behind(each) {
   if (!each) return [255, 255, 255, 1];
   const colour = channels(getComputedStyle(each).backgroundColor);

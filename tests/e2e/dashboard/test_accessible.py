@@ -21,6 +21,8 @@ RULES = (Path(__file__).parent / "rules.js").read_text()
 PAGES = {
     "overview": "",
     "statistics": "/statistics",
+    "deliverability": "/deliverability",
+    "requests": "/requests",
     "list": "/messages",
     "message": "/messages/{message}",
     "feedback": "/feedback",

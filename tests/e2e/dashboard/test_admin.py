@@ -48,7 +48,7 @@ def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
     browser.until(lambda: "1,000,499" in text_of(browser, ".tiles"), "the credits")
 
     browser.click(f"Actions for {customer.email}")
-    browser.click(f"Reset the password of {customer.email}")
+    browser.click(f"Reset password of {customer.email}")
     browser.click("Create link")
     browser.see("Send this link to the user")
     link = text_of(browser, "[data-secret=Link]")
@@ -64,7 +64,7 @@ def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
     browser.click("I have saved it")
 
     browser.click(f"Actions for {customer.email}")
-    browser.click(f"Change the role of {customer.email}")
+    browser.click(f"Change role of {customer.email}")
     browser.script("document.querySelector('dialog select').value = 'viewer'")
     browser.script("document.querySelector('dialog button[type=submit]').click()")
     browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")

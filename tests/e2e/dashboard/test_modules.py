@@ -122,6 +122,22 @@ def test_a_usable_domain_with_broken_dns_is_not_green(call: Any, status: str, sp
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("since", "2026-11-15T00:00:00.000Z", "Since: 15 Nov, 05:30"),
+        ("since", "7d", "Since: the last 7 days"),
+        ("until", "2026-11-15", "Until: 2026-11-15"),
+        ("provider", "microsoft365", "Provider: Microsoft 365"),
+        ("outcome", "late_bounced", "Status: late bounced"),
+        ("from", "xn--mnchen-3ya.example", "From: münchen.example"),
+    ],
+)
+def test_a_filter_is_shown_in_words(call: Any, name: str, value: str, text: str) -> None:
+    """Times in the viewer's zone, names as people know them."""
+    assert call("message-filters", "worded", name, value) == text
+
+
+@pytest.mark.parametrize(
     ("milliseconds", "text"),
     [(3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (3_700_000, "1 h 1 min"), (None, "–")],
 )

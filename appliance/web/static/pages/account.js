@@ -71,7 +71,7 @@ function sessionsTable(page, sessions) {
 							await page.reload();
 						},
 						"tiny",
-						{ "aria-label": `End the session from ${each.address}` },
+						{ "aria-label": `End session from ${each.address}` },
 					),
 		]),
 		"cards",

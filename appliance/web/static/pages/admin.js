@@ -58,7 +58,7 @@ function accountRow(page) {
 		each.suspended ? badge("failed", "suspended") : badge("success", "active"),
 		when(each.created_at),
 		menu(`Actions for ${each.name}`, [
-			button("Change credits", () => credits(page, each), "", { "aria-label": `Credits of ${each.name}` }),
+			button("Change credits", () => credits(page, each), "", { "aria-label": `Change credits of ${each.name}` }),
 			suspension(page, each),
 		]),
 	];

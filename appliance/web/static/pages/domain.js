@@ -119,7 +119,7 @@ function record(each) {
 
 /** A link to the DNS host's console. Its address is in the server's own list, never taken from DNS. */
 function consoleLink({ host, console_url: address }) {
-	const made = h("a", { target: "_blank", rel: "noopener noreferrer" }, `Open ${host}`);
+	const made = h("a", { class: "button tiny", target: "_blank", rel: "noopener noreferrer" }, `Open ${host}`);
 	made.href = address;
 	return made;
 }

@@ -56,7 +56,7 @@ function changeCap(page, account) {
 
 async function resetPassword(user, place) {
 	const text = "Creates a one-time link that is valid for a day. The server mails it if it can.";
-	if (!(await confirmed(`Reset the password of ${user.email}?`, text, "Create link", "Cancel", "primary"))) return;
+	if (!(await confirmed(`Reset password of ${user.email}?`, text, "Create link", "Cancel", "primary"))) return;
 	const made = await post(path("/v1/admin/users", user.id, "password-reset"));
 	const box = shownOnce(
 		made.mailed ? "The user gets this link by mail" : "Send this link to the user",
@@ -97,10 +97,10 @@ function people(page, users, place) {
 		],
 		menu(`Actions for ${user.email}`, [
 			button("Change role", () => changeRole(page, user, path("/v1/admin/users", user.id, "role")), "", {
-				"aria-label": `Change the role of ${user.email}`,
+				"aria-label": `Change role of ${user.email}`,
 			}),
 			button("Reset password", () => resetPassword(user, place), "", {
-				"aria-label": `Reset the password of ${user.email}`,
+				"aria-label": `Reset password of ${user.email}`,
 			}),
 			user.totp &&
 				button("Reset two-factor", () => resetFactor(page, user), "danger", {

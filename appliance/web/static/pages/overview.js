@@ -129,5 +129,6 @@ function ranges(days, hourly) {
 			RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
 		),
 		h("a", { class: "button", href: `/dashboard/statistics?days=${days}` }, "Break down"),
+		h("a", { class: "button", href: `/dashboard/deliverability?days=${days}` }, "Deliverability"),
 	);
 }

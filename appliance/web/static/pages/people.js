@@ -69,8 +69,8 @@ function remove(page, user) {
 
 const actions = (page, user) =>
 	menu(`Actions for ${user.email}`, [
-		button("Change role", () => changeRole(page, user), "", { "aria-label": `Change the role of ${user.email}` }),
-		button("Remove user", () => remove(page, user), "danger", { "aria-label": `Remove ${user.email}` }),
+		button("Change role", () => changeRole(page, user), "", { "aria-label": `Change role of ${user.email}` }),
+		button("Remove user", () => remove(page, user), "danger", { "aria-label": `Remove user ${user.email}` }),
 	]);
 
 const withdraw = (page, each) =>
@@ -83,7 +83,7 @@ const withdraw = (page, each) =>
 			await page.reload();
 		},
 		"tiny danger",
-		{ "aria-label": `Withdraw the invitation of ${each.email}` },
+		{ "aria-label": `Withdraw invitation of ${each.email}` },
 	);
 
 function invite(page, place) {

@@ -1,45 +1,42 @@
 // Results by sending domain, tag, template or provider.
 import { get } from "../api.js";
 import { fragment, h, query } from "../dom.js";
+import { shownName } from "../idn.js";
 import { empty, head, table } from "../pieces.js";
 import { providerName } from "../provider-names.js";
 import { rate } from "../rate.js";
 import { number, when } from "../time.js";
+import { segments } from "../toolbar.js";
 
 const RANGES = [7, 30, 90];
 // The title of each breakdown, and the message filter for its values.
 const BY = { domain: ["Domain", "from"], tag: ["Tag", "tag"], template: ["Template", "q"], provider: ["Provider"] };
-const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled", "Complained"];
+const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled", "Late bounced", "Complained"];
 const wide = (name) => (COLUMNS.indexOf(name) < 2 ? "number" : "number wide");
 
-function line(each, by, since) {
+function line(each, by, since, days) {
 	const filter = each.value !== null && BY[by][1];
-	const shown = by === "provider" ? providerName(each.value) : (each.value ?? "Others");
-	const href = filter && query("/dashboard/messages", { [filter]: each.value, since });
+	const shown = by === "provider" ? providerName(each.value) : shownName(each.value ?? "Others");
+	const href =
+		by === "provider"
+			? query("/dashboard/deliverability", { days, provider: each.value ?? "other" })
+			: filter && query("/dashboard/messages", { [filter]: each.value, since });
 	return {
 		href,
 		id: each.value ?? "",
 		cells: [
 			h("bdi", { class: "break" }, shown),
-			...COLUMNS.map((name) => number(each[name.toLowerCase()])),
+			...COLUMNS.map((name) => number(each[name.toLowerCase().replace(" ", "_")])),
 			rate(each.bounce_rate, each.bounce_mark),
 		],
 	};
 }
 
-function chosen(label, links) {
-	return h(
-		"nav",
-		{ class: "row", "aria-label": label },
-		links.map(([text, values, current]) =>
-			h(
-				"a",
-				{ class: "button", href: query("/dashboard/statistics", values), "aria-current": current && "true" },
-				text,
-			),
-		),
+const chosen = (label, links) =>
+	segments(
+		label,
+		links.map(([text, values, current]) => [text, query("/dashboard/statistics", values), current]),
 	);
-}
 
 export default async function statistics(page) {
 	const by = page.query.get("by") in BY ? page.query.get("by") : "domain";
@@ -54,7 +51,7 @@ export default async function statistics(page) {
 
 	async function draw() {
 		const [stats] = await Promise.all([get(query("/v1/stats", { days, by }), page.signal), import("../lists.js")]);
-		const lines = stats.breakdown.map((each) => line(each, by, stats.days[0].start));
+		const lines = stats.breakdown.map((each) => line(each, by, stats.days[0].start, days));
 		const shown = lines.length
 			? table(`Recipients by ${by}`, columns, lines)
 			: empty(`No mail by ${by}`, `No mail with one in the last ${days} days.`);

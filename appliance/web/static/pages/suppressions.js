@@ -83,7 +83,7 @@ function unsubscribeTags(page, tags) {
 			h("code", { class: "break" }, tag),
 			" ",
 			button("Remove tag", () => without(tag), "tiny", {
-				"aria-label": `Remove the links for ${tag}`,
+				"aria-label": `Remove tag ${tag}`,
 				needs: "saveUnsubscribeTags",
 			}),
 		),

@@ -102,10 +102,10 @@ function versions(first, load, take) {
 					"div",
 					{ class: "row" },
 					button("Compare versions", async () => (await tools()).showDiff(each, first.items[0]), "tiny", {
-						"aria-label": `Compare version ${each.version} with the current one`,
+						"aria-label": `Compare versions ${each.version} and ${first.items[0].version}`,
 					}),
 					button("Edit version", () => take(each), "tiny", {
-						"aria-label": `Load version ${each.version} into the editor`,
+						"aria-label": `Edit version ${each.version}`,
 						needs: "saveTemplate",
 					}),
 				),
@@ -331,7 +331,7 @@ export default async function template(page) {
 			samples,
 			h(
 				"div",
-				{ class: "row" },
+				{ class: "row bulk" },
 				button("Variables from JSON", async () =>
 					(await tools()).askVariables(values, (given) => {
 						Object.assign(values, given);
