@@ -57,6 +57,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, module: st
     run = serve("module", module, ERRORS[error], tmp_path)
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1), run.stderr
     assert "ImportError: broken on purpose" in run.stderr
+    assert error == "group" or "Traceback" not in run.stderr
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

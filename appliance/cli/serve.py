@@ -16,6 +16,7 @@ import click
 
 from appliance.cli.database import check_usable, load_settings, refusals
 from appliance.cli.options import config_option, flag, named_config
+from appliance.errors import start_failure
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -56,7 +57,9 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
                 _run(partial(_settings, sandbox, port, smtp_port))
             except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
-            except Exception as error:  # such as a failing import; logged before stderr is flushed
+            except ImportError as error:
+                raise click.ClickException(start_failure(error)) from None
+            except Exception as error:  # logged before stderr is flushed
                 log.get_logger("serve").exception("ended by a bug", error)
                 raise SystemExit(1) from None
     except KeyboardInterrupt:

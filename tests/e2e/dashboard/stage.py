@@ -15,7 +15,7 @@ import trio
 from appliance.model.accounts import Role
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
-from tests.running_appliance import NO_TLS, PASSWORD, Provisioned, add_account
+from tests.running_appliance import NO_TLS, PASSWORD, START_TIMEOUT, Provisioned, add_account
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def staged(directory: Path) -> Iterator[Stage]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    stage = begun.get(timeout=60)
+    stage = begun.get(timeout=START_TIMEOUT)
     if isinstance(stage, BaseException):
         raise stage
     try:

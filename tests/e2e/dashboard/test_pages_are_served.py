@@ -185,6 +185,8 @@ def test_text_is_compressed_for_clients_that_take_it(stage: Stage) -> None:
     assert small.headers["etag"] != plain.headers["etag"]
     again = fetch(stage, address, **{"Accept-Encoding": "gzip", "If-None-Match": small.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    described = fetch(stage, "/openapi.json", **{"Accept-Encoding": "gzip"})
+    assert int(described.headers["content-length"]) * 4 < len(described.content)
     with stage.session(account) as client:
         told = client.get("/v1/stats")
         assert told.headers["content-encoding"] == "gzip"
