@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("feedback",),
     ("keys",),
     ("dns", "store", "tls"),
-    ("message",),
+    ("message", "webhook.formats"),
     ("report",),
     ("net",),
     ("concurrency", "system"),

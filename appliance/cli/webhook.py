@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complained")
+FORMATS = ("native", "resend", "postmark", "mailgun", "sendgrid")
 POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5, and an attempt takes at most 5
 POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 
@@ -26,19 +27,20 @@ webhook = CommandGroup("webhook", "Manage the webhook of an account: where its e
 @database.of_only_account
 def show_one(name: str, as_json: bool) -> None:
     """Show the webhook of the account, without its secret."""
+    settings = database.load_settings()
 
-    async def work(store: "Store") -> "tuple[Account, Webhook | None]":
+    async def work(store: "Store") -> "tuple[Account, dict[str, Any] | None]":
         account = await store.accounts.named(name)
-        return account, await store.webhooks.of(account.id)
+        webhook = await store.webhooks.of(account.id)
+        return account, None if webhook is None else await _row(webhook, store, settings)
 
-    account, webhook = database.run(work)
-    if webhook is None:
+    account, row = database.run(work, settings=settings)
+    if row is None:
         nothing = (
             f"Account {account.name} has no webhook. Create one: appliance webhook set --account {account.name} URL"
         )
         show(as_json, {"account": account.name, "webhook": None}, nothing)
         return
-    row = _row(webhook)
     worded = row | {"events": " ".join(row["events"])}
     show_record(as_json, {"account": account.name, "webhook": row}, {"account": account.name} | worded)
 
@@ -53,7 +55,15 @@ def show_one(name: str, as_json: bool) -> None:
     help="Event type to send; repeatable (default: keep the current ones, at first delivered, bounced, failed).",
 )
 @click.option("--enable/--disable", "enabled", default=None, help="Turn posts on or off (default: unchanged).")
-def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, as_json: bool) -> None:
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(FORMATS),
+    help="Shape of the events: ours, or that of another provider (default: unchanged, at first native).",
+)
+def set_url(
+    name: str, url: str, events: tuple[str, ...], enabled: bool | None, shape: str | None, as_json: bool
+) -> None:
     """Post the events of the account to URL. The signing secret is shown only when it is created.
 
     Examples:
@@ -63,27 +73,29 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
     """
     from appliance.environment import Environment
     from appliance.keys.secrets import WebhookSecrets
-    from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookOptions
+    from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookFormat, WebhookOptions
 
     settings = database.load_settings()
 
-    async def work(store: "Store") -> "tuple[Account, Webhook, str | None]":
+    async def work(store: "Store") -> "tuple[Account, dict[str, Any], str | None]":
         account = await store.accounts.named(name)
         await _check_url(url, store, settings)
         known, env = await store.webhooks.of(account.id), Environment()
         chosen = {f"email.{event}" for event in events} or set(RESULT_EVENTS if known is None else known.events)
         is_enabled = (known is None or known.enabled) if enabled is None else enabled
-        options = WebhookOptions(url, tuple(event for event in EventType if event in chosen), is_enabled)
+        form = WebhookFormat(shape or (WebhookFormat.NATIVE if known is None else known.format))
+        options = WebhookOptions(url, tuple(event for event in EventType if event in chosen), is_enabled, form)
         new_id = env.identifier("whk")
         secret, sealed = WebhookSecrets(await database.installation_key(store, settings), env).fresh(new_id)
         saved, made = await store.webhooks.save(account.id, options, new_id, sealed)
-        return account, saved, secret if made else None
+        return account, await _row(saved, store, settings), secret if made else None
 
-    account, saved, secret = database.run(work, settings=settings)
-    row = _row(saved)
-    text = f"Events of account {account.name} are posted to {saved.url}: {' '.join(row['events'])}"
-    if not saved.enabled:
-        text = f"The webhook of account {account.name} to {saved.url} is disabled."
+    account, row, secret = database.run(work, settings=settings)
+    text = f"Events of account {account.name} are posted to {row['url']}: {' '.join(row['events'])}"
+    if not row["enabled"]:
+        text = f"The webhook of account {account.name} to {row['url']} is disabled."
+    if "public_key" in row:
+        text += f"\nPublic key that verifies its signatures: {row['public_key']}"
     if secret is not None:
         text += f"\nSigning secret, shown only once: {secret}"
     show(as_json, {"account": account.name, "webhook": row, "secret": secret}, text)
@@ -197,6 +209,14 @@ async def _check_url(url: str, store: "Store", settings: "Config") -> None:
         raise click.ClickException(f"url: {fault}")
 
 
-def _row(webhook: "Webhook") -> dict[str, Any]:
+async def _row(webhook: "Webhook", store: "Store", settings: "Config") -> dict[str, Any]:
+    from appliance.environment import Environment
+    from appliance.keys.secrets import WebhookSecrets
+    from appliance.webhook.signatures import public_key
+
     row = {"url": webhook.url, "events": [event.value for event in webhook.events], "enabled": webhook.enabled}
+    secrets = WebhookSecrets(await database.installation_key(store, settings), Environment())
+    row |= {"format": webhook.format.value}
+    if (key := public_key(secrets, webhook)) is not None:
+        row["public_key"] = key
     return row | record(webhook, "secret_hint", "created_at", "updated_at", "last_success_at", "last_failure_at")

@@ -111,6 +111,7 @@ class WebhookDelivery(Struct, frozen=True):
     created_at: int
     attempted_at: int | None
     next_attempt_at: int | None
+    format: WebhookFormat
 
 
 class Lane(Struct, frozen=True, order=True, gc=False):

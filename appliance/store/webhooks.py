@@ -1,6 +1,6 @@
 """The webhook of each account, and its posts: written with the event itself, found when due, updated by each attempt.
 
-An account has one URL for its events, with the secret that signs them; pings and replays are posts made by hand.
+An account has one URL for its events, with the secret that signs them and the format of their bodies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,34 +13,33 @@ from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.webhooks import (
-    PING_TYPE,
     DuePost,
     EventType,
     Lane,
-    PostOutcome,
     PostResult,
     PostStatus,
     SealedSecret,
     Trigger,
     Webhook,
-    WebhookDelivery,
-    WebhookHour,
+    WebhookFormat,
     WebhookOptions,
-    example_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.store.engine import Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
 from appliance.times import HOUR, rfc3339
+from appliance.webhook.formats import shaped
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
-    last_failure_at"""
+    last_failure_at, format"""
 # Here and below only the names of our own columns are put into SQL (S608). A deleted webhook has no account, so neither
 # of these two finds it.
 _OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"
 _BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"
-_UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, updated_at = :now
-    WHERE account_id = :account_id RETURNING {_COLUMNS}"""
-_INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
-    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""
+_UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, format = :format,
+    updated_at = :now WHERE account_id = :account_id RETURNING {_COLUMNS}"""
+_INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at,
+        format)
+    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now, :format)
+    RETURNING {_COLUMNS}"""
 # Its log may be long: the row stays for retention to find that by, without its secret.
 DELETE_WEBHOOK = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
     WHERE account_id = :account_id RETURNING id"""
@@ -80,6 +79,7 @@ class WebhookStore(StorePart):
         row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.env.now()}
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}
+        row["format"] = settings.format.value
         changed = one(tx, _webhook, _UPDATE, row)
         return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
 
@@ -115,17 +115,19 @@ def _none() -> Refused:
 
 def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, secret: bytes, *rest: Any) -> Webhook:
     bindings = tuple(EventType(item) for item in events.split())
+    rest = (*rest[:-1], WebhookFormat(rest[-1]))
     return Webhook(id_, account_id, url, bindings, bool(enabled), bytes(secret), *rest)
 
 
 # ---- posts
 
+NATIVE = WebhookFormat.NATIVE.value
 POSTS_CHANGED = 500  # posts given up in one transaction
 
-_WHO_WANTS = Bulk("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
+_WHO_WANTS = Bulk("SELECT account_id, id, url, events, format FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
 INSERT_POSTS = Bulk("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
-        cause, status, request_body, created_at, next_attempt_at)
-    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?b, ?i, ?i)}""")
+        cause, status, request_body, created_at, next_attempt_at, format)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?b, ?i, ?i, ?)}""")
 # Its last post, be it before a restart, was a success.
 _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
 _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
@@ -151,8 +153,8 @@ SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhoo
 FROM waiting WHERE webhook_id IS NOT NULL
 """
 _IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
-_DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
-    ORDER BY next_attempt_at LIMIT :most"""
+_DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id, format {_IN_LANE}
+    AND next_attempt_at <= :now ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
 _RECORD = Bulk("""
 WITH new (webhook_id, id, attempts_before, status, url, response_status, response_body, error, duration_ms,
@@ -185,13 +187,16 @@ def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
     selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
     if not selected:
         return set()
-    wanting = {account_id: (webhook_id, url, item.split()) for account_id, webhook_id, url, item in selected}
+    wanting = {
+        account_id: (webhook_id, url, item.split(), shape) for account_id, webhook_id, url, item, shape in selected
+    }
     new, accounts = [], set()
     for event_id, account_id, message_id, recipient_id, kind, body, at in events:
-        webhook_id, url, bindings = wanting.get(account_id, ("", "", ()))
+        webhook_id, url, bindings, shape = wanting.get(account_id, ("", "", (), NATIVE))
         if kind in bindings:
-            new_id = env.identifier("whd")
-            new.append((webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", body, at, at))
+            new_id, posted = env.identifier("whd"), body if shape == NATIVE else shaped(WebhookFormat(shape), body)
+            post = (webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", posted, at, at)
+            new.append((*post, shape))
             accounts.add(account_id)
     INSERT_POSTS.run(tx, new)
     return accounts
@@ -256,7 +261,8 @@ class WebhookPosts(StorePart):
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
             ((next_due,),) = rows(tx, _NEXT_DUE, bindings)
-            return [DuePost(lane, *row) for row in rows(tx, _DUE, bindings)], next_due
+            due = [DuePost(lane, *(*row[:-1], WebhookFormat(row[-1]))) for row in rows(tx, _DUE, bindings)]
+            return due, next_due
 
         return await self.engine.read(read)
 
@@ -311,136 +317,3 @@ def _result_row(result: PostResult) -> Row:
     asked = post.lane.webhook_id, post.id, post.attempt, result.status.value, result.url
     answer = result.response_status, result.response_body, result.error, result.duration_ms
     return *asked, *answer, result.attempted_at, result.next_attempt_at
-
-
-# ---- the log of posts
-
-PING_COOLDOWN = 15_000_000  # microseconds, by the interface
-
-_POST_COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url, d.cause, d.status, d.attempt,
-    d.request_body, d.response_status, d.response_body, d.error, d.duration_ms, d.created_at, d.attempted_at,
-    d.next_attempt_at"""
-_POSTS_OF_ACCOUNT = f"""SELECT {_POST_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
-    WHERE w.account_id = :account_id"""
-_PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
-# A list of its own, or SQLite would rather read the whole log in order.
-_OF_MESSAGE = """AND d.id IN
-    (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
-_ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
-_BLOCK = """SELECT d.id, d.status, d.type FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
-    WHERE w.account_id = :account_id AND d.id < :before ORDER BY d.id DESC LIMIT :block"""
-_HOURS = """SELECT h.hour, h.outcome, h.attempts, h.total_ms, h.slowest_ms
-    FROM webhooks w JOIN webhook_hours h ON h.webhook_id = w.id
-    WHERE w.account_id = :account_id AND h.hour >= :first_hour ORDER BY h.hour"""
-POSTS_SEARCHED = 2_000  # between two checks of the time: some milliseconds
-POST_SEARCH_TIME = 0.05  # seconds of searching for one page
-_PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
-_NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
-    ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at"""
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookHistory(StorePart):
-    posts: WebhookPosts
-
-    async def page(
-        self, account_id: str, message_id: str | None, before: str | None, most: int, *, off_loop: bool = False
-    ) -> list[WebhookDelivery]:
-        """Return posts of an account, or of one of its messages, newest first. Many have megabytes: read `off_loop`."""
-        bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
-        query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-        if off_loop:
-            results = await self.engine.scan(lambda tx: rows(tx, query, bindings), account_id)
-        else:
-            results = await self.engine.rows(query, bindings)
-        return [_delivery(*row) for row in results]
-
-    async def search(
-        self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
-    ) -> tuple[list[WebhookDelivery], str | None]:
-        """Return matching posts, newest first, and where to continue (None at the end), read for a bounded time."""
-        bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
-        return await self.engine.scan(
-            lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
-        )
-
-    async def hours(self, account_id: str, first_hour: int) -> list[WebhookHour]:
-        """Return the attempts by hour and outcome since this hour, for the account's current webhook."""
-        bindings = {"account_id": account_id, "first_hour": first_hour}
-        results = await self.engine.scan(lambda tx: rows(tx, _HOURS, bindings), account_id)
-        return [WebhookHour(hour, PostOutcome(outcome), *counts) for hour, outcome, *counts in results]
-
-    async def ping(self, account_id: str, kind: EventType | None = None) -> WebhookDelivery:
-        """Post a test event, or an example of this kind; refused within 15 seconds of the last one."""
-        delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id, kind))
-        self.posts.add_new([account_id])
-        return delivery
-
-    async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
-        """Post the body of an earlier post again, under the same event id."""
-        delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
-        self.posts.add_new([account_id])
-        return delivery
-
-
-def _search(
-    tx: Tx, account_id: str, filters: tuple[PostStatus | None, str | None], before: str, most: int, end: float
-) -> tuple[list[WebhookDelivery], str | None]:
-    results: list[str] = []
-    following: str | None = before
-    while following is not None and len(results) < most:
-        block = rows(tx, _BLOCK, {"account_id": account_id, "before": following, "block": POSTS_SEARCHED})
-        following = block[-1][0] if len(block) == POSTS_SEARCHED else None
-        for post_id, status, kind in block:
-            if filters[0] in (None, status) and filters[1] in (None, kind):
-                results.append(post_id)
-                if len(results) == most:
-                    following = post_id
-                    break
-        if perf_counter() >= end:
-            break
-    shown = [row for post_id in results for row in rows(tx, _ONE, {"account_id": account_id, "id": post_id})]
-    return [_delivery(*row) for row in shown], following
-
-
-def _ping(tx: Tx, env: Environment, account_id: str, kind: EventType | None) -> WebhookDelivery:
-    webhook = enabled_webhook(tx, account_id)
-    now, event_id = env.now(), env.identifier("evt")
-    pinged_at = one(tx, int, _PINGED_AT, {"account_id": account_id})
-    waited = PING_COOLDOWN if pinged_at is None else now - pinged_at
-    if 0 <= waited < PING_COOLDOWN:  # below 0 the clock was ahead then
-        seconds = -((waited - PING_COOLDOWN) // 1_000_000)  # rounded up
-        text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
-        raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
-    run(tx, _NOTE_PING, {"account_id": account_id, "now": now})
-    event = (event_id, kind or PING_TYPE, None, None)
-    return _insert(tx, env, webhook, Trigger.PING, event, example_envelope(event_id, kind, now))
-
-
-def _replay(tx: Tx, env: Environment, account_id: str, delivery_id: str) -> WebhookDelivery:
-    earlier = one(tx, _delivery, _ONE, {"account_id": account_id, "id": delivery_id})
-    if earlier is None:
-        raise Refused(Code.NOT_FOUND, "There is no such delivery, or it is no longer kept.")
-    webhook = enabled_webhook(tx, account_id)
-    event = earlier.event_id, earlier.type, earlier.message_id, earlier.recipient_id
-    return _insert(tx, env, webhook, Trigger.REPLAY, event, earlier.request_body)
-
-
-def _insert(
-    tx: Tx,
-    env: Environment,
-    webhook: Webhook,
-    trigger: Trigger,
-    event: tuple[str, str, str | None, str | None],
-    body: bytes,
-) -> WebhookDelivery:
-    new_id, now = env.identifier("whd"), env.now()
-    INSERT_POSTS.run(tx, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
-    (row,) = rows(tx, _ONE, {"account_id": webhook.account_id, "id": new_id})
-    return _delivery(*row)
-
-
-def _delivery(*row: Any) -> WebhookDelivery:
-    *event, cause, status, attempt, body, response_status, response_body, error, taken, created, attempted, due = row
-    result = response_status, response_body, error, taken, created, attempted, due
-    return WebhookDelivery(*(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result))

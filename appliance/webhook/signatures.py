@@ -15,7 +15,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from appliance.model.webhooks import DuePost, WebhookFormat
+from appliance.keys.keyfile import UnsealError
+from appliance.keys.secrets import WebhookSecrets
+from appliance.model.webhooks import DuePost, Webhook, WebhookFormat
 
 SECRET_PREFIX = b"whsec_"
 MAILGUN_TOKEN_CHARACTERS = 50
@@ -76,6 +78,16 @@ def sendgrid_headers(secret: bytes, seconds: int, body: bytes) -> list[tuple[str
     signature = _sendgrid_key(secret).sign(b"%d%b" % (seconds, body), ec.ECDSA(hashes.SHA256()))
     name = "X-Twilio-Email-Event-Webhook"
     return [(f"{name}-Signature", pybase64.b64encode(signature).decode()), (f"{name}-Timestamp", str(seconds))]
+
+
+def public_key(secrets: WebhookSecrets, webhook: Webhook) -> str | None:
+    """The key that a receiver of this webhook needs; None if its format needs none, or the secret cannot be read."""
+    if webhook.format is not WebhookFormat.SENDGRID:
+        return None
+    try:
+        return sendgrid_public_key(secrets.open(webhook))
+    except UnsealError:
+        return None
 
 
 def sendgrid_public_key(secret: bytes) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -121,6 +122,8 @@ class Bench:
             "LANGUAGE": self.language.runtime,
             "VERSION": VERSION,
             "RANDOM": uuid.uuid4().hex,
+            "SOON": _hours_ahead(1),
+            "LATER": _hours_ahead(2),
             "X": {str(length): "x" * length for length in (223, 256, 501)},
             "FILE": {name: self.materials.file(**item) for name, item in scenario.files.items()},
         }
@@ -178,11 +181,23 @@ def _client(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _arguments(step: Step, known: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(step.arguments)
     if step.command in ("send", "parallel"):
-        message = {**MESSAGE, **arguments.get("message", {})}
-        arguments["message"] = {name: value for name, value in message.items() if value is not None}
+        arguments["message"] = _message(arguments.get("message", {}))
+    if step.command == "send_batch":
+        arguments["messages"] = [_message(item) for item in arguments["messages"]]
     if step.command == "verify":
         return _signed(arguments)
     return dict(filled(arguments, known))
+
+
+def _message(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**MESSAGE, **changes}.items() if value is not None}
+
+
+def _hours_ahead(hours: int) -> dict[str, Any]:
+    """A time to schedule for: as text, its part before the time zone, and in Unix seconds."""
+    unix = int(time.time()) + 3600 * hours
+    stem = datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return {"text": f"{stem}Z", "stem": stem, "unix": unix}
 
 
 def _signed(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from clients.conformance.proxy import LISTENERS
 
 FOLDER = Path(__file__).parent / "scenarios"
-COMMANDS = ("client", "send", "get", "wait", "parallel", "verify")
+COMMANDS = ("client", "send", "send_batch", "get", "wait", "cancel", "reschedule", "parallel", "verify")
 FAULTS = {
     "pass": set(),
     "answer": {"code", "json", "text", "kibibytes", "headers", "retry_after", "retry_after_date"},

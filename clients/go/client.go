@@ -24,7 +24,11 @@ import (
 )
 
 // Version is the version of this library.
-const Version = "1.1.0"
+const Version = "1.2.0"
+
+// batchSince is the version of the server that added batches, cancel and
+// reschedule.
+const batchSince = "0.7"
 
 const (
 	defaultWaitTimeout = 60 * time.Second
@@ -38,6 +42,9 @@ var userAgent = "mail-appliance-go/" + Version + " go/" +
 // the recorder of package mailappliancetest.
 type Mailer interface {
 	Send(ctx context.Context, email Email, opts ...SendOption) (*Sent, error)
+	SendBatch(ctx context.Context, batch Batch, opts ...SendOption) (*SentBatch, error)
+	Cancel(ctx context.Context, id string) (*Message, error)
+	Reschedule(ctx context.Context, id string, at time.Time) (*Message, error)
 	Get(ctx context.Context, id string) (*Message, error)
 	Wait(ctx context.Context, id string, opts ...WaitOption) (*Message, error)
 }
@@ -76,28 +83,52 @@ func WithIdempotencyKey(key string) SendOption {
 // The error is an [*Error], a [*ConnectionError], a [*ContextError] or a
 // [*ConfigurationError], and carries the idempotency key.
 func (c *Client) Send(ctx context.Context, email Email, opts ...SendOption) (*Sent, error) {
+	sent := &Sent{}
+	var err error
+	sent.IdempotencyKey, sent.Replayed, err = c.post(ctx, c.endpoint, email.loaded, opts, sent)
+	if err != nil {
+		return nil, err
+	}
+	return sent, nil
+}
+
+// SendBatch sends the messages of a batch in one request, with one key. By
+// default one message that cannot be sent refuses the batch, and the error
+// names it, as in "emails[3].to: …". The errors are those of [Client.Send], and
+// one that is [ErrNotSupported] from a server older than 0.7.
+func (c *Client) SendBatch(ctx context.Context, batch Batch, opts ...SendOption) (*SentBatch, error) {
+	sent := &SentBatch{}
+	var err error
+	sent.IdempotencyKey, sent.Replayed, err = c.post(ctx, c.endpoint+"/batch", batch.loaded, opts, sent)
+	if err != nil {
+		return nil, supported(err, "POST /emails/batch", http.StatusNotFound, http.StatusMethodNotAllowed)
+	}
+	return sent, nil
+}
+
+// post sends content with a key, and tells the key and whether it was replayed.
+func (c *Client) post(ctx context.Context, url string, load func() (any, *ConfigurationError), opts []SendOption, result any) (string, bool, error) {
 	s := sending{key: newKey()}
 	for _, option := range opts {
 		option(&s)
 	}
 	if !validKey(s.key) {
-		return nil, &ConfigurationError{
+		return s.key, false, &ConfigurationError{
 			Message:        "the idempotency key must be 1 to 255 printable ASCII characters without a space at either end",
 			IdempotencyKey: s.key,
 		}
 	}
-	body, err := email.encode()
+	var body []byte
+	content, err := load()
+	if err == nil {
+		body, err = encode(content)
+	}
 	if err != nil {
 		err.IdempotencyKey = s.key
-		return nil, err
+		return s.key, false, err
 	}
-	sent := &Sent{IdempotencyKey: s.key}
-	header, failed := c.call(ctx, http.MethodPost, c.endpoint, s.key, body, sent)
-	if failed != nil {
-		return nil, failed
-	}
-	sent.Replayed = strings.EqualFold(header.Get("Idempotent-Replayed"), "true")
-	return sent, nil
+	header, failed := c.call(ctx, http.MethodPost, url, s.key, body, result)
+	return s.key, strings.EqualFold(header.Get("Idempotent-Replayed"), "true"), failed
 }
 
 // Get reads a message and the status of each recipient.
@@ -105,11 +136,47 @@ func (c *Client) Send(ctx context.Context, email Email, opts ...SendOption) (*Se
 // The error is an [*Error], a [*ConnectionError], a [*ContextError] or a
 // [*ConfigurationError].
 func (c *Client) Get(ctx context.Context, id string) (*Message, error) {
+	return c.message(ctx, http.MethodGet, id, "", nil)
+}
+
+// Cancel cancels what is still queued or scheduled of a message. If nothing is,
+// the error is [ErrConflict]; if the answer to a first attempt was lost, that
+// can mean that this attempt succeeded, and Get shows it. A server older than
+// 0.7 makes it [ErrNotSupported].
+func (c *Client) Cancel(ctx context.Context, id string) (*Message, error) {
+	message, err := c.message(ctx, http.MethodPost, id, "/cancel", nil)
+	if !errors.Is(err, ErrNotFound) {
+		return message, err
+	}
+	// An older server and an unknown id both are 404. A GET tells them apart:
+	// 405 only where the path has a route.
+	_, route := c.message(ctx, http.MethodGet, id, "/cancel", nil)
+	var refused *Error
+	if errors.As(route, &refused) && refused.Status == http.StatusMethodNotAllowed {
+		return nil, err
+	}
+	return nil, supported(route, "POST /emails/"+id+"/cancel", http.StatusNotFound)
+}
+
+// Reschedule moves a scheduled message to another time. Once it is due, the
+// error is [ErrConflict]. A server older than 0.7 makes it [ErrNotSupported].
+func (c *Client) Reschedule(ctx context.Context, id string, at time.Time) (*Message, error) {
+	body, err := encode(map[string]time.Time{"scheduled_at": at})
+	if err != nil {
+		return nil, err
+	}
+	message, failed := c.message(ctx, http.MethodPatch, id, "", body)
+	return message, supported(failed, "PATCH /emails/"+id, http.StatusMethodNotAllowed)
+}
+
+// message is the answer of a request for one message; action is what follows
+// the id in the path.
+func (c *Client) message(ctx context.Context, method, id, action string, body []byte) (*Message, error) {
 	if id == "" {
 		return nil, &ConfigurationError{Message: "the message id is empty"}
 	}
 	message := &Message{}
-	if _, err := c.call(ctx, http.MethodGet, c.endpoint+"/"+escape(id), "", nil, message); err != nil {
+	if _, err := c.call(ctx, method, c.endpoint+"/"+escape(id)+action, "", body, message); err != nil {
 		return nil, err
 	}
 	return message, nil
@@ -167,11 +234,14 @@ func (c *Client) call(ctx context.Context, method, url, key string, body []byte,
 	request.Header.Set("Authorization", c.authorization)
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", userAgent)
-	if method == http.MethodPost {
+	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
 		request.Header.Set("Idempotency-Key", key)
 	}
-	p := plan{key: key, retries: c.retries}
+	_, isBatch := result.(*SentBatch)
+	p := plan{key: key, isBatch: isBatch, retries: c.retries}
 	var last error
 	for {
 		answer, err := c.attempt(ctx, request, body)

@@ -171,7 +171,7 @@ func TestSendRequestAndResult(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, r.Header.Get(name), value)
 		}
 	}
-	if !regexp.MustCompile(`^mail-appliance-go/1\.1\.0 go/[0-9a-z.-]+$`).MatchString(r.UserAgent()) {
+	if !regexp.MustCompile(`^mail-appliance-go/1\.2\.0 go/[0-9a-z.-]+$`).MatchString(r.UserAgent()) {
 		t.Errorf("User-Agent %q", r.UserAgent())
 	}
 	const body = `{"from":"a@example.com","to":["b@example.net"],"cc":["c@example.net"],"subject":"Grüße <&>","text":"Hi",` +
@@ -815,13 +815,14 @@ func TestNotUTF8(t *testing.T) {
 		"Tags":      {Tags: []string{bad}},
 		"Headers":   {Headers: map[string]string{"X-A": bad}},
 		"Variables": {Variables: map[string]any{"a": bad}},
+		"Metadata":  {Metadata: map[string]string{bad: "a"}},
 	}
 	for field, e := range tests {
-		if _, err := e.encode(); err == nil || !strings.HasPrefix(err.Message, field+" ") {
+		if _, err := e.load(); err == nil || !strings.HasPrefix(err.Message, field+" ") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if body, err := (Email{Subject: "\ufffd"}).encode(); err != nil || !strings.Contains(string(body), "\ufffd") {
+	if body, err := encode(Email{Subject: "\ufffd"}); err != nil || !strings.Contains(string(body), "\ufffd") {
 		t.Errorf("U+FFFD itself: %s %v", body, err)
 	}
 }

@@ -25,26 +25,60 @@ type Email struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 	Tags        []string          `json:"tags,omitempty"`
 	Attachments []Attachment      `json:"attachments,omitempty"`
+	ScheduledAt *time.Time        `json:"scheduled_at,omitempty"` // when to send it, up to 30 days ahead; nil: at once
+	Metadata    map[string]string `json:"metadata,omitempty"`     // your own values, which come back in Message and in events
 }
 
-// encode makes the body of the request, with the attachments read.
-func (e Email) encode() ([]byte, *ConfigurationError) {
+// Batch is a list of up to 100 messages to send in one request.
+type Batch struct {
+	Emails []Email `json:"emails"`
+	// OnError is "reject" (the default): one message that cannot be sent
+	// refuses the batch; or "skip": the others are accepted.
+	OnError string `json:"on_error,omitempty"`
+}
+
+// loaded is a copy of the batch with the attachments read.
+func (b Batch) loaded() (any, *ConfigurationError) {
+	emails := make([]Email, len(b.Emails))
+	for i, email := range b.Emails {
+		loaded, err := email.load()
+		if err != nil {
+			err.Message = fmt.Sprintf("email %d: %s", i, err.Message)
+			return nil, err
+		}
+		emails[i] = loaded
+	}
+	return Batch{Emails: emails, OnError: b.OnError}, nil
+}
+
+// loaded is a copy of the email with the attachments read.
+func (e Email) loaded() (any, *ConfigurationError) {
+	loaded, err := e.load()
+	return loaded, err
+}
+
+func (e Email) load() (Email, *ConfigurationError) {
 	if field := e.notUTF8(); field != "" {
-		return nil, &ConfigurationError{Message: field + " is not UTF-8"}
+		return e, &ConfigurationError{Message: field + " is not UTF-8"}
 	}
 	attachments := make([]Attachment, len(e.Attachments)) // the caller's own stay as they are
 	for i, attachment := range e.Attachments {
 		loaded, err := attachment.load()
 		if err != nil {
-			return nil, &ConfigurationError{Message: fmt.Sprintf("attachment %d", i), Err: err}
+			return e, &ConfigurationError{Message: fmt.Sprintf("attachment %d", i), Err: err}
 		}
 		attachments[i] = loaded
 	}
 	e.Attachments = attachments
+	return e, nil
+}
+
+// encode makes the body of a request.
+func encode(content any) ([]byte, *ConfigurationError) {
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(e); err != nil {
+	if err := encoder.Encode(content); err != nil {
 		return nil, &ConfigurationError{Message: "the email cannot be written as JSON", Err: err}
 	}
 	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
@@ -59,6 +93,9 @@ func (e Email) notUTF8() string {
 	}
 	for name, value := range e.Headers {
 		texts["Headers"] = append(texts["Headers"], name, value)
+	}
+	for name, value := range e.Metadata {
+		texts["Metadata"] = append(texts["Metadata"], name, value)
 	}
 	for name, value := range e.Variables {
 		texts["Variables"] = append(texts["Variables"], name, fmt.Sprint(value))
@@ -95,9 +132,34 @@ type Sent struct {
 	Headers         map[string]string `json:"headers"`
 	Tags            []string          `json:"tags"`
 	Attachments     []AttachmentInfo  `json:"attachments"`
+	ScheduledAt     time.Time         `json:"scheduled_at"` // zero: sent at once
 
 	IdempotencyKey string `json:"-"` // given or made
 	Replayed       bool   `json:"-"` // the appliance had accepted it before, under the same key
+}
+
+// SentBatch is a batch that the appliance has accepted, with one result per
+// message, in order.
+type SentBatch struct {
+	Results   []BatchItem `json:"results"`
+	Accepted  int         `json:"accepted"`
+	Refused   int         `json:"refused"`
+	RequestID string      `json:"request_id"`
+
+	IdempotencyKey string `json:"-"` // given or made
+	Replayed       bool   `json:"-"` // the appliance had accepted it before, under the same key
+}
+
+// BatchItem is the result of one message of a batch: ID if it was accepted,
+// else Error and Code.
+type BatchItem struct {
+	Index           int    `json:"index"`
+	ID              string `json:"id"`
+	Status          string `json:"status"`
+	RecipientCount  int    `json:"recipient_count"`
+	CreditsReserved int    `json:"credits_reserved"`
+	Error           string `json:"error"`
+	Code            string `json:"code"`
 }
 
 // AttachmentInfo is an attachment as the appliance has accepted it.
@@ -122,6 +184,9 @@ type Message struct {
 	CreatedAt       time.Time   `json:"created_at"`
 	Recipients      []Recipient `json:"recipients"`
 	RequestID       string      `json:"request_id"`
+
+	ScheduledAt time.Time         `json:"scheduled_at"` // zero: not scheduled
+	Metadata    map[string]string `json:"metadata"`
 }
 
 // Final reports whether every recipient's result is final: the status is
@@ -134,7 +199,7 @@ func (m *Message) Final() bool {
 type Recipient struct {
 	ID               string    `json:"id"`
 	Email            string    `json:"email"`
-	Status           string    `json:"status"` // "queued", "deferred", "delivered", "bounced", "failed"
+	Status           string    `json:"status"` // "scheduled", "queued", "deferred", "delivered", "bounced", "failed"
 	BillingStatus    string    `json:"billing_status"`
 	AttemptCount     int       `json:"attempt_count"`
 	LastSMTPCode     int       `json:"last_smtp_code"` // 0: no reply yet

@@ -27,7 +27,9 @@ type Error struct {
 	Message        string        // for people
 	RequestID      string        // as the appliance logs it; empty if unknown
 	RetryAfter     time.Duration // as the answer asked; 0 if it did not
-	IdempotencyKey string        // of the send; empty for Get and Wait
+	IdempotencyKey string        // of the send; empty for other calls
+
+	serverTooOld bool // the server has no such route
 }
 
 func (e Error) Error() string {
@@ -45,6 +47,9 @@ func (e Error) Error() string {
 
 // Is reports whether target is the error of this code.
 func (e Error) Is(target error) bool {
+	if e.serverTooOld {
+		return target == ErrNotSupported
+	}
 	code, ok := target.(codeError)
 	return ok && e.Code == string(code)
 }
@@ -59,6 +64,22 @@ func (e *Error) As(target any) bool {
 }
 
 func (e Error) key() string { return e.IdempotencyKey }
+
+// supported is err, or ErrNotSupported if it is an error object with one of the
+// statuses by which an older server refuses the route.
+func supported(err error, route string, missing ...int) error {
+	var refused *Error
+	if !errors.As(err, &refused) || refused.Code == "" {
+		return err
+	}
+	for _, status := range missing {
+		if refused.Status == status {
+			refused.Message = "the server does not have " + route + ": it is older than version " + batchSince + ". Upgrade the server."
+			refused.serverTooOld = true
+		}
+	}
+	return err
+}
 
 // codeError is the error of one code of the interface.
 type codeError string
@@ -84,6 +105,10 @@ const (
 	ErrIdempotencyConflict   codeError = "idempotency_conflict"
 	ErrIdempotencyInProgress codeError = "idempotency_in_progress"
 )
+
+// ErrNotSupported is wrapped by the error of a call that the server is too old
+// for. Other calls still work.
+var ErrNotSupported = errors.New("mailappliance: the server is older than this call")
 
 // ErrSignatureInvalid is wrapped by every error of a webhook that must not be
 // trusted.

@@ -70,6 +70,68 @@ func printResults(ctx context.Context, mail mailappliance.Mailer, id string) err
 	return nil
 }
 
+func sendNews(ctx context.Context, mail mailappliance.Mailer, customers []string) error {
+	batch := mailappliance.Batch{OnError: "skip"}
+	for _, customer := range customers {
+		batch.Emails = append(batch.Emails, mailappliance.Email{
+			From: "news@example.com", To: []string{customer}, Subject: "News", Text: "Hello.",
+		})
+	}
+	sent, err := mail.SendBatch(ctx, batch, mailappliance.WithIdempotencyKey("news-17"))
+	if err != nil {
+		return err
+	}
+	for _, item := range sent.Results {
+		fmt.Printf("%d %s%s\n", item.Index, item.ID, item.Error) // an ID or an error
+	}
+	return nil
+}
+
+func ExampleClient_SendBatch() {
+	mail := mailappliancetest.NewRecorder()
+	if err := sendNews(ctx, mail, []string{"ada@example.net", "grace@example.net"}); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(mail.Sent()[1].Email.To, mail.Sent()[1].IdempotencyKey)
+	// Output:
+	// 0 msg_1
+	// 1 msg_2
+	// [grace@example.net] news-17
+}
+
+func schedule(ctx context.Context, mail mailappliance.Mailer, at time.Time) error {
+	sent, err := mail.Send(ctx, mailappliance.Email{
+		From: "orders@example.com", To: []string{"ada@example.net"}, Subject: "Your trial ends", Text: "Two days left.",
+		ScheduledAt: &at, Metadata: map[string]string{"customer": "17"},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := mail.Reschedule(ctx, sent.ID, at.Add(2*time.Hour)); err != nil {
+		return err
+	}
+	_, err = mail.Cancel(ctx, sent.ID)
+	if errors.Is(err, mailappliance.ErrConflict) {
+		fmt.Println("already sent")
+		return nil
+	}
+	return err
+}
+
+func ExampleClient_Reschedule() {
+	mail := mailappliancetest.NewRecorder()
+	if err := schedule(ctx, mail, time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)); err != nil {
+		log.Fatal(err)
+	}
+	message, err := mail.Get(ctx, "msg_1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(message.Status, message.ScheduledAt, message.Metadata)
+	// Output:
+	// failed 2030-01-02 05:04:05 +0000 UTC map[customer:17]
+}
+
 func ExampleError() {
 	client := mailappliancetest.NewRecorder()
 	client.FailNext(http.StatusPaymentRequired, "insufficient_credits")

@@ -57,6 +57,7 @@ type attempt struct {
 // plan is the state of one call: the attempts that may still follow.
 type plan struct {
 	key     string // the idempotency key, for errors; empty for GET
+	isBatch bool   // the answer is that of a batch
 	retries int    // how many may follow the first attempt
 	done    int    // how many have followed it
 }
@@ -78,7 +79,7 @@ func (p *plan) next(a attempt) step {
 		}
 		return p.again(err, backoff(p.done, a.random))
 	}
-	if a.answer.succeeded() {
+	if a.answer.succeeded(p.isBatch) {
 		return step{}
 	}
 	pause, asked := retryAfter(a.answer.header.Get("Retry-After"), a.now)
@@ -144,12 +145,20 @@ func digits(s string) bool {
 }
 
 // succeeded reports whether the answer is a result: 2xx and a JSON object with
-// an id.
-func (a *answer) succeeded() bool {
+// an id, or with the results of a batch.
+func (a *answer) succeeded(isBatch bool) bool {
 	var object struct {
-		ID string `json:"id"`
+		ID      string            `json:"id"`
+		Results []json.RawMessage `json:"results"`
 	}
-	return a.status/100 == 2 && json.Unmarshal(a.body, &object) == nil && object.ID != ""
+	if a.status/100 != 2 {
+		return false
+	}
+	err := json.Unmarshal(a.body, &object)
+	if isBatch {
+		return err == nil && object.Results != nil
+	}
+	return err == nil && object.ID != ""
 }
 
 // decode fills a result from an answer that succeeded. A field of another type

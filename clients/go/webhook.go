@@ -36,8 +36,13 @@ type EventData struct {
 	Subject      string `json:"subject,omitempty"`
 	SMTPCode     int    `json:"smtp_code,omitempty"`
 	SMTPResponse string `json:"smtp_response,omitempty"`
-	BounceClass  string `json:"bounce_class,omitempty"` // only in "email.delayed" and "email.late_bounced"
+	BounceClass  string `json:"bounce_class,omitempty"` // only in events of bounces and delays
 	Test         bool   `json:"test,omitempty"`
+
+	MessageID string            `json:"message_id,omitempty"` // the Message-ID header, without brackets
+	Tags      []string          `json:"tags,omitempty"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
+	Stream    string            `json:"stream,omitempty"`
 }
 
 // Verify returns the event of a webhook that was signed with one of the

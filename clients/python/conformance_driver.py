@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "src"))
 
-from mail_appliance import AsyncClient, Attachment, Client, MailApplianceError, verify
+from mail_appliance import AsyncClient, Attachment, Client, Email, MailApplianceError, verify
 
 Fields = dict[str, Any]
 NOT_SHOWN = ("reply_to", "headers")  # of a result, by the protocol
@@ -37,6 +37,15 @@ class BlockingAsyncClient:
 
     def send(self, **message: Any) -> Any:
         return self._portal.call(partial(self._client.send, **message))
+
+    def send_batch(self, emails: list[Email], **options: Any) -> Any:
+        return self._portal.call(partial(self._client.send_batch, emails, **options))
+
+    def cancel(self, id: str) -> Any:
+        return self._portal.call(self._client.cancel, id)
+
+    def reschedule(self, id: str, at: datetime | str) -> Any:
+        return self._portal.call(self._client.reschedule, id, at)
 
     def get(self, id: str) -> Any:
         return self._portal.call(self._client.get, id)
@@ -62,11 +71,18 @@ class Driver:
         return {"ok": True}
 
     def send(self, message: Fields, idempotency_key: str | None = None) -> Fields:
-        fields = {"from_" if name == "from" else name: value for name, value in message.items()}
-        if "attachments" in message:
-            fields["attachments"] = [attachment(item) for item in message["attachments"]]
-        result = self._client.send(**fields, idempotency_key=idempotency_key)
+        result = self._client.send(**arguments_of(message), idempotency_key=idempotency_key)
         return {"result": {name: value for name, value in shown_fields(result).items() if name not in NOT_SHOWN}}
+
+    def send_batch(self, messages: list[Fields], **options: str) -> Fields:
+        emails = [Email(**arguments_of(message)) for message in messages]
+        return {"result": shown_fields(self._client.send_batch(emails, **options))}
+
+    def cancel(self, id: str) -> Fields:
+        return {"result": shown_fields(self._client.cancel(id))}
+
+    def reschedule(self, id: str, **at: Any) -> Fields:
+        return {"result": shown_fields(self._client.reschedule(id, scheduled(at)))}
 
     def get(self, id: str) -> Fields:
         return {"result": shown_fields(self._client.get(id))}
@@ -83,13 +99,27 @@ class Driver:
         self, body_base64: str, header: str, secrets: list[str | None] | None, now: float, **tolerance: float
     ) -> Fields:
         event = shown_fields(verify(base64.b64decode(body_base64), header, secrets, now=now, **tolerance))
-        event["data"] = {name: value for name, value in event["data"].items() if value is not None}
+        event["data"] = {name: value for name, value in event["data"].items() if value not in (None, ())}
         return {"result": event}
 
     def close(self) -> None:
         client, self._client = self._client, None
         if client:
             client.close()
+
+
+def arguments_of(message: Fields) -> Fields:
+    """A message as the library takes it."""
+    fields = {"from_" if name == "from" else name: value for name, value in message.items() if name != "scheduled_unix"}
+    if "attachments" in message:
+        fields["attachments"] = [attachment(item) for item in message["attachments"]]
+    return fields | {"scheduled_at": scheduled(message)}
+
+
+def scheduled(given: Fields) -> datetime | str | None:
+    """A time as text, or as a datetime."""
+    unix = given.get("scheduled_unix")
+    return datetime.fromtimestamp(unix, UTC) if unix is not None else given.get("scheduled_at")
 
 
 def attachment(given: Fields) -> Attachment:

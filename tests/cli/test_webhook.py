@@ -25,6 +25,11 @@ def test_a_webhook_is_set_shown_changed_and_removed(acme: Shell) -> None:
     again = acme.json("webhook", "set", URL)["webhook"]
     assert (again["events"], again["enabled"]) == (["email.bounced", "email.complained"], False)
     assert acme.json("webhook", "set", URL, "--enable")["webhook"]["enabled"] is True
+    sendgrid = acme.json("webhook", "set", URL, "--format", "sendgrid")["webhook"]
+    assert acme.json("webhook", "set", URL + "/3")["webhook"]["public_key"] == sendgrid["public_key"]
+    assert sendgrid["public_key"] in acme.text("webhook", "set", URL)
+    assert (again["format"], sendgrid["format"]) == ("native", "sendgrid")
+    acme.json("webhook", "set", URL, "--format", "native")
     shown = acme.json("webhook", "show", "acme")
     assert fields(shown) == fields(documented("webhook show"))
     assert made["secret"].endswith(shown["webhook"]["secret_hint"])

@@ -41,7 +41,8 @@ def test_only_one_example_reads_a_message(language: str) -> None:
 def test_every_class_and_variable_is_explained() -> None:
     classes = {"".join(word.title() for word in code.value.split("_")) for code in Code}
     assert len(classes) == 15
-    for name in (*classes, "ConfigurationError", "ConnectionFailed", "WaitTimeout", "SignatureInvalid", "ApiError"):
+    others = ("ConfigurationError", "ConnectionFailed", "WaitTimeout", "SignatureInvalid", "ApiError", "NotSupported")
+    for name in (*classes, *others):
         assert f"`{name}`" in DOCUMENT
         assert f"`{name}`" in RULES
     for variable in ("URL", "USERNAME", "PASSWORD", "TOKEN"):

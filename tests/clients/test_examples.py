@@ -54,7 +54,7 @@ def node(code: str, folder: Path) -> list[str]:
 def go(code: str, folder: Path) -> list[str]:
     (folder / "main.go").write_text(code)
     (folder / "go.mod").write_text(
-        f"module example\n\ngo 1.19\n\nrequire {GO_MODULE} v1.1.0\n\nreplace {GO_MODULE} => {CLIENTS / 'go'}\n"
+        f"module example\n\ngo 1.19\n\nrequire {GO_MODULE} v1.2.0\n\nreplace {GO_MODULE} => {CLIENTS / 'go'}\n"
     )
     return [require("go"), "run", "."]
 

@@ -32,7 +32,7 @@ from tests.running_appliance import PASSWORD_HASH, Running, add_account, applian
 OUTPUT = {"text", "http", "mermaid"}  # what is shown, not run
 SHELLS = {"", "sh", "bash", "zsh", "fish"}
 CHECKED = {"json", "toml", "yaml", "ini", "sql"}  # by what reads it
-API_DOCUMENTS = ("README.md", "docs/README.md", "api.md", "unsubscribe.md", "webhooks.md")
+API_DOCUMENTS = ("README.md", "docs/README.md", "api.md", "unsubscribe.md", "webhooks.md", "webhook-formats.md")
 HTTPS = 'base_url = "https://mail.example.com"'  # which links to unsubscribe need
 SHOWN_EMAIL = "owner@example.com"
 SHOWN_ID = re.compile(r"msg_[0-9a-f]{32}")

@@ -23,7 +23,7 @@ from appliance.model.webhooks import (
 )
 from appliance.store import Store
 from appliance.store.engine import Row
-from appliance.store.webhooks import PING_COOLDOWN
+from appliance.store.webhook_history import PING_COOLDOWN
 from appliance.times import HOUR
 from tests.store.hooks import SECRET, URL, attempt, events, results, save
 from tests.store.samples import DAY, HASH, SECOND, WEBHOOK_LOG, Clock, Messages, expire, refusal

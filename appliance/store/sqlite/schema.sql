@@ -413,7 +413,8 @@ CREATE TABLE webhooks (
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     last_success_at INTEGER,
-    last_failure_at INTEGER
+    last_failure_at INTEGER,
+    format TEXT NOT NULL DEFAULT 'native'       -- of new events: whose webhooks they look like
 ) STRICT, WITHOUT ROWID;
 
 -- When an account last pinged its webhook; it outlives the webhook, or deleting that would end the cooldown.
@@ -443,6 +444,7 @@ CREATE TABLE webhook_deliveries (
     created_at INTEGER NOT NULL,
     attempted_at INTEGER,
     next_attempt_at INTEGER,                    -- NULL: final
+    format TEXT NOT NULL DEFAULT 'native',      -- of the body; it decides on further signatures
     PRIMARY KEY (webhook_id, id)
 ) STRICT, WITHOUT ROWID;
 -- A lane is one webhook's posts of one cause: a ping does not wait behind a backlog of events.

@@ -20,7 +20,9 @@ from appliance.model.webhooks import (
     PostOutcome,
     PostStatus,
     Trigger,
+    Webhook,
     WebhookDelivery,
+    WebhookFormat,
     WebhookHour,
     WebhookOptions,
     excerpt,
@@ -47,6 +49,7 @@ from appliance.web.operations import (
     number_parameter,
     parameter,
 )
+from appliance.webhook.signatures import public_key
 
 DELIVERIES_ON_PAGE = 20  # default
 DEFAULT_HOURS, MAX_HOURS = 24, 168  # of the statistics; retention.webhook_logs is 7 days by default
@@ -108,6 +111,10 @@ _HOURS = number_parameter("hours", "Number of hours, up to now.", DEFAULT_HOURS,
 _URL = Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])
 _EVENTS = Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed.")
 
+_FORMAT = Meta(description="Shape of the posted events: ours, or that of another provider.")
+_PUBLIC_KEY = Meta(
+    description="Public key that verifies the signatures of the format `sendgrid`; only with that format."
+)
 _REPLACED = Meta(
     description="`updated_at` that you have seen, empty for a new webhook: 409 if it was changed meanwhile."
 )
@@ -119,6 +126,7 @@ class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
     url: Annotated[str, Meta(description="Public `https` URL."), _URL]
     events: Annotated[list[EventType], _EVENTS] | UnsetType = UNSET
     enabled: Annotated[bool, Meta(description="Whether events are posted.")] = True
+    format: Annotated[WebhookFormat, _FORMAT] = WebhookFormat.NATIVE
     replaces: Annotated[str, _REPLACED] | UnsetType = UNSET
 
 
@@ -128,11 +136,13 @@ class WebhookObject(msgspec.Struct):
     url: Annotated[str, Meta(description="URL that receives the events.")]
     events: Annotated[tuple[EventType, ...], Meta(description="Event types to post.")]
     enabled: Annotated[bool, Meta(description="Whether events are posted.")]
+    format: Annotated[WebhookFormat, _FORMAT]
     secret_hint: Annotated[str, Meta(description="Last four characters of the secret.")]
     created_at: CreatedAt
     updated_at: Annotated[Time, Meta(description="Time of the last change.")]
     last_success_at: Annotated[Time | None, Meta(description="Last successful attempt, or null.")]
     last_failure_at: Annotated[Time | None, Meta(description="Last failed attempt, or null.")]
+    public_key: Annotated[str | UnsetType, _PUBLIC_KEY] = UNSET
 
 
 class WebhookAnswer(ApiAnswer):
@@ -202,7 +212,7 @@ class WebhookRoutes(Routes):
     async def get_webhook(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""
         webhook = await self.store.webhooks.of(user.account_id)
-        return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook))
+        return WebhookAnswer(None if webhook is None else self._shown(webhook))
 
     @for_customers("PUT /v1/webhook", SavedWebhookAnswer, Code.CONFLICT, action="webhook.saved")
     async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
@@ -211,14 +221,19 @@ class WebhookRoutes(Routes):
         An account has one webhook. The signing secret is only in the response that creates it.
         """
         chosen = set(RESULT_EVENTS if body.events is UNSET else body.events)
-        options = WebhookOptions(body.url, tuple(event for event in EventType if event in chosen), body.enabled)
+        events = tuple(event for event in EventType if event in chosen)
+        options = WebhookOptions(body.url, events, body.enabled, body.format)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
             raise invalid("url", fault)
         new_id = self.services.env.identifier("whk")
         secret, sealed = self.services.webhook_secrets.fresh(new_id)
         replaces = None if body.replaces is UNSET else body.replaces
         webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed, replaces)
-        return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)
+        return SavedWebhookAnswer(self._shown(webhook), request_id(), secret if made else UNSET)
+
+    def _shown(self, webhook: Webhook) -> WebhookObject:
+        key = public_key(self.services.webhook_secrets, webhook)
+        return object_from(WebhookObject, webhook, public_key=key or UNSET)
 
     @for_customers("DELETE /v1/webhook", DeletedAnswer, Code.NOT_FOUND, action="webhook.deleted")
     async def delete_webhook(self, user: User) -> DeletedAnswer:

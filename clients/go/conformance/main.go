@@ -47,23 +47,27 @@ type object = map[string]any
 
 // command has the fields of all commands; a nil pointer is an absent one.
 type command struct {
-	Command        string   `json:"command"`
-	URL            string   `json:"url"`
-	Token          string   `json:"token"`
-	Username       string   `json:"username"`
-	Password       string   `json:"password"`
-	Retries        *int     `json:"retries"`
-	ConnectTimeout *float64 `json:"connect_timeout"`
-	Timeout        *float64 `json:"timeout"`
-	Message        message  `json:"message"`
-	IdempotencyKey *string  `json:"idempotency_key"`
-	ID             string   `json:"id"`
-	Count          int      `json:"count"`
-	Body           []byte   `json:"body_base64"`
-	Header         string   `json:"header"`
-	Secrets        []string `json:"secrets"`
-	Tolerance      *float64 `json:"tolerance"`
-	Now            float64  `json:"now"`
+	Command        string     `json:"command"`
+	URL            string     `json:"url"`
+	Token          string     `json:"token"`
+	Username       string     `json:"username"`
+	Password       string     `json:"password"`
+	Retries        *int       `json:"retries"`
+	ConnectTimeout *float64   `json:"connect_timeout"`
+	Timeout        *float64   `json:"timeout"`
+	Message        message    `json:"message"`
+	Messages       []message  `json:"messages"`
+	OnError        string     `json:"on_error"`
+	ScheduledAt    *time.Time `json:"scheduled_at"`
+	ScheduledUnix  int64      `json:"scheduled_unix"`
+	IdempotencyKey *string    `json:"idempotency_key"`
+	ID             string     `json:"id"`
+	Count          int        `json:"count"`
+	Body           []byte     `json:"body_base64"`
+	Header         string     `json:"header"`
+	Secrets        []string   `json:"secrets"`
+	Tolerance      *float64   `json:"tolerance"`
+	Now            float64    `json:"now"`
 }
 
 type driver struct{ client *mailappliance.Client }
@@ -80,6 +84,12 @@ func (d *driver) do(ctx context.Context, c command) (object, error) {
 		return object{"ok": true}, nil
 	case "send":
 		return d.send(ctx, c)
+	case "send_batch":
+		return d.sendBatch(ctx, c)
+	case "cancel":
+		return read(d.client.Cancel(ctx, c.ID)), nil
+	case "reschedule":
+		return read(d.client.Reschedule(ctx, c.ID, *scheduled(c.ScheduledAt, c.ScheduledUnix))), nil
 	case "get":
 		return read(d.client.Get(ctx, c.ID)), nil
 	case "wait":
@@ -122,15 +132,54 @@ func (d *driver) send(ctx context.Context, c command) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	var opts []mailappliance.SendOption
-	if c.IdempotencyKey != nil {
-		opts = append(opts, mailappliance.WithIdempotencyKey(*c.IdempotencyKey))
-	}
-	sent, err := d.client.Send(ctx, email, opts...)
+	sent, err := d.client.Send(ctx, email, c.sendOptions()...)
 	if err != nil {
 		return failure(err), nil
 	}
 	return object{"result": sentResult(sent)}, nil
+}
+
+func (c command) sendOptions() []mailappliance.SendOption {
+	if c.IdempotencyKey == nil {
+		return nil
+	}
+	return []mailappliance.SendOption{mailappliance.WithIdempotencyKey(*c.IdempotencyKey)}
+}
+
+func (d *driver) sendBatch(ctx context.Context, c command) (object, error) {
+	batch := mailappliance.Batch{OnError: c.OnError}
+	for _, m := range c.Messages {
+		email, closeFiles, err := m.email()
+		defer closeFiles()
+		if err != nil {
+			return nil, err
+		}
+		batch.Emails = append(batch.Emails, email)
+	}
+	sent, err := d.client.SendBatch(ctx, batch, c.sendOptions()...)
+	if err != nil {
+		return failure(err), nil
+	}
+	results := []object{}
+	for _, item := range sent.Results {
+		results = append(results, object{
+			"index": item.Index, "id": text(item.ID), "status": text(item.Status), "recipient_count": item.RecipientCount,
+			"credits_reserved": item.CreditsReserved, "error": text(item.Error), "code": text(item.Code),
+		})
+	}
+	return object{"result": object{
+		"results": results, "accepted": sent.Accepted, "refused": sent.Refused, "request_id": text(sent.RequestID),
+		"idempotency_key": sent.IdempotencyKey, "replayed": sent.Replayed,
+	}}, nil
+}
+
+// scheduled is a time that was written as text or as seconds.
+func scheduled(at *time.Time, unix int64) *time.Time {
+	if unix != 0 {
+		t := time.Unix(unix, 0).UTC()
+		return &t
+	}
+	return at
 }
 
 func (d *driver) parallel(ctx context.Context, c command) (object, error) {
@@ -180,6 +229,7 @@ type message struct {
 	Bcc         list         `json:"bcc"`
 	Tags        list         `json:"tags"`
 	Attachments []attachment `json:"attachments"`
+	Unix        int64        `json:"scheduled_unix"`
 }
 
 type attachment struct {
@@ -213,6 +263,7 @@ func (m message) email() (mailappliance.Email, func(), error) {
 	}
 	email := m.Email
 	email.To, email.Cc, email.Bcc, email.Tags = m.To, m.Cc, m.Bcc, m.Tags
+	email.ScheduledAt = scheduled(email.ScheduledAt, m.Unix)
 	for _, a := range m.Attachments {
 		given := mailappliance.Attachment{
 			Filename: a.Filename, ContentType: a.ContentType, ContentID: a.ContentID, Path: a.Path,
@@ -245,7 +296,7 @@ func sentResult(s *mailappliance.Sent) object {
 		"id": s.ID, "status": text(s.Status), "source": text(s.Source), "request_id": text(s.RequestID),
 		"from": text(s.From), "to": s.To, "cc": s.Cc, "bcc": s.Bcc, "subject": text(s.Subject),
 		"billing_status": text(s.BillingStatus), "recipient_count": s.RecipientCount,
-		"credits_reserved": s.CreditsReserved, "tags": s.Tags, "attachments": attachments,
+		"credits_reserved": s.CreditsReserved, "tags": s.Tags, "attachments": attachments, "scheduled_at": timestamp(s.ScheduledAt),
 		"idempotency_key": s.IdempotencyKey, "replayed": s.Replayed,
 	}
 }
@@ -267,7 +318,8 @@ func read(m *mailappliance.Message, err error) object {
 		"id": m.ID, "status": text(m.Status), "source": text(m.Source), "from": text(m.From),
 		"subject": text(m.Subject), "billing_status": text(m.BillingStatus), "recipient_count": m.RecipientCount,
 		"credits_reserved": m.CreditsReserved, "created_at": timestamp(m.CreatedAt),
-		"request_id": text(m.RequestID), "recipients": recipients,
+		"request_id": text(m.RequestID), "recipients": recipients, "scheduled_at": timestamp(m.ScheduledAt),
+		"metadata": m.Metadata,
 	}}
 }
 
@@ -319,6 +371,8 @@ func class(err error) string {
 		timeout       *mailappliance.WaitTimeoutError
 	)
 	switch {
+	case errors.Is(err, mailappliance.ErrNotSupported):
+		return "NotSupported"
 	case errors.As(err, &api):
 		return "ApiError"
 	case errors.As(err, &connection):

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -25,14 +24,16 @@ import (
 // every send. As in the sandbox, a recipient's local part decides the result:
 // "bounce…" is bounced, "fail…" is failed, and any other is delivered. A key
 // that was used before gets the appliance's answer: a replay for the same
-// email, a conflict for another.
+// email, a conflict for another. The recipients of a scheduled email are
+// "scheduled" until the test cancels it.
 //
 // Goroutines can share a Recorder.
 type Recorder struct {
 	*mailappliance.Client
 
 	mu       sync.Mutex
-	accepted []accepted
+	sent     []*record
+	answers  map[string]answered // by key
 	failures []func() (*http.Response, error)
 }
 
@@ -45,15 +46,22 @@ type Sent struct {
 	IdempotencyKey string
 }
 
-type accepted struct {
+// record is an accepted email and its state.
+type record struct {
 	Sent
-	body string // of the request
+	isCancelled bool
+}
+
+// answered is a request with a key, and its answer.
+type answered struct {
+	body   string
+	answer any
 }
 
 // NewRecorder makes a recorder. Its client does not retry, so that a failure
 // is seen at once; options change that.
 func NewRecorder(opts ...mailappliance.Option) *Recorder {
-	r := &Recorder{}
+	r := &Recorder{answers: map[string]answered{}}
 	opts = append([]mailappliance.Option{mailappliance.Token("recorder"), mailappliance.WithRetries(0)}, opts...)
 	client, err := mailappliance.New("http://recorder.invalid", append(opts, mailappliance.WithTransport(transport{r}))...)
 	if err != nil {
@@ -67,9 +75,9 @@ func NewRecorder(opts ...mailappliance.Option) *Recorder {
 func (r *Recorder) Sent() []Sent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sent := make([]Sent, len(r.accepted))
-	for i, a := range r.accepted {
-		sent[i] = a.Sent
+	sent := make([]Sent, len(r.sent))
+	for i, item := range r.sent {
+		sent[i] = item.Sent
 	}
 	return sent
 }
@@ -111,31 +119,53 @@ func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		t.failures = t.failures[1:]
 		return failure()
 	}
-	if request.Method == http.MethodPost {
-		return t.accept(request.Header.Get("Idempotency-Key"), body)
+	path := strings.Split(request.URL.Path, "/")
+	if key := request.Header.Get("Idempotency-Key"); key != "" {
+		return t.accept(key, body, path[len(path)-1] == "batch")
 	}
-	return t.message(request.URL)
+	if request.Method == http.MethodGet && len(path) > 3 {
+		return refusal(http.StatusMethodNotAllowed, "invalid_request"), nil
+	}
+	return t.message(request.Method, path, body)
 }
 
-// accept answers POST /emails.
-func (t transport) accept(key string, body []byte) (*http.Response, error) {
-	for _, a := range t.accepted {
-		if a.IdempotencyKey != key {
-			continue
-		}
-		if a.body != string(body) {
+// accept answers POST /emails and POST /emails/batch.
+func (t transport) accept(key string, body []byte, isBatch bool) (*http.Response, error) {
+	if earlier, ok := t.answers[key]; ok {
+		if earlier.body != string(body) {
 			return refusal(http.StatusConflict, "idempotency_conflict"), nil
 		}
-		response := respond(http.StatusAccepted, queued(a.Sent))
+		response := respond(http.StatusAccepted, earlier.answer)
 		response.Header.Set("Idempotent-Replayed", "true")
 		return response, nil
 	}
-	sent := Sent{ID: fmt.Sprintf("msg_%d", len(t.accepted)+1), IdempotencyKey: key}
-	if err := json.Unmarshal(body, &sent.Email); err != nil {
+	var batch mailappliance.Batch
+	var err error
+	if isBatch {
+		err = json.Unmarshal(body, &batch)
+	} else {
+		batch.Emails = make([]mailappliance.Email, 1)
+		err = json.Unmarshal(body, &batch.Emails[0])
+	}
+	if err != nil {
 		return nil, err
 	}
-	t.Recorder.accepted = append(t.Recorder.accepted, accepted{sent, string(body)})
-	return respond(http.StatusAccepted, queued(sent)), nil
+	result := mailappliance.SentBatch{Accepted: len(batch.Emails), RequestID: requestID, Results: []mailappliance.BatchItem{}}
+	var answer any
+	for i, email := range batch.Emails {
+		sent := Sent{ID: fmt.Sprintf("msg_%d", len(t.sent)+1), Email: email, IdempotencyKey: key}
+		t.Recorder.sent = append(t.Recorder.sent, &record{Sent: sent})
+		count := len(recipients(email))
+		result.Results = append(result.Results, mailappliance.BatchItem{
+			Index: i, ID: sent.ID, Status: "queued", RecipientCount: count, CreditsReserved: count,
+		})
+		answer = queued(sent)
+	}
+	if isBatch {
+		answer = result
+	}
+	t.answers[key] = answered{string(body), answer}
+	return respond(http.StatusAccepted, answer), nil
 }
 
 // queued is the answer to an email that is accepted.
@@ -145,8 +175,15 @@ func queued(sent Sent) mailappliance.Sent {
 		ID: sent.ID, Status: "queued", Source: "api", RequestID: requestID,
 		From: email.From, To: email.To, Cc: email.Cc, Bcc: email.Bcc, ReplyTo: email.ReplyTo,
 		Subject: email.Subject, BillingStatus: "reserved", RecipientCount: count, CreditsReserved: count,
-		Headers: email.Headers, Tags: email.Tags, Attachments: attachments(email),
+		Headers: email.Headers, Tags: email.Tags, Attachments: attachments(email), ScheduledAt: scheduledAt(email),
 	}
+}
+
+func scheduledAt(email mailappliance.Email) time.Time {
+	if email.ScheduledAt == nil {
+		return time.Time{}
+	}
+	return *email.ScheduledAt
 }
 
 func attachments(email mailappliance.Email) []mailappliance.AttachmentInfo {
@@ -159,14 +196,46 @@ func attachments(email mailappliance.Email) []mailappliance.AttachmentInfo {
 	return infos
 }
 
-// message answers GET /emails/{id}.
-func (t transport) message(u *url.URL) (*http.Response, error) {
-	for _, a := range t.accepted {
-		if u.Path == "/emails/"+a.ID {
-			return respond(http.StatusOK, final(a.Sent)), nil
+// message answers GET and PATCH /emails/{id}, and POST /emails/{id}/cancel.
+func (t transport) message(method string, path []string, body []byte) (*http.Response, error) {
+	for _, item := range t.sent {
+		if path[2] != item.ID {
+			continue
 		}
+		if method == http.MethodGet {
+			return respond(http.StatusOK, state(*item)), nil
+		}
+		if item.Email.ScheduledAt == nil || item.isCancelled {
+			return refusal(http.StatusConflict, "conflict"), nil
+		}
+		if method == http.MethodPost {
+			item.isCancelled = true
+		} else if err := json.Unmarshal(body, &item.Email); err != nil {
+			return nil, err
+		}
+		return respond(http.StatusOK, state(*item)), nil
 	}
 	return refusal(http.StatusNotFound, "not_found"), nil
+}
+
+// state is an email as the appliance shows it now.
+func state(item record) mailappliance.Message {
+	m := final(item.Sent)
+	m.ScheduledAt, m.Metadata = scheduledAt(item.Email), item.Email.Metadata
+	if m.ScheduledAt.IsZero() {
+		return m
+	}
+	m.Status, m.BillingStatus = "queued", "reserved"
+	recipient := mailappliance.Recipient{Status: "scheduled", BillingStatus: "reserved"}
+	if item.isCancelled {
+		m.Status, m.BillingStatus = "failed", "released"
+		recipient = mailappliance.Recipient{Status: "failed", BillingStatus: "released", LastSMTPResponse: "cancelled"}
+	}
+	for i, r := range m.Recipients {
+		recipient.ID, recipient.Email = r.ID, r.Email
+		m.Recipients[i] = recipient
+	}
+	return m
 }
 
 // final is an email with the results of its recipients.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	mailappliance "github.com/mail-appliance/mail-appliance-go"
 	"github.com/mail-appliance/mail-appliance-go/mailappliancetest"
@@ -42,6 +43,43 @@ func TestWelcome(t *testing.T) {
 	mail.FailNext(429, "rate_limited")
 	if err := Welcome(context.Background(), mail, "bob@example.net"); !errors.Is(err, mailappliance.ErrRateLimited) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A batch is replayed whole; a scheduled email waits until it is moved or cancelled.
+func TestBatchesAndSchedules(t *testing.T) {
+	r := mailappliancetest.NewRecorder()
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	scheduled := email
+	scheduled.ScheduledAt = &at
+	batch := mailappliance.Batch{Emails: []mailappliance.Email{email, scheduled}}
+	key := mailappliance.WithIdempotencyKey("k")
+	first, err := r.SendBatch(background, batch, key)
+	if err != nil || first.Accepted != 2 || first.Replayed {
+		t.Fatalf("%+v %v", first, err)
+	}
+	again, err := r.SendBatch(background, batch, key)
+	if err != nil || !again.Replayed || !reflect.DeepEqual(again.Results, first.Results) || len(r.Sent()) != 2 {
+		t.Errorf("%+v %v", again, err)
+	}
+	batch.OnError = "skip"
+	if _, err := r.SendBatch(background, batch, key); !errors.Is(err, mailappliance.ErrIdempotencyConflict) {
+		t.Errorf("%v", err)
+	}
+	moved, err := r.Reschedule(background, first.Results[1].ID, at.Add(time.Hour))
+	if err != nil || !moved.ScheduledAt.Equal(at.Add(time.Hour)) || moved.Recipients[0].Status != "scheduled" {
+		t.Errorf("%+v %v", moved, err)
+	}
+	if cancelled, err := r.Cancel(background, moved.ID); err != nil || cancelled.Status != "failed" {
+		t.Errorf("%+v %v", cancelled, err)
+	}
+	for _, id := range []string{first.Results[0].ID, moved.ID} {
+		if _, err := r.Cancel(background, id); !errors.Is(err, mailappliance.ErrConflict) {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := r.Cancel(background, "msg_9"); !errors.Is(err, mailappliance.ErrNotFound) {
+		t.Errorf("%v", err)
 	}
 }
 

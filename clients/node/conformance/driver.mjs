@@ -21,6 +21,15 @@ const COMMANDS = {
   async send({ message, idempotency_key: idempotencyKey }) {
     return { result: snake(await client.send(email(message), { idempotencyKey })) };
   },
+  async sendBatch({ messages, on_error: onError, idempotency_key: idempotencyKey }) {
+    return { result: snake(await client.sendBatch(messages.map(email), { onError, idempotencyKey })) };
+  },
+  async cancel({ id }) {
+    return { result: snake(await client.cancel(id)) };
+  },
+  async reschedule({ id, ...at }) {
+    return { result: snake(await client.reschedule(id, scheduled(at))) };
+  },
   async get({ id }) {
     return { result: snake(await client.get(id)) };
   },
@@ -40,8 +49,13 @@ function milliseconds(seconds) {
   return seconds === undefined ? undefined : seconds * 1000;
 }
 
-function email({ reply_to: replyTo, attachments, ...rest }) {
-  return { ...rest, replyTo, attachments: attachments?.map(attachment) };
+function email({ reply_to: replyTo, attachments, scheduled_at, scheduled_unix, ...rest }) {
+  const scheduledAt = scheduled({ scheduled_at, scheduled_unix });
+  return { ...rest, replyTo, scheduledAt, attachments: attachments?.map(attachment) };
+}
+
+function scheduled({ scheduled_at, scheduled_unix }) {
+  return scheduled_unix === undefined ? scheduled_at : new Date(scheduled_unix * 1000);
 }
 
 function attachment({ filename, content_type: contentType, content_id: contentId, bytes_base64, path, stream_path }) {
@@ -53,13 +67,13 @@ function attachment({ filename, content_type: contentType, content_id: contentId
   };
 }
 
-/** Names in snake case, as the interface has them; the keys of `headers` stay. */
+/** Names in snake case, as the interface has them; the keys of `headers` and `metadata` stay. */
 function snake(value) {
   if (Array.isArray(value)) return value.map(snake);
   if (typeof value !== "object" || value === null) return value;
   const name = (key) => key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   return Object.fromEntries(
-    Object.entries(value).map(([key, item]) => [name(key), key === "headers" ? item : snake(item)]),
+    Object.entries(value).map(([key, item]) => [name(key), key === "headers" || key === "metadata" ? item : snake(item)]),
   );
 }
 
@@ -82,7 +96,7 @@ function failure(error) {
 async function run(line) {
   const { command, ...fields } = JSON.parse(line);
   try {
-    return await COMMANDS[command](fields);
+    return await COMMANDS[command === "send_batch" ? "sendBatch" : command](fields);
   } catch (error) {
     return failure(error);
   }

@@ -1,4 +1,4 @@
-/** The JSON body of a send. Attachments are read here, once, so that every attempt sends the same bytes. */
+/** The JSON bodies of requests. Attachments are read here, once, so that every attempt sends the same bytes. */
 
 import { readFile } from "node:fs/promises";
 import { basename } from "node:path";
@@ -8,7 +8,7 @@ import { ConfigurationError } from "./errors.js";
 import type { Attachment, Email, WebStream } from "./models.js";
 
 /** Names that differ from the interface's; any other is sent as it is, and the appliance judges it. */
-const EMAIL_NAMES: Names = { replyTo: "reply_to" };
+const EMAIL_NAMES: Names = { replyTo: "reply_to", scheduledAt: "scheduled_at" };
 const ATTACHMENT_NAMES: Names = { contentType: "content_type", contentId: "content_id" };
 
 type Names = Readonly<Record<string, string>>;
@@ -19,17 +19,35 @@ export interface SendContext {
   readonly signal: AbortSignal | undefined;
 }
 
-/** The body as JSON, or a ConfigurationError when it cannot be made. */
-export async function encodeEmail({ attachments, ...rest }: Email, context: SendContext): Promise<string> {
-  try {
-    const fields = renamed(rest, EMAIL_NAMES);
-    if (attachments) {
-      const encoded: unknown[] = (fields["attachments"] = []);
-      for (const [index, attachment] of attachments.entries()) {
-        encoded.push(await encodeAttachment(attachment, `attachments[${index}]`, context.signal));
-      }
+/** The body of one email. */
+export function encodeEmail(email: Email, context: SendContext): Promise<string> {
+  return encode(() => emailFields(email, "", context.signal), context);
+}
+
+/** The body of a batch. */
+export function encodeBatch(
+  emails: readonly Email[],
+  onError: string | undefined,
+  context: SendContext,
+): Promise<string> {
+  return encode(async () => {
+    const encoded: unknown[] = [];
+    for (const [index, email] of emails.entries()) {
+      encoded.push(await emailFields(email, `emails[${index}].`, context.signal));
     }
-    return JSON.stringify(fields);
+    return { emails: encoded, on_error: onError };
+  }, context);
+}
+
+/** A time as the interface has it; a RangeError for a Date that is not valid. */
+export function timeText(time: Date | string): string {
+  return time instanceof Date ? time.toISOString() : time;
+}
+
+/** The body as JSON, or a ConfigurationError when it cannot be made. */
+async function encode(fields: () => Promise<object>, context: SendContext): Promise<string> {
+  try {
+    return JSON.stringify(await fields());
   } catch (error) {
     context.signal?.throwIfAborted();
     const { idempotencyKey } = context;
@@ -38,6 +56,23 @@ export async function encodeEmail({ attachments, ...rest }: Email, context: Send
       cause: error,
     });
   }
+}
+
+/** `place` is where the email is, for errors. */
+async function emailFields(
+  { attachments, ...rest }: Email,
+  place: string,
+  signal: AbortSignal | undefined,
+): Promise<Record<string, unknown>> {
+  const fields = renamed(rest, EMAIL_NAMES);
+  if (rest.scheduledAt !== undefined) fields["scheduled_at"] = timeText(rest.scheduledAt);
+  if (attachments) {
+    const encoded: unknown[] = (fields["attachments"] = []);
+    for (const [index, attachment] of attachments.entries()) {
+      encoded.push(await encodeAttachment(attachment, `${place}attachments[${index}]`, signal));
+    }
+  }
+  return fields;
 }
 
 async function encodeAttachment(

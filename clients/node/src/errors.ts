@@ -70,6 +70,9 @@ export class ApiError extends MailApplianceError {
   }
 }
 
+/** The server has no such route: it is older than this call. Other calls still work. */
+export class NotSupported extends ApiError {}
+
 export class InvalidRequest extends ApiError {}
 export class Unauthorized extends ApiError {}
 export class Forbidden extends ApiError {}

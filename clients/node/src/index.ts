@@ -1,6 +1,6 @@
 /** Client library of the mail appliance: `MailAppliance` sends email and reads its status, `verify` checks webhooks. */
 
-export { MailAppliance, type CallOptions, type SendOptions, type WaitOptions } from "./client.js";
+export { MailAppliance, type BatchOptions, type CallOptions, type SendOptions, type WaitOptions } from "./client.js";
 export type { MailApplianceOptions } from "./configuration.js";
 export {
   AccountSuspended,
@@ -16,6 +16,7 @@ export {
   InvalidRequest,
   MailApplianceError,
   NotFound,
+  NotSupported,
   PayloadTooLarge,
   RateLimited,
   ServiceUnavailable,
@@ -32,6 +33,8 @@ export type {
   Address,
   Attachment,
   AttachmentInfo,
+  BatchItem,
+  BatchResult,
   BillingStatus,
   ContentAttachment,
   Email,

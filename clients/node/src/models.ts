@@ -24,6 +24,10 @@ export interface Email {
   headers?: Readonly<Record<string, string>> | undefined;
   tags?: string | readonly string[] | undefined;
   attachments?: readonly Attachment[] | undefined;
+  /** When to send it, up to 30 days ahead; a string is RFC 3339 with its time zone. */
+  scheduledAt?: Date | string | undefined;
+  /** Up to 20 values of your own, which come back in `Message` and in events. */
+  metadata?: Readonly<Record<string, string>> | undefined;
 }
 
 interface AttachmentOptions {
@@ -60,7 +64,7 @@ export type Attachment = ContentAttachment | FileAttachment;
 type Open<Known extends string> = Known | (string & Record<never, never>);
 
 export type MessageStatus = Open<"queued" | "delivered" | "partial" | "failed">;
-export type RecipientStatus = Open<"queued" | "deferred" | "delivered" | "bounced" | "failed">;
+export type RecipientStatus = Open<"scheduled" | "queued" | "deferred" | "delivered" | "bounced" | "failed">;
 export type BillingStatus = Open<"reserved" | "settled" | "released">;
 export type Source = Open<"api" | "smtp" | "test">;
 export type EventType = Open<
@@ -99,9 +103,34 @@ export interface SendResult {
   readonly headers: Readonly<Record<string, string>> | null;
   readonly tags: readonly string[];
   readonly attachments: readonly AttachmentInfo[];
+  /** RFC 3339; null if the email is sent at once. */
+  readonly scheduledAt: string | null;
   /** The key of this send, the caller's or the automatic one. */
   readonly idempotencyKey: string;
   /** Whether the appliance had accepted the same email with the same key before. */
+  readonly replayed: boolean;
+}
+
+/** The result of one email of a batch: `id` if it was accepted, else `error` and `code`. */
+export interface BatchItem {
+  readonly index: number | null;
+  readonly id: string | null;
+  readonly status: MessageStatus | null;
+  readonly recipientCount: number | null;
+  readonly creditsReserved: number | null;
+  readonly error: string | null;
+  readonly code: string | null;
+}
+
+/** An accepted batch: one result per email, in order. */
+export interface BatchResult {
+  readonly results: readonly BatchItem[];
+  readonly accepted: number | null;
+  readonly refused: number | null;
+  readonly requestId: string | null;
+  /** The key of this batch, the caller's or the automatic one. */
+  readonly idempotencyKey: string;
+  /** Whether the appliance had accepted the same batch with the same key before. */
   readonly replayed: boolean;
 }
 
@@ -132,6 +161,9 @@ export interface Message {
   readonly createdAt: string | null;
   readonly recipients: readonly Recipient[];
   readonly requestId: string | null;
+  /** RFC 3339; null if the message was not scheduled. */
+  readonly scheduledAt: string | null;
+  readonly metadata: Readonly<Record<string, string>> | null;
 }
 
 /** What a webhook tells about a recipient: only the fields that were there. */
@@ -144,8 +176,13 @@ export interface EventData {
   readonly subject?: string;
   readonly smtpCode?: number;
   readonly smtpResponse?: string;
-  /** What kind of refusal it is; only in `email.delayed` and `email.late_bounced`. */
+  /** What kind of refusal it is; only in events of bounces and delays. */
   readonly bounceClass?: string;
+  /** The Message-ID header, without brackets. */
+  readonly messageId?: string;
+  readonly tags?: readonly string[];
+  readonly metadata?: Readonly<Record<string, string>>;
+  readonly stream?: string;
   /** True only in `webhook.test`. */
   readonly test?: boolean;
 }
@@ -227,9 +264,38 @@ export function sendResult(fields: JsonObject, idempotencyKey: string, replayed:
     headers: stringMap(fields["headers"]),
     tags: list(fields["tags"], string),
     attachments: list(fields["attachments"], attachmentInfo),
+    scheduledAt: string(fields["scheduled_at"]),
     idempotencyKey,
     replayed,
   };
+}
+
+/** The result of a batch, or null when the object has no results. */
+export function batchResult(fields: JsonObject, idempotencyKey: string, replayed: boolean): BatchResult | null {
+  if (!Array.isArray(fields["results"])) return null;
+  return {
+    results: list(fields["results"], batchItem),
+    accepted: number(fields["accepted"]),
+    refused: number(fields["refused"]),
+    requestId: string(fields["request_id"]),
+    idempotencyKey,
+    replayed,
+  };
+}
+
+function batchItem(value: unknown): BatchItem | null {
+  const fields = object(value);
+  return (
+    fields && {
+      index: number(fields["index"]),
+      id: string(fields["id"]),
+      status: string(fields["status"]),
+      recipientCount: number(fields["recipient_count"]),
+      creditsReserved: number(fields["credits_reserved"]),
+      error: string(fields["error"]),
+      code: string(fields["code"]),
+    }
+  );
 }
 
 function recipient(value: unknown): Recipient | null {
@@ -265,6 +331,8 @@ export function message(fields: JsonObject): Message | null {
     createdAt: string(fields["created_at"]),
     recipients: list(fields["recipients"], recipient),
     requestId: string(fields["request_id"]),
+    scheduledAt: string(fields["scheduled_at"]),
+    metadata: stringMap(fields["metadata"]),
   };
 }
 
@@ -286,6 +354,10 @@ function eventData(fields: JsonObject): EventData {
     smtpCode: number(fields["smtp_code"]),
     smtpResponse: string(fields["smtp_response"]),
     bounceClass: string(fields["bounce_class"]),
+    messageId: string(fields["message_id"]),
+    tags: Array.isArray(fields["tags"]) ? list(fields["tags"], string) : null,
+    metadata: stringMap(fields["metadata"]),
+    stream: string(fields["stream"]),
     test: typeof fields["test"] === "boolean" ? fields["test"] : null,
   };
   return Object.fromEntries(Object.entries(known).filter(([, value]) => value !== null));

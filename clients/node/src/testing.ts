@@ -45,6 +45,7 @@ export class FakeMailAppliance extends MailAppliance {
 
   constructor() {
     const sent: SentEmail[] = [];
+    const state: State = { sent, answers: new Map(), cancelled: new Set() };
     const failures: (ErrorCode | "connection")[] = [];
     super({
       baseUrl: "http://mail.invalid",
@@ -53,7 +54,7 @@ export class FakeMailAppliance extends MailAppliance {
       fetch: async (url, init) => {
         const failure = failures.shift();
         if (failure === "connection") throw new TypeError("fetch failed");
-        return failure ? errorAnswer(failure) : answer(sent, url, init);
+        return failure ? errorAnswer(failure) : answer(state, url, init);
       },
     });
     this.sent = sent;
@@ -66,19 +67,45 @@ export class FakeMailAppliance extends MailAppliance {
   }
 }
 
-function answer(sent: SentEmail[], url: string, { method, headers, body }: FetchInit): FetchResponse {
-  if (method === "GET") {
-    const found = sent.find(({ id }) => url.endsWith(`/emails/${id}`));
-    return found ? json(200, messageOf(found)) : errorAnswer("not_found");
-  }
-  const idempotencyKey = headers["Idempotency-Key"] ?? "";
-  const email = parseObject(body ?? "") ?? {};
-  const earlier = sent.find((each) => each.idempotencyKey === idempotencyKey);
-  if (earlier && JSON.stringify(earlier.email) !== JSON.stringify(email)) return errorAnswer("idempotency_conflict");
-  if (earlier) return json(202, accepted(earlier), { "Idempotent-Replayed": "true" });
-  const added = { id: `msg_fake${sent.length + 1}`, idempotencyKey, email };
-  sent.push(added);
-  return json(202, accepted(added));
+/** What the fake has accepted, answered by key, and cancelled by id. */
+interface State {
+  readonly sent: SentEmail[];
+  readonly answers: Map<string, { readonly body: string; readonly answer: JsonObject }>;
+  readonly cancelled: Set<string>;
+}
+
+function answer(state: State, url: string, { method, headers, body = "" }: FetchInit): FetchResponse {
+  const [id, action] = new URL(url).pathname.split("/").slice(2);
+  const idempotencyKey = headers["Idempotency-Key"];
+  if (method === "GET" && action) return errorAnswer("invalid_request", 405);
+  if (idempotencyKey === undefined) return answerAbout(state, id, method === "POST" ? action : method, body);
+  const earlier = state.answers.get(idempotencyKey);
+  if (earlier && earlier.body !== body) return errorAnswer("idempotency_conflict");
+  if (earlier) return json(202, earlier.answer, { "Idempotent-Replayed": "true" });
+  const content = parseObject(body) ?? {};
+  const emails = id === "batch" ? (content["emails"] as JsonObject[]) : [content];
+  const results = emails.map((email) => {
+    const added = { id: `msg_fake${state.sent.length + 1}`, idempotencyKey, email };
+    state.sent.push(added);
+    return accepted(added);
+  });
+  const first = id === "batch" ? { results: results.map(batchItem), accepted: results.length, refused: 0 } : results[0];
+  state.answers.set(idempotencyKey, { body, answer: first ?? {} });
+  return json(202, first ?? {});
+}
+
+function answerAbout({ sent, cancelled }: State, id: string | undefined, action: string | undefined, body: string) {
+  const found = sent.find((each) => each.id === id);
+  if (!found) return errorAnswer("not_found");
+  const email = found.email as Record<string, unknown>;
+  if (action !== "GET" && (!("scheduled_at" in email) || cancelled.has(found.id))) return errorAnswer("conflict");
+  if (action === "cancel") cancelled.add(found.id);
+  if (action === "PATCH") email["scheduled_at"] = parseObject(body)?.["scheduled_at"];
+  return json(200, messageOf(found, cancelled.has(found.id)));
+}
+
+function batchItem({ id, status, recipient_count, credits_reserved }: JsonObject, index: number): JsonObject {
+  return { index, id, status, recipient_count, credits_reserved };
 }
 
 function accepted({ id, email }: SentEmail): JsonObject {
@@ -94,15 +121,21 @@ function accepted({ id, email }: SentEmail): JsonObject {
   return { ...email, ...lists, ...counts, attachments, id, status: "queued", source: "api", request_id: "req_fake" };
 }
 
-/** Every recipient has its result at once, by the sandbox's rule for the local part. */
-function messageOf({ id, email }: SentEmail): JsonObject {
+/**
+ * Every recipient has its result at once, by the sandbox's rule for the local part. Recipients of a scheduled email
+ * have no result until it is cancelled.
+ */
+function messageOf({ id, email }: SentEmail, isCancelled: boolean): JsonObject {
+  const scheduled = "scheduled_at" in email ? { scheduled_at: email["scheduled_at"] } : null;
   const recipients = recipientsOf(email).map((address, index) => ({
     id: `rcp_fake${index + 1}`,
     email: address,
-    ...resultOf(address),
+    ...(scheduled ? (isCancelled ? CANCELLED : SCHEDULED) : resultOf(address)),
   }));
   const delivered = recipients.filter(({ status }) => status === "delivered").length;
-  const status = delivered === recipients.length ? "delivered" : delivered > 0 ? "partial" : "failed";
+  const final = delivered === recipients.length ? "delivered" : delivered > 0 ? "partial" : "failed";
+  const isWaiting = scheduled !== null && !isCancelled;
+  const status = isWaiting ? "queued" : final;
   const released = recipients.every(({ billing_status }) => billing_status === "released");
   const counts = { recipient_count: recipients.length, credits_reserved: recipients.length };
   const about = {
@@ -112,9 +145,15 @@ function messageOf({ id, email }: SentEmail): JsonObject {
     source: "api",
     created_at: TIME,
     request_id: "req_fake",
+    metadata: email["metadata"],
+    ...scheduled,
   };
-  return { ...about, ...counts, status, billing_status: released ? "released" : "settled", recipients };
+  const billing_status = isWaiting ? "reserved" : released ? "released" : "settled";
+  return { ...about, ...counts, status, billing_status, recipients };
 }
+
+const SCHEDULED = { status: "scheduled", billing_status: "reserved", attempt_count: 0 };
+const CANCELLED = { status: "failed", billing_status: "released", attempt_count: 0, last_smtp_response: "cancelled" };
 
 function resultOf(address: string): { status: string; billing_status: string } & JsonObject {
   if (address.startsWith("bounce")) {
@@ -141,8 +180,8 @@ function list(value: unknown): string[] {
   return (Array.isArray(value) ? value : [value]).filter((item): item is string => typeof item === "string");
 }
 
-function errorAnswer(code: ErrorCode): FetchResponse {
-  return json(STATUSES[code], { error: `the test asked for ${code}`, code, request_id: "req_fake" });
+function errorAnswer(code: ErrorCode, status = STATUSES[code]): FetchResponse {
+  return json(status, { error: `the test asked for ${code}`, code, request_id: "req_fake" });
 }
 
 function json(status: number, body: JsonObject, headers: Record<string, string> = {}): FetchResponse {

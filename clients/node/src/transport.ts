@@ -19,7 +19,7 @@ const CERTIFICATE_ERROR = /^(HOSTNAME_MISMATCH|INVALID_CA|INVALID_PURPOSE|PATH_L
 export type Fetch = (url: string, init: FetchInit) => Promise<FetchResponse>;
 
 export interface FetchInit {
-  method: "GET" | "POST";
+  method: "GET" | "PATCH" | "POST";
   headers: Record<string, string>;
   body?: string;
   redirect: "manual";
@@ -39,7 +39,7 @@ export interface FetchBody {
 /** A request; every attempt sends the same. */
 export interface HttpRequest {
   readonly url: string;
-  readonly method: "GET" | "POST";
+  readonly method: "GET" | "PATCH" | "POST";
   readonly headers: Record<string, string>;
   readonly body?: string;
 }

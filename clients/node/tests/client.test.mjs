@@ -63,6 +63,7 @@ test("send posts the email as JSON and returns the accepted message", async (t) 
     headers: null,
     tags: [],
     attachments: [{ filename: "a.txt", contentType: null, size: 2, contentId: null }],
+    scheduledAt: null,
     idempotencyKey: headers["idempotency-key"],
     replayed: false,
   });

@@ -9,6 +9,7 @@ import {
   MailAppliance,
   verify,
   type Attachment,
+  type BatchResult,
   type Email,
   type ErrorCode,
   type Fetch,
@@ -48,6 +49,9 @@ export async function use(
     const message: Message = await mail.wait(sent.id, { timeout: 1000 });
     if (message.status === "delivered")
       return message.recipients.map(({ lastSmtpResponse }) => lastSmtpResponse ?? "").join();
+    const batch: BatchResult = await mail.sendBatch([email, { ...email, scheduledAt: new Date(), metadata: { a: "b" } }], { onError: "skip" });
+    for (const { id, error, code } of batch.results) if (id) await mail.reschedule(id, new Date()); else return `${error} ${code}`;
+    if ((await mail.cancel(sent.id)).metadata?.["a"]) return "";
     return sent.idempotencyKey + String(sent.replayed) + (await mail.get(sent.id)).id;
   } catch (error) {
     if (error instanceof InsufficientCredits) return error.code ?? "";
@@ -81,5 +85,7 @@ export async function fake(): Promise<readonly SentEmail[]> {
 export const text: Attachment = { filename: "a", content: "text" };
 // @ts-expect-error: an email has a sender
 export const incomplete: Email = { to: "a@b.c" };
+// @ts-expect-error: the ways are known
+void new FakeMailAppliance().sendBatch([], { onError: "ignore" });
 // @ts-expect-error: the codes are known
 new FakeMailAppliance().failNext("nonsense");

@@ -18,7 +18,7 @@ import { ACCEPTED, error, json, serve } from "./server.mjs";
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const README = readFileSync(new URL("../README.md", import.meta.url), "utf8");
 const BLOCKS = [...README.matchAll(/^```(\w*)\n(.*?)^```/gms)].map(([, language, code]) => ({ language, code }));
-const [INSTALL, FIRST, STATUS, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS] = BLOCKS.map(({ code }) => code);
+const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS] = BLOCKS.map(({ code }) => code);
 const SECRET = "whsec_readme";
 
 function start(code, variables, ...words) {
@@ -40,7 +40,7 @@ async function run(code, url = "", ...words) {
 test("all blocks are known here", () =>
   assert.deepEqual(
     BLOCKS.map(({ language }) => language),
-    ["sh", ...Array(7).fill("js")],
+    ["sh", ...Array(9).fill("js")],
   ));
 
 test("install", (t) => {
@@ -68,6 +68,26 @@ test("delivery status", async (t) => {
   const server = await serve(t, [json(200, delivered)]);
   const output = "ada@example.net: delivered\n";
   assert.deepEqual(await run(STATUS, server.url, "status.mjs", "msg_1"), { output, errors: "", status: 0 });
+});
+
+test("batch", async (t) => {
+  const results = [
+    { index: 0, id: "msg_1" },
+    { index: 1, error: "to: no.", code: "invalid_request" },
+  ];
+  const server = await serve(t, [json(202, { results, accepted: 1, refused: 1 })]);
+  assert.deepEqual(await run(BATCH, server.url), { output: "0 msg_1\n1 to: no.\n", errors: "", status: 0 });
+  assert.equal(server.requests[0].headers["idempotency-key"], "news-17");
+});
+
+test("scheduling", async (t) => {
+  const about = json(200, { id: "msg_1" });
+  const server = await serve(t, [json(202, ACCEPTED), about, error(409, "conflict"), json(202, ACCEPTED), about, about]);
+  assert.deepEqual(await run(SCHEDULING, server.url), { output: "already sent\n", errors: "", status: 0 });
+  assert.deepEqual(await run(SCHEDULING, server.url), { output: "", errors: "", status: 0 });
+  const [first, moved] = server.requests.map(({ body }) => body && JSON.parse(body));
+  assert.deepEqual(first.metadata, { customer: "17" });
+  assert.equal(Math.round((Date.parse(moved.scheduled_at) - Date.parse(first.scheduled_at)) / 3_600_000), 2);
 });
 
 test("errors", async (t) => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionFailed, IdempotencyConflict, MailAppliance, NotFound, RateLimited } from "mail-appliance";
+import { ConfigurationError, Conflict, ConnectionFailed, IdempotencyConflict, MailAppliance, NotFound, RateLimited } from "mail-appliance";
 import { FakeMailAppliance } from "mail-appliance/testing";
 
 import { EMAIL } from "./server.mjs";
@@ -55,6 +55,29 @@ test("recipients have the sandbox's results", async () => {
   assert.deepEqual(await outcome("bounce@example.net"), ["failed", "released", [bounced]]);
   assert.deepEqual(await outcome("fail@example.net"), ["failed", "settled", [failed]]);
   await assert.rejects(mail.get("msg_unknown"), NotFound);
+});
+
+test("batches and schedules work as in the appliance", async () => {
+  const mail = new FakeMailAppliance();
+  const emails = [1, 2].map(() => ({ ...EMAIL, scheduledAt: "2030-01-02T03:04:05Z", metadata: { order: "17" } }));
+  const first = await mail.sendBatch(emails, { idempotencyKey: "k" });
+  const again = await mail.sendBatch(emails, { idempotencyKey: "k" });
+  assert.deepEqual([first.accepted, first.refused, first.results.length, first.replayed], [2, 0, 2, false]);
+  assert.deepEqual([again.results, again.replayed, mail.sent.length], [first.results, true, 2]);
+  await assert.rejects(mail.sendBatch(emails.slice(1), { idempotencyKey: "k" }), IdempotencyConflict);
+  const [one, two] = first.results.map(({ id }) => id);
+  const moved = await mail.reschedule(one, new Date("2031-01-01"));
+  assert.deepEqual([moved.scheduledAt, moved.metadata], ["2031-01-01T00:00:00.000Z", { order: "17" }]);
+  assert.equal(moved.recipients[0].status, "scheduled");
+  assert.deepEqual([(await mail.cancel(one)).status, (await mail.get(two)).status], ["failed", "queued"]);
+  await assert.rejects(mail.cancel(one), Conflict);
+  await assert.rejects(mail.reschedule(one, "2031-01-01T00:00:00Z"), Conflict);
+  await assert.rejects(mail.cancel("msg_unknown"), NotFound);
+  await assert.rejects(mail.reschedule(two, new Date("no date")), ConfigurationError);
+  await assert.rejects(mail.sendBatch([EMAIL, { ...EMAIL, attachments: [{ filename: "a" }] }]), {
+    name: "ConfigurationError",
+    message: /emails\[1\]\.attachments\[0\]/,
+  });
 });
 
 test("failures come once each, in their order, and send nothing", async () => {

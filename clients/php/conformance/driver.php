@@ -10,6 +10,8 @@ declare(strict_types=1);
 use MailAppliance\ApiError;
 use MailAppliance\AcceptedAttachment;
 use MailAppliance\Attachment;
+use MailAppliance\BatchItem;
+use MailAppliance\BatchResult;
 use MailAppliance\Client;
 use MailAppliance\Event;
 use MailAppliance\MailApplianceError;
@@ -36,8 +38,30 @@ function email(array $message): array
     if (isset($message['attachments'])) {
         $message['attachments'] = array_map(attachment(...), $message['attachments']);
     }
+    $message['scheduled_at'] = scheduled($message);
+    unset($message['scheduled_unix']);
 
     return $message;
+}
+
+function scheduled(array $given): DateTimeInterface|string|null
+{
+    return isset($given['scheduled_unix']) ? new DateTimeImmutable("@{$given['scheduled_unix']}") : $given['scheduled_at'] ?? null;
+}
+
+function batch(BatchResult $batch): array
+{
+    return [
+        'results' => array_map(static fn (BatchItem $item): array => [
+            'index' => $item->index, 'id' => $item->id, 'status' => $item->status, 'recipient_count' => $item->recipientCount,
+            'credits_reserved' => $item->creditsReserved, 'error' => $item->error, 'code' => $item->code,
+        ], $batch->results),
+        'accepted' => $batch->accepted,
+        'refused' => $batch->refused,
+        'request_id' => $batch->requestId,
+        'idempotency_key' => $batch->idempotencyKey,
+        'replayed' => $batch->replayed,
+    ];
 }
 
 function attachment(array $given): Attachment
@@ -70,6 +94,7 @@ function sent(SentEmail $sent): array
         'attachments' => $sent->attachments === null ? null : array_map(static fn (AcceptedAttachment $a): array => [
             'filename' => $a->filename, 'content_type' => $a->contentType, 'size' => $a->size, 'content_id' => $a->contentId,
         ], $sent->attachments),
+        'scheduled_at' => rfc3339($sent->scheduledAt),
         'idempotency_key' => $sent->idempotencyKey,
         'replayed' => $sent->replayed,
     ];
@@ -89,6 +114,8 @@ function message(Message $message): array
         'created_at' => rfc3339($message->createdAt),
         'request_id' => $message->requestId,
         'recipients' => $message->recipients === null ? null : array_map(recipient(...), $message->recipients),
+        'scheduled_at' => rfc3339($message->scheduledAt),
+        'metadata' => $message->metadata,
     ];
 }
 
@@ -119,6 +146,10 @@ function event(Event $event): array
         'smtp_code' => $data->smtpCode,
         'smtp_response' => $data->smtpResponse,
         'bounce_class' => $data->bounceClass,
+        'message_id' => $data->messageId,
+        'tags' => $data->tags,
+        'metadata' => $data->metadata,
+        'stream' => $data->stream,
         'test' => $data->test,
     ];
 
@@ -170,6 +201,12 @@ function answer(array $command, ?Client &$client): array
             return ['ok' => true];
         case 'send':
             return ['result' => sent($client->send(email($command['message']), ...options($command, ['idempotency_key' => 'idempotencyKey'])))];
+        case 'send_batch':
+            return ['result' => batch($client->sendBatch(array_map(email(...), $command['messages']), ...options($command, ['on_error' => 'onError', 'idempotency_key' => 'idempotencyKey'])))];
+        case 'cancel':
+            return ['result' => message($client->cancel($command['id']))];
+        case 'reschedule':
+            return ['result' => message($client->reschedule($command['id'], scheduled($command)))];
         case 'get':
             return ['result' => message($client->get($command['id']))];
         case 'wait':

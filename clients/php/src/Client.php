@@ -10,7 +10,7 @@ namespace MailAppliance;
  */
 final class Client implements Mailer
 {
-    public const VERSION = '1.1.0';
+    public const VERSION = '1.2.0';
 
     private const MAX_PARALLEL = 16; // requests that sendAll() has under way at the same time
 
@@ -89,6 +89,44 @@ final class Client implements Mailer
         return SentEmail::fromAnswer($this->call($this->sendRequest($email, $key), $key), $key);
     }
 
+    public function sendBatch(iterable $emails, ?string $onError = null, ?string $idempotencyKey = null): BatchResult
+    {
+        $key = IdempotencyKey::of($idempotencyKey);
+        $request = $this->keyedRequest('/emails/batch', $key, static fn (): string => Payload::encodeBatch($emails, $onError));
+        try {
+            return BatchResult::fromAnswer($this->call($request, $key, isBatch: true), $key);
+        } catch (ApiError $error) {
+            throw NotSupported::orSame($error, 'POST /emails/batch', 404, 405);
+        }
+    }
+
+    public function cancel(string $id): Message
+    {
+        $path = self::path($id) . '/cancel';
+        try {
+            return Message::fromAnswer($this->call($this->request('POST', $path, '')));
+        } catch (NotFound $error) {
+            // An older server and an unknown id both are 404. A GET tells them apart: 405 only where the path has a route.
+            try {
+                $this->call($this->request('GET', $path));
+            } catch (ApiError $route) {
+                throw $route->status === 405 ? $error : NotSupported::orSame($route, "POST {$path}", 404);
+            }
+            throw $error;
+        }
+    }
+
+    public function reschedule(string $id, \DateTimeInterface|string $scheduledAt): Message
+    {
+        $path = self::path($id);
+        $request = $this->request('PATCH', $path, Payload::encode(['scheduled_at' => $scheduledAt]), ['Content-Type' => 'application/json']);
+        try {
+            return Message::fromAnswer($this->call($request));
+        } catch (ApiError $error) {
+            throw NotSupported::orSame($error, "PATCH {$path}", 405);
+        }
+    }
+
     public function sendAll(iterable $emails, array $idempotencyKeys = []): array
     {
         $transport = $this->transport;
@@ -116,11 +154,7 @@ final class Client implements Mailer
 
     public function get(string $id): Message
     {
-        if ($id === '') {
-            throw new ConfigurationError('the id of the message is empty');
-        }
-
-        return Message::fromAnswer($this->call($this->request('GET', '/emails/' . rawurlencode($id))));
+        return Message::fromAnswer($this->call($this->request('GET', self::path($id))));
     }
 
     public function wait(string $id, float $timeout = 60): Message
@@ -146,9 +180,18 @@ final class Client implements Mailer
         return ['url' => $this->settings->url, 'retries' => $this->retries];
     }
 
-    private function call(Request $request, ?string $idempotencyKey = null): Answer
+    private static function path(string $id): string
     {
-        $plan = new RetryPlan($this->retries, $idempotencyKey);
+        if ($id === '') {
+            throw new ConfigurationError('the id of the message is empty');
+        }
+
+        return '/emails/' . rawurlencode($id);
+    }
+
+    private function call(Request $request, ?string $idempotencyKey = null, bool $isBatch = false): Answer
+    {
+        $plan = new RetryPlan($this->retries, $idempotencyKey, $isBatch);
         for ($retried = 0;; ++$retried) {
             try {
                 $outcome = $this->transport->send($request);
@@ -169,13 +212,19 @@ final class Client implements Mailer
     /** @param array<string, mixed> $email */
     private function sendRequest(array $email, string $idempotencyKey): Request
     {
+        return $this->keyedRequest('/emails', $idempotencyKey, static fn (): string => Payload::encode($email));
+    }
+
+    /** @param \Closure(): string $encode */
+    private function keyedRequest(string $path, string $idempotencyKey, \Closure $encode): Request
+    {
         try {
-            $body = Payload::encode($email);
+            $body = $encode();
         } catch (ConfigurationError $error) {
             throw new ConfigurationError($error->getMessage(), $idempotencyKey, $error);
         }
 
-        return $this->request('POST', '/emails', $body, ['Content-Type' => 'application/json', 'Idempotency-Key' => $idempotencyKey]);
+        return $this->request('POST', $path, $body, ['Content-Type' => 'application/json', 'Idempotency-Key' => $idempotencyKey]);
     }
 
     /** @param array<string, string> $headers */

@@ -20,8 +20,8 @@ final class CurlTransfer
     public function __construct(public readonly \CurlHandle $handle, Request $request, ?string $caFile)
     {
         $lines = ['Expect:']; // no pause for 100 Continue
-        foreach ($request->headers as $name => $value) {
-            $lines[] = "{$name}: {$value}";
+        foreach ($request->headers + ['Content-Type' => null] as $name => $value) {
+            $lines[] = rtrim("{$name}: {$value}"); // libcurl would add the type of a form; one without a value removes it
         }
         $options = [
             \CURLOPT_URL => $request->url,
@@ -39,7 +39,7 @@ final class CurlTransfer
             \CURLOPT_PROGRESSFUNCTION => $this->stopsHiddenRetry(...),
         ];
         if ($request->body !== null) {
-            $options[\CURLOPT_POST] = true;
+            $options[\CURLOPT_CUSTOMREQUEST] = $request->method;
             $options[\CURLOPT_POSTFIELDS] = $request->body;
         }
         if ($caFile !== null) {

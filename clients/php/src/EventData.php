@@ -7,6 +7,12 @@ namespace MailAppliance;
 /** The recipient's result that an event reports. What the event did not say is null. */
 final class EventData
 {
+    /**
+     * @param ?string                $bounceClass only in events of bounces and delays
+     * @param ?string                $messageId   the Message-ID header, without brackets
+     * @param ?list<string>          $tags
+     * @param ?array<string, string> $metadata
+     */
     public function __construct(
         public readonly ?string $emailId = null,
         public readonly ?string $recipientId = null,
@@ -17,6 +23,10 @@ final class EventData
         public readonly ?string $smtpResponse = null,
         public readonly ?bool $test = null,
         public readonly ?string $bounceClass = null,
+        public readonly ?string $messageId = null,
+        public readonly ?array $tags = null,
+        public readonly ?array $metadata = null,
+        public readonly ?string $stream = null,
     ) {
     }
 
@@ -33,6 +43,10 @@ final class EventData
             smtpResponse: $object->string('smtp_response'),
             test: $object->bool('test'),
             bounceClass: $object->string('bounce_class'),
+            messageId: $object->string('message_id'),
+            tags: $object->strings('tags'),
+            metadata: $object->stringMap('metadata'),
+            stream: $object->string('stream'),
         );
     }
 }

@@ -12,6 +12,8 @@ final class Message
     /**
      * @param ?string          $status     `queued`, `delivered`, `partial`, `failed`, or one that this library does not know
      * @param ?list<Recipient> $recipients
+     * @param ?\DateTimeImmutable $scheduledAt null if the message was not scheduled
+     * @param ?array<string, string> $metadata
      */
     public function __construct(
         public readonly string $id,
@@ -25,6 +27,8 @@ final class Message
         public readonly ?\DateTimeImmutable $createdAt = null,
         public readonly ?array $recipients = null,
         public readonly ?string $requestId = null,
+        public readonly ?\DateTimeImmutable $scheduledAt = null,
+        public readonly ?array $metadata = null,
     ) {
     }
 
@@ -52,6 +56,8 @@ final class Message
             createdAt: $object->time('created_at'),
             recipients: $recipients === null ? null : array_map(Recipient::fromObject(...), $recipients),
             requestId: $answer->requestId(),
+            scheduledAt: $object->time('scheduled_at'),
+            metadata: $object->stringMap('metadata'),
         );
     }
 }

@@ -5,14 +5,14 @@ declare(strict_types=1);
 namespace MailAppliance;
 
 /**
- * The body of a send request, made from the array that the caller gives.
+ * The bodies of requests, made from the arrays that the caller gives.
  *
  * @internal
  */
 final class Payload
 {
     private const LISTS = ['to', 'cc', 'bcc', 'tags', 'attachments'];
-    private const OBJECTS = ['headers', 'variables'];
+    private const OBJECTS = ['headers', 'variables', 'metadata'];
 
     private function __construct()
     {
@@ -24,6 +24,31 @@ final class Payload
      * @throws ConfigurationError
      */
     public static function encode(array $email): string
+    {
+        return self::json(self::fields($email));
+    }
+
+    /**
+     * @param iterable<array<string, mixed>> $emails
+     *
+     * @throws ConfigurationError
+     */
+    public static function encodeBatch(iterable $emails, ?string $onError): string
+    {
+        $encoded = [];
+        foreach ($emails as $email) {
+            try {
+                $encoded[] = self::fields($email);
+            } catch (ConfigurationError $error) {
+                throw new ConfigurationError('emails[' . \count($encoded) . "]: {$error->getMessage()}", previous: $error);
+            }
+        }
+
+        return self::json((object) (['emails' => $encoded] + ($onError === null ? [] : ['on_error' => $onError])));
+    }
+
+    /** @param array<string, mixed> $email */
+    private static function fields(array $email): object
     {
         $fields = array_filter($email, static fn (mixed $value): bool => $value !== null);
         foreach ($fields as $name => $value) {
@@ -39,8 +64,17 @@ final class Payload
         if (isset($fields['attachments'])) {
             $fields['attachments'] = self::attachments($fields['attachments']);
         }
+        if (($fields['scheduled_at'] ?? null) instanceof \DateTimeInterface) {
+            $fields['scheduled_at'] = $fields['scheduled_at']->format(\DATE_RFC3339);
+        }
+
+        return (object) $fields;
+    }
+
+    private static function json(object $fields): string
+    {
         try {
-            return json_encode((object) $fields, JSON_THROW_ON_ERROR | JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_UNICODE | JSON_PRESERVE_ZERO_FRACTION);
+            return json_encode($fields, JSON_THROW_ON_ERROR | JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_UNICODE | JSON_PRESERVE_ZERO_FRACTION);
         } catch (\JsonException $exception) {
             throw new ConfigurationError("the email cannot be written as JSON: {$exception->getMessage()}", previous: $exception);
         }

@@ -7,7 +7,7 @@ namespace MailAppliance;
 /** One recipient of a message. */
 final class Recipient
 {
-    /** @param ?string $status `queued`, `deferred`, `delivered`, `bounced`, `failed`, or one that this library does not know */
+    /** @param ?string $status `scheduled`, `queued`, `deferred`, `delivered`, `bounced`, `failed`, or one that this library does not know */
     public function __construct(
         public readonly ?string $id,
         public readonly ?string $email,

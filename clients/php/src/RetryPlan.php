@@ -30,7 +30,7 @@ final class RetryPlan
     // RFC 9110 5.6.7: the date format to send, and the two obsolete ones to accept.
     private const HTTP_DATES = ['!D, d M Y H:i:s \G\M\T', '!l, d-M-y H:i:s \G\M\T', '!D M j H:i:s Y'];
 
-    public function __construct(private readonly int $retries, private readonly ?string $idempotencyKey = null)
+    public function __construct(private readonly int $retries, private readonly ?string $idempotencyKey = null, private readonly bool $isBatch = false)
     {
     }
 
@@ -49,7 +49,7 @@ final class RetryPlan
                 ? self::backoff($retried, $random)
                 : new ConnectionFailed($outcome->getMessage(), $this->idempotencyKey, $outcome);
         }
-        if ($answer = Answer::of($outcome)) {
+        if ($answer = Answer::of($outcome, $this->isBatch)) {
             return $answer;
         }
         $error = $this->error($outcome, $now);

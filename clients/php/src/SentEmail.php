@@ -36,6 +36,7 @@ final class SentEmail
         public readonly ?array $headers = null,
         public readonly ?array $tags = null,
         public readonly ?array $attachments = null,
+        public readonly ?\DateTimeImmutable $scheduledAt = null,
     ) {
     }
 
@@ -48,7 +49,7 @@ final class SentEmail
         return new self(
             id: $answer->id,
             idempotencyKey: $idempotencyKey,
-            replayed: strtolower($answer->response->header('Idempotent-Replayed') ?? '') === 'true',
+            replayed: $answer->isReplayed(),
             status: $object->string('status'),
             source: $object->string('source'),
             requestId: $answer->requestId(),
@@ -64,6 +65,7 @@ final class SentEmail
             headers: $object->stringMap('headers'),
             tags: $object->strings('tags'),
             attachments: $attachments === null ? null : array_map(AcceptedAttachment::fromObject(...), $attachments),
+            scheduledAt: $object->time('scheduled_at'),
         );
     }
 }

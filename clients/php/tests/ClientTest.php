@@ -55,7 +55,7 @@ final class ClientTest extends TestCase
             'authorization' => 'Bearer ma_live_x',
             'content-type' => 'application/json',
             'idempotency-key' => 'order 17',
-            'user-agent' => 'mail-appliance-php/1.1.0 php/' . \PHP_MAJOR_VERSION . '.' . \PHP_MINOR_VERSION . '.' . \PHP_RELEASE_VERSION,
+            'user-agent' => 'mail-appliance-php/1.2.0 php/' . \PHP_MAJOR_VERSION . '.' . \PHP_MINOR_VERSION . '.' . \PHP_RELEASE_VERSION,
         ], $headers);
         self::assertSame(
             ['msg_1', 'order 17', false, 'queued', 'api', 'req_1', 'a@example.com', ['b@example.net'], [], null, null, 'Grüße 🎉', 'reserved', 1, 1, ['X-A' => 'b'], ['t']],

@@ -5,8 +5,10 @@ declare(strict_types=1);
 namespace MailAppliance\Tests;
 
 use MailAppliance\ConfigurationError;
+use MailAppliance\Conflict;
 use MailAppliance\IdempotencyConflict;
 use MailAppliance\InsufficientCredits;
+use MailAppliance\MailApplianceError;
 use MailAppliance\NotFound;
 use MailAppliance\SentEmail;
 use MailAppliance\Testing\FakeClient;
@@ -31,6 +33,33 @@ final class FakeClientTest extends TestCase
         self::assertSame('failed', $fake->wait($fake->send(['to' => 'fail@example.net'] + self::EMAIL)->id)->status);
         $this->expectException(NotFound::class);
         $fake->get('msg_other');
+    }
+
+    /** A batch is replayed whole; a scheduled email waits until it is moved or cancelled. */
+    public function testBatchesAndSchedules(): void
+    {
+        $fake = new FakeClient();
+        $emails = [self::EMAIL, self::EMAIL + ['scheduled_at' => '2030-01-02T03:04:05Z', 'metadata' => ['17' => 'a']]];
+        $first = $fake->sendBatch($emails, idempotencyKey: 'k');
+        self::assertSame([2, 0, false, 2], [$first->accepted, $first->refused, $first->replayed, $first->results[0]->recipientCount]);
+        self::assertTrue($fake->sendBatch($emails, idempotencyKey: 'k')->replayed);
+        $moved = $fake->reschedule($first->results[1]->id, new \DateTimeImmutable('2031-01-01T00:00:00Z'));
+        self::assertSame(['queued', 'scheduled', '2031'], [$moved->status, $moved->recipients[0]->status, $moved->scheduledAt->format('Y')]);
+        self::assertSame('failed', $fake->cancel($moved->id)->status);
+        $failures = [
+            IdempotencyConflict::class => static fn () => $fake->sendBatch([self::EMAIL], idempotencyKey: 'k'),
+            Conflict::class => static fn () => $fake->cancel($moved->id),
+            NotFound::class => static fn () => $fake->cancel('msg_other'),
+            ConfigurationError::class => static fn () => $fake->sendBatch([self::EMAIL, ['text' => "\xff"]]),
+        ];
+        foreach ($failures as $class => $call) {
+            try {
+                $call();
+                self::fail($class);
+            } catch (MailApplianceError $error) {
+                self::assertInstanceOf($class, $error);
+            }
+        }
     }
 
     /** Keys work as with the appliance, and mistakes are found as by the real client. */

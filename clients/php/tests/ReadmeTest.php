@@ -21,6 +21,8 @@ final class ReadmeTest extends TestCase
         'Install' => ['sh'],
         'First send' => ['php', 'php'],
         'Delivery status' => ['php'],
+        'Batch' => ['php'],
+        'Scheduling and metadata' => ['php'],
         'Many at the same time' => ['php'],
         'Errors' => ['php'],
         'Webhooks' => ['php'],
@@ -110,6 +112,24 @@ final class ReadmeTest extends TestCase
         self::assertSame(0, proc_close($process), file_get_contents("{$folder}/errors"));
         self::assertStringEndsWith(Client::VERSION, $output);
         shell_exec('rm -rf ' . escapeshellarg($folder));
+    }
+
+    public function testBatch(): void
+    {
+        $mail = new FakeClient();
+        self::assertSame("0: msg_fake1\n1: msg_fake2\n", self::output('Batch', 0, ['mail' => $mail]));
+        self::assertSame(['news-17', 'news-17'], array_column($mail->sent(), 'idempotencyKey'));
+    }
+
+    public function testScheduling(): void
+    {
+        $mail = new FakeClient();
+        self::assertSame('', self::output('Scheduling and metadata', 0, ['mail' => $mail]));
+        $message = $mail->get('msg_fake1');
+        self::assertSame(['failed', ['customer' => '17']], [$message->status, $message->metadata]);
+        self::assertEqualsWithDelta(time() + 26 * 3600, $message->scheduledAt->getTimestamp(), 60);
+        $server = new LoopbackServer([LoopbackServer::accepted(), LoopbackServer::accepted(), LoopbackServer::error(409, 'conflict')]);
+        self::assertSame("already sent\n", self::output('Scheduling and metadata', 0, ['mail' => Client::token($server->url, 't')]));
     }
 
     public function testMany(): void

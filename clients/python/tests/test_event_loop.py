@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from mail_appliance import Answer, AsyncClient, Attachment, Request
-from mail_appliance.planning import configure, send_request
+from mail_appliance.configuration import configure
+from mail_appliance.planning import send_request
 
 MESSAGE: dict[str, Any] = {"to": "ada@example.net", "subject": "Hello", "text": "Hello"}
 LARGE = Attachment("large.bin", bytes(range(256)) * 40_000)  # 10 MB

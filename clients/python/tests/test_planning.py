@@ -6,6 +6,7 @@ import pickle
 import random
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mail_appliance import (
     Attachment,
     ConfigurationError,
     ConnectionFailed,
+    Email,
     IdempotencyConflict,
     IdempotencyInProgress,
     InsufficientCredits,
@@ -26,19 +28,20 @@ from mail_appliance import (
     errors,
     models,
 )
+from mail_appliance.configuration import Configuration, configure
 from mail_appliance.planning import (
     Answer,
     Call,
-    Configuration,
     Moment,
     Pause,
     Raise,
     Return,
     TransportError,
     Waiting,
-    configure,
+    batch_request,
     get_call,
     get_request,
+    reschedule_request,
     send_call,
     send_request,
 )
@@ -214,7 +217,7 @@ def test_a_send_request() -> None:
         "Idempotency-Key": "key-1",
         "User-Agent": request.headers["User-Agent"],
     }
-    assert re.fullmatch(r"mail-appliance-python/1\.1\.0 python/3\.[^ ]+", request.headers["User-Agent"])
+    assert re.fullmatch(r"mail-appliance-python/1\.2\.0 python/3\.[^ ]+", request.headers["User-Agent"])
     assert json.loads(request.body) == {
         "from": "a@example.com",
         "to": ["a@example.net", "b@example.net"],
@@ -269,6 +272,29 @@ def test_a_message_that_is_not_json(fields: dict[str, Any]) -> None:
     """What cannot be written as JSON is the caller's mistake, found before any request."""
     with pytest.raises(ConfigurationError):
         send_request(configuration(), MESSAGE | fields, "k")
+
+
+@pytest.mark.parametrize(
+    ("emails", "named"),
+    [
+        ([Email(from_="a", to="b"), {"from": "a"}], r"emails\[1\] must be an Email, not dict"),
+        ([Email(from_="a", to="b", attachments=[b"x"])], r"emails\[0\]: an attachment must be"),  # type: ignore[list-item]
+        ([Email(from_="a", to="b", scheduled_at=datetime(2030, 1, 1))], r"emails\[0\]: scheduled_at has no time zone"),
+    ],
+)
+def test_a_batch_that_cannot_be_written_names_the_message(emails: list[Any], named: str) -> None:
+    """The error has the key, and nothing was sent."""
+    with pytest.raises(ConfigurationError, match=named) as raised:
+        batch_request(configuration(), emails, None, "key-1")
+    assert raised.value.idempotency_key == "key-1"
+
+
+def test_a_time_to_schedule_for_has_a_time_zone() -> None:
+    """One without would be sent at another time than the caller means."""
+    with pytest.raises(ConfigurationError, match="time zone"):
+        reschedule_request(configuration(), "msg_1", datetime(2030, 1, 1))
+    body = reschedule_request(configuration(), "msg_1", datetime(2030, 1, 1, tzinfo=UTC)).body
+    assert body == b'{"scheduled_at":"2030-01-01T00:00:00+00:00"}'
 
 
 def test_a_get_request_encodes_the_id() -> None:

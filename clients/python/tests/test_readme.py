@@ -67,6 +67,26 @@ def test_delivery_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[1:] == ["ada@example.net: delivered", "grace@example.net: delivered"]
 
 
+def test_batch(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints a line per message, and one key covers them."""
+    run("Batch")
+    assert capsys.readouterr().out == "0 msg_1\n1 msg_2\n"
+    assert [sent.idempotency_key for sent in server.appliance.sent] == ["news-17"] * 2
+
+
+def test_scheduling(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message is moved, then cancelled; once it is due there is nothing to cancel."""
+    names = run("Scheduling and metadata")
+    (sent,) = server.appliance.sent
+    moved = names["tomorrow"] + names["timedelta"](hours=2)
+    assert (sent.fields["scheduled_at"], sent.fields["metadata"]) == (moved.isoformat(), {"customer": "17"})
+    assert server.appliance.cancelled == {sent.id}
+    server.script += [answer(202, {"id": "msg_1"}), answer(200, {"id": "msg_1"})]
+    server.script.append(answer(409, {"error": "None left.", "code": "conflict"}))
+    run("Scheduling and metadata")
+    assert capsys.readouterr().out == "already sent\n"
+
+
 def test_attachments(server: Server) -> None:
     """All three arrive."""
     run("Attachments")
@@ -202,6 +222,8 @@ def test_every_block_is_run_by_a_test() -> None:
     assert {name: len(blocks) for name, blocks in BLOCKS.items() if blocks} == {
         "First send": 1,
         "Delivery status": 1,
+        "Batch": 1,
+        "Scheduling and metadata": 1,
         "Attachments": 1,
         "Errors": 1,
         "Trio and asyncio": 1,

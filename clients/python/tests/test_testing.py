@@ -1,6 +1,7 @@
 """The fakes for users' own tests."""
 
 import inspect
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -11,7 +12,9 @@ from mail_appliance import (
     Attachment,
     Client,
     ConfigurationError,
+    Conflict,
     ConnectionFailed,
+    Email,
     IdempotencyConflict,
     InsufficientCredits,
     Message,
@@ -92,6 +95,26 @@ def test_failures_are_those_of_the_real_client() -> None:
         mail.send(**MESSAGE, to="a@example.net", idempotency_key=" ")
 
 
+def test_batches_and_schedules_work_as_in_the_appliance() -> None:
+    """A batch is replayed whole; a scheduled message waits until it is moved or cancelled."""
+    mail = FakeClient()
+    emails = [Email(**MESSAGE, to=to, scheduled_at="2030-01-02T03:04:05Z") for to in ("a@example.net", "b@example.net")]
+    first = mail.send_batch(emails, idempotency_key="k")
+    again = mail.send_batch(emails, idempotency_key="k")
+    assert ([item.id for item in first.results], first.accepted, first.refused) == (["msg_1", "msg_2"], 2, 0)
+    assert (again.results, again.replayed, first.replayed, len(mail.sent)) == (first.results, True, False, 2)
+    with pytest.raises(IdempotencyConflict):
+        mail.send_batch(emails[:1], idempotency_key="k")
+    moved = mail.reschedule("msg_1", datetime(2031, 1, 1, tzinfo=UTC))
+    assert (moved.scheduled_at, moved.recipients[0].status) == (datetime(2031, 1, 1, tzinfo=UTC), "scheduled")
+    assert (mail.cancel("msg_1").status, mail.get("msg_2").status) == ("failed", "queued")
+    for refused in (lambda: mail.cancel("msg_1"), lambda: mail.reschedule("msg_1", "2031-01-01T00:00:00Z")):
+        with pytest.raises(Conflict):
+            refused()
+    with pytest.raises(NotFound):
+        mail.cancel("msg_9")
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_fake_for_event_loops(backend: str) -> None:
     """It can share recorded messages with one for threads."""
@@ -109,7 +132,7 @@ def test_the_fake_for_event_loops(backend: str) -> None:
     assert len(appliance.pauses) == 1
 
 
-@pytest.mark.parametrize("name", ["send", "get", "wait"])
+@pytest.mark.parametrize("name", ["send", "send_batch", "cancel", "reschedule", "get", "wait"])
 def test_both_clients_have_the_same_surface(name: str) -> None:
     """Arguments, defaults and types are the same; only `await` differs."""
     assert inspect.signature(getattr(Client, name)) == inspect.signature(getattr(AsyncClient, name))

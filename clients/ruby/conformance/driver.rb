@@ -8,7 +8,7 @@ require "mail_appliance"
 class Driver
   SEND = %i[
     id status source request_id from to cc bcc subject billing_status recipient_count credits_reserved tags attachments
-    idempotency_key replayed
+    scheduled_at idempotency_key replayed
   ].freeze
 
   ERROR = %i[status code message request_id retry_after idempotency_key].freeze
@@ -26,6 +26,19 @@ class Driver
 
   def send(message:, **options)
     { result: send_result(message, **options) }
+  end
+
+  def send_batch(messages:, **options)
+    batch = @client.send_batch(messages.map { |each| fields(each) }, **options)
+    { result: batch.to_h.merge(results: batch.results.map(&:to_h)) }
+  end
+
+  def cancel(id:)
+    { result: message(@client.cancel(id)) }
+  end
+
+  def reschedule(id:, **given)
+    { result: message(@client.reschedule(id, scheduled(given))) }
   end
 
   def get(id:)
@@ -55,10 +68,18 @@ class Driver
   private
 
   def send_result(message, **options)
+    sent = @client.send_email(**fields(message), **options)
+    sent.to_h.slice(*SEND).merge(attachments: sent.attachments&.map(&:to_h), scheduled_at: timestamp(sent.scheduled_at))
+  end
+
+  def fields(message)
     fields = message.transform_keys(&:to_sym)
     fields[:attachments] &&= fields[:attachments].map { |each| attachment(**each.transform_keys(&:to_sym)) }
-    sent = @client.send_email(**fields, **options)
-    sent.to_h.slice(*SEND).merge(attachments: sent.attachments&.map(&:to_h))
+    fields.reject { |name, _| name == :scheduled_unix }.merge(scheduled_at: scheduled(fields))
+  end
+
+  def scheduled(given)
+    given[:scheduled_unix] ? Time.at(given[:scheduled_unix]).utc : given[:scheduled_at]
   end
 
   def attachment(bytes_base64: nil, path: nil, stream_path: nil, **options)
@@ -75,7 +96,8 @@ class Driver
     recipients = message.recipients&.map do |each|
       each.to_h.merge(delivered_at: timestamp(each.delivered_at), bounced_at: timestamp(each.bounced_at))
     end
-    message.to_h.merge(created_at: timestamp(message.created_at), recipients: recipients)
+    message.to_h.merge(created_at: timestamp(message.created_at), scheduled_at: timestamp(message.scheduled_at),
+                       recipients: recipients)
   end
 
   def timestamp(time)

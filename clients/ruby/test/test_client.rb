@@ -20,7 +20,7 @@ class TestClient < LibraryTest
       assert_equal "Bearer ma_live_x", request.headers["authorization"]
       assert_equal "application/json", request.headers["content-type"]
       assert_equal "application/json", request.headers["accept"]
-      assert_equal "mail-appliance-ruby/1.1.0 ruby/#{RUBY_VERSION}", request.headers["user-agent"]
+      assert_equal "mail-appliance-ruby/1.2.0 ruby/#{RUBY_VERSION}", request.headers["user-agent"]
     end
   end
 

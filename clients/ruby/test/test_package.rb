@@ -15,7 +15,7 @@ class TestPackage < LibraryTest
   def test_the_gem_needs_nothing_and_has_all_files
     spec = Gem::Specification.load(File.join(ROOT, "mail_appliance.gemspec"))
     assert_empty spec.dependencies
-    assert_equal "1.1.0", spec.version.to_s
+    assert_equal "1.2.0", spec.version.to_s
     assert spec.required_ruby_version.satisfied_by?(Gem::Version.new("3.0.0"))
     assert_equal Dir[File.join(ROOT, "lib/**/*.rb")].map { |path| path.delete_prefix("#{ROOT}/") }.sort,
                  spec.files.grep(%r{\Alib/}).sort

@@ -41,7 +41,7 @@ class TestReadme < LibraryTest
       output, status = Open3.capture2e(environment, "sh", "-ec", block("gem build"), chdir: folder)
       assert_predicate status, :success?, output
       version, = Open3.capture2e(environment, Gem.ruby, "-e", "require 'mail_appliance'; print MailAppliance::VERSION")
-      assert_equal "1.1.0", version
+      assert_equal "1.2.0", version
     end
   end
 
@@ -63,6 +63,28 @@ class TestReadme < LibraryTest
     scope = Object.new
     run_block(block("def print_results"), scope)
     assert_output("bounce@example.net: bounced\n") { scope.print_results(mail, sent.id) }
+  end
+
+  def with_mail(mail = MailAppliance::Testing::FakeClient.new)
+    Object.new.tap { |scope| scope.define_singleton_method(:mail) { mail } }
+  end
+
+  def test_batch
+    scope = with_mail
+    assert_output("0: msg_1\n1: msg_2\n") { run_block(block("mail.send_batch"), scope) }
+    assert_equal %w[news-17 news-17], scope.mail.sent.map(&:idempotency_key)
+  end
+
+  def test_scheduling
+    scope = with_mail
+    code = block("mail.reschedule")
+    assert_output("") { run_block(code, scope) }
+    message = scope.mail.get("msg_1")
+    assert_equal ["failed", { "customer" => "17" }], [message.status, message.metadata]
+    assert_in_delta Time.now + 93_600, message.scheduled_at, 60
+    serving(answer(202), answer(200), error(409, "conflict")) do |server|
+      assert_output("already sent\n") { run_block(code, with_mail(client(server.url))) }
+    end
   end
 
   def test_gemfile

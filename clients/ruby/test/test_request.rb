@@ -15,7 +15,7 @@ class TestRequest < LibraryTest
   end
 
   def authorization(given, environment = {})
-    RequestBuilder.new({ url: "http://x" }.merge(given), environment).get("1").headers["Authorization"]
+    RequestBuilder.new({ url: "http://x" }.merge(given), environment).about("1").headers["Authorization"]
   end
 
   def body(fields)
@@ -28,7 +28,7 @@ class TestRequest < LibraryTest
       "https://mail.example.com///" => "https://mail.example.com/emails/1",
       "HTTP://127.0.0.1:8080/api/" => "http://127.0.0.1:8080/api/emails/1",
       "http://[::1]:8080" => "http://[::1]:8080/emails/1"
-    }.each { |url, uri| assert_equal uri, builder({ url: url }).get("1").uri.to_s }
+    }.each { |url, uri| assert_equal uri, builder({ url: url }).about("1").uri.to_s }
   end
 
   def test_urls_that_are_refused
@@ -71,7 +71,7 @@ class TestRequest < LibraryTest
   end
 
   def test_the_environment_has_the_url
-    request = RequestBuilder.new({ token: "t" }, { "MAIL_APPLIANCE_URL" => "http://x/" }).get("1")
+    request = RequestBuilder.new({ token: "t" }, { "MAIL_APPLIANCE_URL" => "http://x/" }).about("1")
     assert_equal "http://x/emails/1", request.uri.to_s
   end
 
@@ -80,17 +80,17 @@ class TestRequest < LibraryTest
     assert_equal "POST", request.verb
     assert_equal(
       { "Authorization" => "Bearer t", "Content-Type" => "application/json", "Accept" => "application/json",
-        "Idempotency-Key" => "k", "User-Agent" => "mail-appliance-ruby/1.1.0 ruby/#{RUBY_VERSION}" }, request.headers
+        "Idempotency-Key" => "k", "User-Agent" => "mail-appliance-ruby/1.2.0 ruby/#{RUBY_VERSION}" }, request.headers
     )
-    assert_equal %w[Accept Authorization User-Agent], builder.get("1").headers.keys.sort
-    assert_nil builder.get("1").body
+    assert_equal %w[Accept Authorization User-Agent], builder.about("1").headers.keys.sort
+    assert_nil builder.about("1").body
   end
 
   def test_ids_are_escaped
     { "msg_1-a.b~" => "msg_1-a.b~", "a/b?c#d e%" => "a%2Fb%3Fc%23d%20e%25", "ü" => "%C3%BC", :msg => "msg" }
-      .each { |id, escaped| assert_equal "/emails/#{escaped}", builder.get(id).uri.request_uri }
-    refused("id") { builder.get("") }
-    refused("id") { builder.get(nil) }
+      .each { |id, escaped| assert_equal "/emails/#{escaped}", builder.about(id).uri.request_uri }
+    refused("id") { builder.about("") }
+    refused("id") { builder.about(nil) }
   end
 
   def test_keys

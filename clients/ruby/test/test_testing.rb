@@ -26,6 +26,22 @@ class TestTesting < LibraryTest
     assert_equal ["Hello", "YWJj"], [recorded.message[:subject], recorded.message[:attachments][0][:content]]
   end
 
+  def test_batches_and_schedules
+    messages = [MESSAGE, MESSAGE.merge(scheduled_at: "2030-01-02T03:04:05Z")]
+    first, again = Array.new(2) { @mail.send_batch(messages, idempotency_key: "k") }
+    assert_equal [2, 0, false, true, 2],
+                 [first.accepted, first.refused, first.replayed?, again.replayed?, @mail.sent.size]
+    assert_raises(IdempotencyConflict) { @mail.send_batch([MESSAGE], idempotency_key: "k") }
+    moved = @mail.reschedule("msg_2", Time.utc(2031))
+    assert_equal ["queued", "scheduled", Time.utc(2031)], [moved.status, moved.recipients[0].status, moved.scheduled_at]
+    assert_equal "failed", @mail.cancel("msg_2").status
+    %w[msg_1 msg_2].each { |id| assert_raises(Conflict) { @mail.cancel(id) } }
+    assert_raises(NotFound) { @mail.cancel("msg_9") }
+    wrong = assert_raises(ConfigurationError) { @mail.send_batch([MESSAGE, { text: "\xff" }]) }
+    assert_includes wrong.message, "emails[1].text"
+    assert_match(/\Aauto_/, wrong.idempotency_key)
+  end
+
   def test_results_follow_the_address
     {
       "ann@example.net" => "delivered", "Bounce <bounce+1@example.net>" => "failed", "fail@example.net" => "failed",

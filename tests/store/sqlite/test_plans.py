@@ -14,7 +14,7 @@ from appliance.store.engine import Bindings, Tx, run
 from appliance.store.retention import ANY_OLD, FIND_BODIES, FIND_EVENTS, FIND_LINES, FIND_MAIL
 from appliance.store.sqlite.connection import Connection
 from appliance.store.statistics import _COUNT_FEEDBACK
-from appliance.store.webhooks import _OF_MESSAGE, _PAGE
+from appliance.store.webhook_history import _OF_MESSAGE, _PAGE
 
 
 async def plan(store: Store, query: str, wanted: Bindings) -> list[str]:

@@ -19,6 +19,8 @@ const EVENTS = {
 	"email.complained": ["marked as spam by the recipient", false],
 };
 
+const FORMATS = { native: "native", resend: "Resend", postmark: "Postmark", mailgun: "Mailgun", sendgrid: "SendGrid" };
+
 function settings(page, hook, secretPlace) {
 	const made = form({
 		fields: [
@@ -37,6 +39,14 @@ function settings(page, hook, secretPlace) {
 				type: "checkbox",
 				value: hook?.events.includes(event) ?? usual,
 			})),
+			{
+				name: "format",
+				label: "Format",
+				type: "select",
+				value: hook?.format ?? "native",
+				options: Object.entries(FORMATS),
+				hint: "Shape of new events: native, or like another provider's webhooks, for a receiver written for it.",
+			},
 			{ name: "enabled", label: "Enabled", type: "checkbox", value: hook?.enabled ?? true },
 		],
 		submit: hook ? "Save webhook" : "Create webhook",
@@ -45,6 +55,7 @@ function settings(page, hook, secretPlace) {
 				url: values.url,
 				events: Object.keys(EVENTS).filter((event) => values[event]),
 				enabled: values.enabled,
+				format: values.format,
 				replaces: hook?.updated_at ?? "",
 			});
 			const secret = saved.secret ?? saved.webhook?.secret;
@@ -70,7 +81,7 @@ function showSecret(page, place, secret) {
 		h(
 			"p",
 			{ class: "small quiet" },
-			"Every request has the header Service-Signature: t=…,v1=…, the HMAC-SHA256 of “t.body” with this secret.",
+			"It verifies the header Service-Signature (t=…,v1=…, the HMAC-SHA256 of “t.body”) and those of Standard Webhooks.",
 		),
 	);
 	place.replaceChildren(box);
@@ -92,6 +103,7 @@ function state(hook) {
 		["Last success", ago(hook.last_success_at)],
 		["Last failure", ago(hook.last_failure_at)],
 		["Secret", h("code", null, `whsec_…${hook.secret_hint ?? ""}`)],
+		...(hook.public_key ? [["Public key", h("code", null, hook.public_key)]] : []),
 		["Saved", when(hook.updated_at)],
 	]);
 }

@@ -4,6 +4,8 @@ declare(strict_types=1);
 
 namespace MailAppliance\Testing;
 
+use MailAppliance\BatchItem;
+use MailAppliance\BatchResult;
 use MailAppliance\Client;
 use MailAppliance\Mailer;
 use MailAppliance\MailApplianceError;
@@ -13,14 +15,14 @@ use MailAppliance\SentEmail;
 /**
  * A recording client for tests: the checks, the keys and the results of the real one, without a network.
  * As in the appliance's sandbox, recipients that begin with `bounce` bounce, those that begin with `fail` fail,
- * and all others are delivered.
+ * and all others are delivered. Recipients of a scheduled email stay `scheduled` until the test cancels it.
  */
 final class FakeClient implements Mailer
 {
     private readonly FakeTransport $transport;
     private readonly Client $client;
 
-    /** @var list<array{email: array<string, mixed>, idempotencyKey: string, result: SentEmail}> */
+    /** @var list<array{email: array<string, mixed>, idempotencyKey: string, result: SentEmail|BatchItem}> */
     private array $sent = [];
 
     /** @var list<MailApplianceError> */
@@ -35,7 +37,7 @@ final class FakeClient implements Mailer
     /**
      * The accepted emails, oldest first: the email as passed in, its key, and the result.
      *
-     * @return list<array{email: array<string, mixed>, idempotencyKey: string, result: SentEmail}>
+     * @return list<array{email: array<string, mixed>, idempotencyKey: string, result: SentEmail|BatchItem}>
      */
     public function sent(): array
     {
@@ -55,6 +57,32 @@ final class FakeClient implements Mailer
         $this->sent[] = ['email' => $email, 'idempotencyKey' => $result->idempotencyKey, 'result' => $result];
 
         return $result;
+    }
+
+    public function sendBatch(iterable $emails, ?string $onError = null, ?string $idempotencyKey = null): BatchResult
+    {
+        $this->throwNextError();
+        $emails = [...$emails];
+        $batch = $this->client->sendBatch($emails, $onError, $idempotencyKey);
+        foreach ($batch->results as $index => $result) {
+            $this->sent[] = ['email' => $emails[$index], 'idempotencyKey' => $batch->idempotencyKey, 'result' => $result];
+        }
+
+        return $batch;
+    }
+
+    public function cancel(string $id): Message
+    {
+        $this->throwNextError();
+
+        return $this->client->cancel($id);
+    }
+
+    public function reschedule(string $id, \DateTimeInterface|string $scheduledAt): Message
+    {
+        $this->throwNextError();
+
+        return $this->client->reschedule($id, $scheduledAt);
     }
 
     public function sendAll(iterable $emails, array $idempotencyKeys = []): array

@@ -23,14 +23,17 @@ final class FakeTransport implements Transport
 
     public function send(Request $request): Response
     {
-        if ($request->method === 'GET') {
-            $message = $this->messages[rawurldecode(substr(strrchr($request->url, '/'), 1))] ?? null;
-
-            return $message === null ? self::error(404, 'not_found', 'There is no such message.') : self::json(200, $message);
+        $path = explode('/', parse_url($request->url, \PHP_URL_PATH));
+        $key = $request->headers['Idempotency-Key'] ?? null;
+        if ($request->method === 'GET' && isset($path[3])) {
+            return self::error(405, 'invalid_request', 'Use POST.');
         }
-        $key = $request->headers['Idempotency-Key'];
+        if ($key === null) {
+            return $this->answerAbout(rawurldecode($path[2]), isset($path[3]) ? 'CANCEL' : $request->method, $request->body);
+        }
         if (!isset($this->accepted[$key])) {
-            $this->accepted[$key] = [$request->body, $this->accept(json_decode($request->body, true))];
+            $content = json_decode($request->body, true);
+            $this->accepted[$key] = [$request->body, isset($path[2]) ? $this->acceptBatch($content['emails']) : $this->accept($content)];
 
             return self::json(202, $this->accepted[$key][1]);
         }
@@ -39,6 +42,51 @@ final class FakeTransport implements Transport
         return $body === $request->body
             ? self::json(202, $answer, ['Idempotent-Replayed' => 'true'])
             : self::error(409, 'idempotency_conflict', 'This key was used with another email.');
+    }
+
+    private function answerAbout(string $id, string $action, ?string $body): Response
+    {
+        if (!isset($this->messages[$id])) {
+            return self::error(404, 'not_found', 'There is no such message.');
+        }
+        $message = &$this->messages[$id];
+        if ($action !== 'GET' && $message['recipients'][0]['status'] !== 'scheduled') {
+            return self::error(409, 'conflict', 'The message has no scheduled recipients.');
+        }
+        if ($action === 'PATCH') {
+            $message['scheduled_at'] = json_decode($body, true)['scheduled_at'];
+        } elseif ($action === 'CANCEL') {
+            $message = self::waiting('failed', 'released', $message);
+            $message['status'] = 'failed';
+        }
+
+        return self::json(200, $message);
+    }
+
+    /**
+     * @param array<string, mixed> $message
+     *
+     * @return array<string, mixed> the message with this result for each of its recipients
+     */
+    private static function waiting(string $status, string $billing, array $message): array
+    {
+        $about = ['status' => $status, 'billing_status' => $billing, 'attempt_count' => 0];
+        $recipients = array_map(static fn (array $recipient): array => $about + ['id' => $recipient['id'], 'email' => $recipient['email']], $message['recipients']);
+
+        return ['status' => 'queued', 'billing_status' => $billing, 'recipients' => $recipients] + $message;
+    }
+
+    /**
+     * @param list<array<string, mixed>> $emails
+     *
+     * @return array<string, mixed> the answer
+     */
+    private function acceptBatch(array $emails): array
+    {
+        $shown = array_flip(['id', 'status', 'recipient_count', 'credits_reserved']);
+        $results = array_map(fn (array $email, int $index): array => ['index' => $index] + array_intersect_key($this->accept($email), $shown), $emails, array_keys($emails));
+
+        return ['results' => $results, 'accepted' => \count($results), 'refused' => 0, 'request_id' => 'req_fake'];
     }
 
     /**
@@ -66,7 +114,9 @@ final class FakeTransport implements Transport
             0 => 'failed',
             default => 'partial',
         };
-        $this->messages[$common['id']] = $common + ['status' => $status, 'billing_status' => 'settled', 'created_at' => date(\DATE_RFC3339), 'recipients' => $recipients];
+        $common += array_intersect_key($email, ['scheduled_at' => true]);
+        $message = $common + ['status' => $status, 'billing_status' => 'settled', 'created_at' => date(\DATE_RFC3339), 'recipients' => $recipients, 'metadata' => $email['metadata'] ?? null];
+        $this->messages[$common['id']] = isset($email['scheduled_at']) ? self::waiting('scheduled', 'reserved', $message) : $message;
         $attachments = array_map(static fn (array $attachment): array => [
             'filename' => $attachment['filename'],
             'content_type' => $attachment['content_type'] ?? 'application/octet-stream',

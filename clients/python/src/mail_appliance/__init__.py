@@ -22,6 +22,7 @@ from mail_appliance.errors import (
     InvalidRequest,
     MailApplianceError,
     NotFound,
+    NotSupported,
     PayloadTooLarge,
     RateLimited,
     ServiceUnavailable,
@@ -31,7 +32,18 @@ from mail_appliance.errors import (
     WaitTimeout,
     WarmupLimited,
 )
-from mail_appliance.models import Attachment, AttachmentInfo, Event, EventData, Message, Recipient, SendResult
+from mail_appliance.models import (
+    Attachment,
+    AttachmentInfo,
+    BatchItem,
+    BatchResult,
+    Email,
+    Event,
+    EventData,
+    Message,
+    Recipient,
+    SendResult,
+)
 from mail_appliance.planning import Answer, AsyncTransport, Request, Transport, TransportError, __version__
 from mail_appliance.webhooks import verify
 
@@ -43,10 +55,13 @@ __all__ = [
     "AsyncTransport",
     "Attachment",
     "AttachmentInfo",
+    "BatchItem",
+    "BatchResult",
     "Client",
     "ConfigurationError",
     "Conflict",
     "ConnectionFailed",
+    "Email",
     "Event",
     "EventData",
     "Forbidden",
@@ -58,6 +73,7 @@ __all__ = [
     "MailApplianceError",
     "Message",
     "NotFound",
+    "NotSupported",
     "PayloadTooLarge",
     "RateLimited",
     "Recipient",

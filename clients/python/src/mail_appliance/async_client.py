@@ -6,15 +6,17 @@ import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from mail_appliance import planning
+from mail_appliance.configuration import CONNECT_TIMEOUT, RETRIES, TIMEOUT, Configuration, configure
 from mail_appliance.encoding import is_large
 from mail_appliance.errors import ConfigurationError
-from mail_appliance.models import Attachment, Message, SendResult
-from mail_appliance.planning import Answer, AsyncTransport, Configuration, Moment, Pause, Plan, Raise, TransportError
+from mail_appliance.models import Attachment, BatchResult, Email, Message, SendResult
+from mail_appliance.planning import Answer, AsyncTransport, Moment, Pause, Plan, Raise, TransportError
 
 T = TypeVar("T")
 
@@ -32,9 +34,9 @@ class AsyncClient:
         username: str | None = None,
         password: str | None = None,
         token: str | None = None,
-        retries: int = planning.RETRIES,
-        connect_timeout: float = planning.CONNECT_TIMEOUT,
-        timeout: float = planning.TIMEOUT,
+        retries: int = RETRIES,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        timeout: float = TIMEOUT,
         ssl_context: ssl.SSLContext | None = None,
         transport: AsyncTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] | None = None,
@@ -43,7 +45,7 @@ class AsyncClient:
 
         `ssl_context` is for a private certificate authority; `transport` and `sleep` are for tests.
         """
-        self._configuration = planning.configure(
+        self._configuration = configure(
             url,
             username=username,
             password=password,
@@ -72,6 +74,8 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         tags: str | Iterable[str] | None = None,
         attachments: Iterable[Attachment] | None = None,
+        scheduled_at: datetime | str | None = None,
+        metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> SendResult:
         """Send a message. It returns once the appliance has stored it; delivery follows.
@@ -95,10 +99,40 @@ class AsyncClient:
             "headers": headers,
             "tags": tags,
             "attachments": files,
+            "scheduled_at": scheduled_at,
+            "metadata": metadata,
         }
         call = partial(planning.send_call, self._configuration, fields, key)
         large = is_large(text, html, files if isinstance(files, list) else ())
         return await self._run(await _in_thread(call) if large else call())
+
+    async def send_batch(
+        self,
+        emails: Iterable[Email],
+        *,
+        on_error: Literal["reject", "skip"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchResult:
+        """Send up to 100 messages in one request, with one key.
+
+        By default one message that cannot be sent refuses the whole batch: InvalidRequest names it, as in
+        `emails[3].to: …`. With `on_error="skip"` the others are accepted, and `results` says which.
+        It is encoded in a worker thread.
+        """
+        key = f"auto_{uuid.uuid4()}" if idempotency_key is None else idempotency_key
+        call = partial(planning.batch_call, self._configuration, list(emails), on_error, key)
+        return await self._run(await _in_thread(call))
+
+    async def cancel(self, id: str) -> Message:
+        """Cancel what is still queued or scheduled of this message; Conflict if nothing is.
+
+        If the answer to a first attempt was lost, Conflict can mean that this attempt succeeded: `get` shows it.
+        """
+        return await self._run(planning.Cancelling(id, configuration=self._configuration))
+
+    async def reschedule(self, id: str, scheduled_at: datetime | str) -> Message:
+        """Move a scheduled message to another time; Conflict once it is due."""
+        return await self._run(planning.reschedule_call(self._configuration, id, scheduled_at))
 
     async def get(self, id: str) -> Message:
         """The message of this id, with its recipients."""

@@ -17,8 +17,9 @@ from typing import Any, Final
 import anyio
 import httptools
 
+from mail_appliance.configuration import Configuration
 from mail_appliance.errors import ConfigurationError
-from mail_appliance.planning import ANSWER_LIMIT, Answer, Configuration, Request, TransportError
+from mail_appliance.planning import ANSWER_LIMIT, Answer, Request, TransportError
 from mail_appliance.proxies import Tunnel
 from mail_appliance.socket_transport import (
     BLOCK,

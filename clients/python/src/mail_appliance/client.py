@@ -6,11 +6,13 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from mail_appliance import planning
-from mail_appliance.models import Attachment, Message, SendResult
+from mail_appliance.configuration import CONNECT_TIMEOUT, RETRIES, TIMEOUT, configure
+from mail_appliance.models import Attachment, BatchResult, Email, Message, SendResult
 from mail_appliance.planning import Answer, Moment, Pause, Plan, Raise, Transport, TransportError
 from mail_appliance.socket_transport import SocketTransport
 
@@ -31,9 +33,9 @@ class Client:
         username: str | None = None,
         password: str | None = None,
         token: str | None = None,
-        retries: int = planning.RETRIES,
-        connect_timeout: float = planning.CONNECT_TIMEOUT,
-        timeout: float = planning.TIMEOUT,
+        retries: int = RETRIES,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        timeout: float = TIMEOUT,
         ssl_context: ssl.SSLContext | None = None,
         transport: Transport | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -42,7 +44,7 @@ class Client:
 
         `ssl_context` is for a private certificate authority; `transport` and `sleep` are for tests.
         """
-        self._configuration = planning.configure(
+        self._configuration = configure(
             url,
             username=username,
             password=password,
@@ -71,6 +73,8 @@ class Client:
         headers: Mapping[str, str] | None = None,
         tags: str | Iterable[str] | None = None,
         attachments: Iterable[Attachment] | None = None,
+        scheduled_at: datetime | str | None = None,
+        metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> SendResult:
         """Send a message. It returns once the appliance has stored it; delivery follows.
@@ -92,8 +96,36 @@ class Client:
             "headers": headers,
             "tags": tags,
             "attachments": attachments,
+            "scheduled_at": scheduled_at,
+            "metadata": metadata,
         }
         return self._run(planning.send_call(self._configuration, fields, key))
+
+    def send_batch(
+        self,
+        emails: Iterable[Email],
+        *,
+        on_error: Literal["reject", "skip"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchResult:
+        """Send up to 100 messages in one request, with one key.
+
+        By default one message that cannot be sent refuses the whole batch: InvalidRequest names it, as in
+        `emails[3].to: …`. With `on_error="skip"` the others are accepted, and `results` says which.
+        """
+        key = f"auto_{uuid.uuid4()}" if idempotency_key is None else idempotency_key
+        return self._run(planning.batch_call(self._configuration, emails, on_error, key))
+
+    def cancel(self, id: str) -> Message:
+        """Cancel what is still queued or scheduled of this message; Conflict if nothing is.
+
+        If the answer to a first attempt was lost, Conflict can mean that this attempt succeeded: `get` shows it.
+        """
+        return self._run(planning.Cancelling(id, configuration=self._configuration))
+
+    def reschedule(self, id: str, scheduled_at: datetime | str) -> Message:
+        """Move a scheduled message to another time; Conflict once it is due."""
+        return self._run(planning.reschedule_call(self._configuration, id, scheduled_at))
 
     def get(self, id: str) -> Message:
         """The message of this id, with its recipients."""

@@ -1,4 +1,4 @@
-"""The JSON body of `POST /emails`.
+"""The JSON bodies of requests.
 
 Base64 needs no JSON escapes, so the contents of attachments go into the body without a pass of the JSON encoder, which
 takes most of the time for a large file. They are encoded block by block: another thread, such as an event loop's, waits
@@ -8,9 +8,10 @@ for one block and not for the whole file.
 import json
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from datetime import datetime
 from typing import Any, Final
 
-from mail_appliance.models import Attachment
+from mail_appliance.models import Attachment, Email
 
 LARGE: Final = 64 * 1024  # bytes of a message that are worth the way to another thread and back
 
@@ -27,7 +28,38 @@ def is_large(text: str | None, html: str | None, attachments: Iterable[Attachmen
 
 def encode_message(fields: Mapping[str, Any]) -> bytes:
     """The body for a message's fields, without those that are None; TypeError or ValueError for what is not JSON."""
-    return b"".join(_object((name, _value(name, value)) for name, value in fields.items() if value is not None))
+    return b"".join(_message(fields))
+
+
+def encode_batch(emails: Iterable[Email], on_error: str | None) -> bytes:
+    """The body for a batch; TypeError or ValueError, with the message's index, for what is not JSON."""
+    members: list[tuple[str, Iterable[bytes]]] = [("emails", _array(_batch_messages(emails)))]
+    if on_error is not None:
+        members.append(("on_error", _value("on_error", on_error)))
+    return b"".join(_object(members))
+
+
+def _batch_messages(emails: Iterable[Email]) -> Iterator[Iterable[bytes]]:
+    for index, email in enumerate(emails):
+        if not isinstance(email, Email):
+            raise TypeError(f"emails[{index}] must be an Email, not {type(email).__name__}")
+        try:
+            yield list(_message(email.as_fields()))
+        except (TypeError, ValueError) as cause:
+            raise type(cause)(f"emails[{index}]: {cause}") from cause
+
+
+def _message(fields: Mapping[str, Any]) -> Iterator[bytes]:
+    return _object((name, _value(name, value)) for name, value in fields.items() if value is not None)
+
+
+def _array(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    before = b"["
+    for pieces in items:
+        yield before
+        yield from pieces
+        before = b","
+    yield b"[]" if before == b"[" else b"]"
 
 
 def _object(members: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[bytes]:
@@ -43,12 +75,11 @@ def _object(members: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[bytes]:
 def _value(name: str, value: Any) -> Iterator[bytes]:
     """A field's value; any iterable of addresses, tags or attachments is a list."""
     if name == "attachments":
-        before = b"["
-        for attachment in value:
-            yield before
-            yield from _object(_attachment(attachment))
-            before = b","
-        yield b"[]" if before == b"[" else b"]"
+        yield from _array(_object(_attachment(attachment)) for attachment in value)
+    elif name == "scheduled_at" and isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError("scheduled_at has no time zone; pass datetime.now(UTC) + …, for example")
+        yield _JSON.encode(value.isoformat()).encode()
     else:
         listed = list(value) if name in _LISTS and not isinstance(value, str) else value
         yield _JSON.encode(listed).encode()

@@ -73,6 +73,10 @@ class ApiError(MailApplianceError):
         self.retry_after = retry_after
 
 
+class NotSupported(ApiError):
+    """The server has no such route: it is older than this call. Other calls still work."""
+
+
 class InvalidRequest(ApiError):
     """A field is missing or wrong; the message names it."""
 

@@ -4,8 +4,8 @@ Answers are read leniently, so that a newer appliance does not break an older li
 statuses and types are plain strings, and a field that is missing or of another type is None.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -61,6 +61,34 @@ class Attachment:
         return cls(filename, stream.read(), content_type, content_id)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Email:
+    """A message to send. `send` takes the same fields as arguments, `send_batch` a list of these.
+
+    `scheduled_at` is a datetime with a time zone, or RFC 3339 text. `metadata` comes back in `Message` and in events.
+    """
+
+    from_: str
+    to: str | Iterable[str]
+    cc: str | Iterable[str] | None = None
+    bcc: str | Iterable[str] | None = None
+    reply_to: str | None = None
+    subject: str | None = None
+    text: str | None = None
+    html: str | None = None
+    template: str | None = None
+    variables: Mapping[str, str | int | float | bool] | None = None
+    headers: Mapping[str, str] | None = None
+    tags: str | Iterable[str] | None = None
+    attachments: Iterable[Attachment] | None = None
+    scheduled_at: datetime | str | None = None
+    metadata: Mapping[str, str] | None = None
+
+    def as_fields(self) -> dict[str, Any]:
+        """The fields by the names of the interface."""
+        return {"from" if item.name == "from_" else item.name: getattr(self, item.name) for item in fields(self)}
+
+
 @dataclass(frozen=True, slots=True)
 class AttachmentInfo:
     """What the appliance says of an attachment; `size` is in bytes, before base64."""
@@ -93,11 +121,37 @@ class SendResult:
     attachments: tuple[AttachmentInfo, ...]
     idempotency_key: str
     replayed: bool
+    scheduled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """The result of one message of a batch: `id` if it was accepted, else `error` and `code`."""
+
+    index: int | None
+    id: str | None
+    status: str | None
+    recipient_count: int | None
+    credits_reserved: int | None
+    error: str | None
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """An accepted batch: one result per message, in order. `replayed` means that it had been accepted before."""
+
+    results: tuple[BatchItem, ...]
+    accepted: int | None
+    refused: int | None
+    request_id: str | None
+    idempotency_key: str
+    replayed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """How far one recipient's delivery is: `queued`, `deferred`, `delivered`, `bounced` or `failed`."""
+    """One recipient's delivery state: `scheduled`, `queued`, `deferred`, `delivered`, `bounced` or `failed`."""
 
     id: str | None
     email: str | None
@@ -125,6 +179,8 @@ class Message:
     created_at: datetime | None
     recipients: tuple[Recipient, ...]
     request_id: str | None
+    scheduled_at: datetime | None = None
+    metadata: Mapping[str, str] | None = None
 
     @property
     def is_final(self) -> bool:
@@ -134,7 +190,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class EventData:
-    """What an event is about; a field that it did not have is None."""
+    """The data of an event. A field that it did not have is None, `tags` is empty."""
 
     email_id: str | None
     recipient_id: str | None
@@ -144,7 +200,11 @@ class EventData:
     smtp_code: int | None
     smtp_response: str | None
     test: bool | None
-    bounce_class: str | None = None  # only in `email.delayed` and `email.late_bounced`
+    bounce_class: str | None = None  # only in events of bounces and delays
+    message_id: str | None = None  # the Message-ID header, without brackets
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, str] | None = None
+    stream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +220,13 @@ class Event:
 # ---- reading JSON
 
 
-def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bool) -> SendResult:
-    """Read the answer of `POST /emails`, which has an `id`."""
-    headers = answer.get("headers")
+def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bool) -> SendResult | None:
+    """Read the answer of `POST /emails`; None if it has no `id`."""
+    identifier = _text(answer.get("id"))
+    if identifier is None:
+        return None
     return SendResult(
-        id=answer["id"],
+        id=identifier,
         status=_text(answer.get("status")),
         source=_text(answer.get("source")),
         request_id=_text(answer.get("request_id")),
@@ -177,18 +239,36 @@ def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bo
         billing_status=_text(answer.get("billing_status")),
         recipient_count=_number(answer.get("recipient_count")),
         credits_reserved=_number(answer.get("credits_reserved")),
-        headers=headers if isinstance(headers, dict) else None,
+        headers=_map(answer.get("headers")),
         tags=_texts(answer.get("tags")),
         attachments=tuple(map(_attachment_info, _objects(answer.get("attachments")))),
+        idempotency_key=idempotency_key,
+        replayed=replayed,
+        scheduled_at=_time(answer.get("scheduled_at")),
+    )
+
+
+def batch_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bool) -> BatchResult | None:
+    """Read the answer of `POST /emails/batch`; None if it has no `results`."""
+    if not isinstance(answer.get("results"), list):
+        return None
+    return BatchResult(
+        results=tuple(map(_batch_item, _objects(answer["results"]))),
+        accepted=_number(answer.get("accepted")),
+        refused=_number(answer.get("refused")),
+        request_id=_text(answer.get("request_id")),
         idempotency_key=idempotency_key,
         replayed=replayed,
     )
 
 
-def message(answer: Mapping[str, Any]) -> Message:
-    """Read the answer of `GET /emails/{id}`, which has an `id`."""
+def message(answer: Mapping[str, Any]) -> Message | None:
+    """Read the answer of `GET /emails/{id}`; None if it has no `id`."""
+    identifier = _text(answer.get("id"))
+    if identifier is None:
+        return None
     return Message(
-        id=answer["id"],
+        id=identifier,
         status=_text(answer.get("status")),
         source=_text(answer.get("source")),
         from_=_text(answer.get("from")),
@@ -199,6 +279,8 @@ def message(answer: Mapping[str, Any]) -> Message:
         created_at=_time(answer.get("created_at")),
         recipients=tuple(map(_recipient, _objects(answer.get("recipients")))),
         request_id=_text(answer.get("request_id")),
+        scheduled_at=_time(answer.get("scheduled_at")),
+        metadata=_map(answer.get("metadata")),
     )
 
 
@@ -224,6 +306,10 @@ def event(body: Any) -> Event | None:
             smtp_response=_text(data.get("smtp_response")),
             test=test if isinstance(test, bool) else None,
             bounce_class=_text(data.get("bounce_class")),
+            message_id=_text(data.get("message_id")),
+            tags=_texts(data.get("tags")),
+            metadata=_map(data.get("metadata")),
+            stream=_text(data.get("stream")),
         ),
     )
 
@@ -234,6 +320,18 @@ def _attachment_info(fields: Mapping[str, Any]) -> AttachmentInfo:
         content_type=_text(fields.get("content_type")),
         size=_number(fields.get("size")),
         content_id=_text(fields.get("content_id")),
+    )
+
+
+def _batch_item(fields: Mapping[str, Any]) -> BatchItem:
+    return BatchItem(
+        index=_number(fields.get("index")),
+        id=_text(fields.get("id")),
+        status=_text(fields.get("status")),
+        recipient_count=_number(fields.get("recipient_count")),
+        credits_reserved=_number(fields.get("credits_reserved")),
+        error=_text(fields.get("error")),
+        code=_text(fields.get("code")),
     )
 
 
@@ -261,6 +359,10 @@ def _text(value: Any) -> str | None:
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple([text for text in value if isinstance(text, str)]) if isinstance(value, list) else ()
+
+
+def _map(value: Any) -> Mapping[str, str] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _number(value: Any) -> int | None:

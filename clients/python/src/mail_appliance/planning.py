@@ -6,31 +6,35 @@ and send the same request again, `Return` or `Raise`. Every machine ends: `Call`
 time is over.
 """
 
-import base64
 import json
-import math
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from mail_appliance import models
-from mail_appliance.encoding import encode_message
-from mail_appliance.errors import BY_CODE, ApiError, ConfigurationError, ConnectionFailed, WaitTimeout
-from mail_appliance.models import Message, SendResult
-from mail_appliance.proxies import Proxy, proxy_for
+from mail_appliance.configuration import Configuration
+from mail_appliance.encoding import encode_batch, encode_message
+from mail_appliance.errors import (
+    BY_CODE,
+    ApiError,
+    ConfigurationError,
+    ConnectionFailed,
+    NotFound,
+    NotSupported,
+    WaitTimeout,
+)
+from mail_appliance.models import BatchResult, Email, Message, SendResult
 
-__version__ = "1.1.0"
+__version__ = "1.2.0"
 
 USER_AGENT: Final = f"mail-appliance-python/{__version__} python/{platform.python_version()}"
-RETRIES: Final = 3
-CONNECT_TIMEOUT: Final = 5.0  # seconds
-TIMEOUT: Final = 30.0  # seconds for one attempt, until its answer is read whole
 WAIT_TIMEOUT: Final = 60.0  # seconds
+BATCH_SINCE: Final = "0.7"  # version of the server that added batches, `cancel` and `reschedule`
 ANSWER_LIMIT: Final = 16 * 1024 * 1024  # bytes of an answer that are read
 
 _LONGEST_RETRY_AFTER = 30.0  # seconds; what is longer is for the caller to decide
@@ -42,133 +46,10 @@ _RETRIED_STATUSES = frozenset({429, 503})
 _SHOWN = 200  # characters of an answer that is not the appliance's
 
 _KEY = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
-_VISIBLE = re.compile(r"[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,15}")
-_UNRESERVED_PATH = "/%:@!$&'()*+,;=~"  # RFC 3986 3.3, in addition to letters and digits
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
-# ---- configuration
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """Where and how to send; every value is valid."""
-
-    tls: bool
-    host: str  # ASCII; an IPv6 address without brackets
-    port: int
-    path: str  # of the base URL, without a slash at its end
-    authorization: str = field(repr=False)
-    retries: int
-    connect_timeout: float
-    timeout: float
-    proxy: Proxy | None = None
-
-    @property
-    def authority(self) -> str:
-        """The value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
-
-    @property
-    def origin(self) -> str:
-        """Scheme and authority."""
-        return f"{'https' if self.tls else 'http'}://{self.authority}"
-
-    @property
-    def first_hop(self) -> tuple[str, int]:
-        """Host and port that a transport connects to: the proxy's, if there is one."""
-        return (self.proxy.host, self.proxy.port) if self.proxy else (self.host, self.port)
-
-
-def configure(
-    url: str | None,
-    *,
-    username: str | None,
-    password: str | None,
-    token: str | None,
-    retries: int,
-    connect_timeout: float,
-    timeout: float,
-    environment: Mapping[str, str],
-) -> Configuration:
-    """Check the arguments, and complete them from the environment. Explicit credentials win over all of its own."""
-    url = url or environment.get("MAIL_APPLIANCE_URL")
-    if not url:
-        raise ConfigurationError("no URL: give url or set MAIL_APPLIANCE_URL")
-    tls, host, port, path = _read_url(url)
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise ConfigurationError(f"retries must be 0 or a positive integer, not {retries!r}")
-    for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
-        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigurationError(f"{name} must be a positive number of seconds, not {seconds!r}")
-    return Configuration(
-        tls=tls,
-        host=host,
-        port=port,
-        path=path,
-        authorization=_authorization(username, password, token, environment),
-        retries=retries,
-        connect_timeout=float(connect_timeout),
-        timeout=float(timeout),
-        proxy=proxy_for(host, port, tls=tls, environment=environment),
-    )
-
-
-def _read_url(url: str) -> tuple[bool, str, int, str]:
-    """Whether by TLS, host, port and path."""
-    shown = "the URL" if "@" in url else f"the URL {url!r}"  # it may have a password in it
-    wrong = f"{shown} (url or MAIL_APPLIANCE_URL)"
-    if any(character.isspace() or not character.isprintable() for character in url):
-        raise ConfigurationError(f"{wrong} has a space or a control character")
-    try:
-        parts = urlsplit(url)
-        host = (parts.hostname or "").encode("ascii" if ":" in (parts.hostname or "") else "idna").decode("ascii")
-        given_port = parts.port
-    except ValueError as cause:
-        raise ConfigurationError(f"{wrong} cannot be read: {cause}") from cause
-    if parts.scheme not in ("http", "https"):
-        raise ConfigurationError(f"{wrong} must begin with http:// or https://")
-    if not host:
-        raise ConfigurationError(f"{wrong} has no host")
-    if "@" in parts.netloc or "?" in url or "#" in url:
-        raise ConfigurationError(f"{wrong} may not have a user, a query or a fragment")
-    tls = parts.scheme == "https"
-    port = given_port if given_port is not None else 443 if tls else 80
-    return tls, host, port, quote(parts.path.rstrip("/"), safe=_UNRESERVED_PATH)
-
-
-def _authorization(
-    username: str | None, password: str | None, token: str | None, environment: Mapping[str, str]
-) -> str:
-    if token and (username or password):
-        pair = "a username or a password"
-        raise ConfigurationError(f"both token and {pair} are given: credentials are either a token or a pair")
-    if not (token or username or password):
-        token = environment.get("MAIL_APPLIANCE_TOKEN")
-    if token:
-        if not _VISIBLE.fullmatch(token):
-            raise ConfigurationError(
-                "the token (token or MAIL_APPLIANCE_TOKEN) has characters other than visible ASCII"
-            )
-        return f"Bearer {token}"
-    username = username or environment.get("MAIL_APPLIANCE_USERNAME")
-    password = password or environment.get("MAIL_APPLIANCE_PASSWORD")
-    if not username and not password:
-        raise ConfigurationError(
-            "no credentials: give username and password, or token, or set MAIL_APPLIANCE_USERNAME and "
-            "MAIL_APPLIANCE_PASSWORD, or MAIL_APPLIANCE_TOKEN"
-        )
-    if not username:
-        raise ConfigurationError("a password without a username: give username or set MAIL_APPLIANCE_USERNAME")
-    if not password:
-        raise ConfigurationError("a username without a password: give password or set MAIL_APPLIANCE_PASSWORD")
-    if ":" in username:
-        raise ConfigurationError("the username (username or MAIL_APPLIANCE_USERNAME) has a colon")  # RFC 7617 2
-    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
 
 
 # ---- requests
@@ -228,33 +109,50 @@ class AsyncTransport(Protocol):
 
 def send_request(configuration: Configuration, fields: Mapping[str, Any], key: str) -> Request:
     """`POST /emails` of a message's fields; those that are None are left out."""
-    if not _KEY.fullmatch(key):
-        reason = "must be 1 to 255 printable ASCII characters without a space at either end"
-        raise ConfigurationError(f"idempotency_key {reason}", idempotency_key=key)
-    try:
-        body = encode_message(fields)
-    except (TypeError, ValueError, RecursionError) as cause:
-        raise ConfigurationError(f"the message cannot be written as JSON: {cause}", idempotency_key=key) from cause
-    headers = {
-        "Authorization": configuration.authorization,
-        "Content-Type": "application/json",
-        "Accept": "application/json",
-        "Idempotency-Key": key,
-        "User-Agent": USER_AGENT,
-    }
-    return Request("POST", f"{configuration.path}/emails", headers, body)
+    return _keyed_request(configuration, "/emails", key, lambda: encode_message(fields))
+
+
+def batch_request(configuration: Configuration, emails: Iterable[Email], on_error: str | None, key: str) -> Request:
+    """`POST /emails/batch`."""
+    return _keyed_request(configuration, "/emails/batch", key, lambda: encode_batch(emails, on_error))
 
 
 def get_request(configuration: Configuration, message_id: str) -> Request:
     """`GET /emails/{id}`."""
+    return Request("GET", _path(configuration, message_id), _headers(configuration))
+
+
+def reschedule_request(configuration: Configuration, message_id: str, scheduled_at: datetime | str) -> Request:
+    """The request that moves a scheduled message."""
+    try:
+        body = encode_message({"scheduled_at": scheduled_at})
+    except (TypeError, ValueError) as cause:
+        raise ConfigurationError(str(cause)) from cause
+    headers = _headers(configuration) | {"Content-Type": "application/json"}
+    return Request("PATCH", _path(configuration, message_id), headers, body)
+
+
+def _keyed_request(configuration: Configuration, path: str, key: str, encode: Callable[[], bytes]) -> Request:
+    """A POST with an idempotency key; what cannot be written is a ConfigurationError that has the key."""
+    if not _KEY.fullmatch(key):
+        reason = "must be 1 to 255 printable ASCII characters without a space at either end"
+        raise ConfigurationError(f"idempotency_key {reason}", idempotency_key=key)
+    try:
+        body = encode()
+    except (TypeError, ValueError, RecursionError) as cause:
+        raise ConfigurationError(f"the message cannot be written as JSON: {cause}", idempotency_key=key) from cause
+    headers = _headers(configuration) | {"Content-Type": "application/json", "Idempotency-Key": key}
+    return Request("POST", f"{configuration.path}{path}", headers, body)
+
+
+def _headers(configuration: Configuration) -> dict[str, str]:
+    return {"Authorization": configuration.authorization, "Accept": "application/json", "User-Agent": USER_AGENT}
+
+
+def _path(configuration: Configuration, message_id: str) -> str:
     if not message_id:
         raise ConfigurationError("the id of the message is empty")
-    headers = {
-        "Authorization": configuration.authorization,
-        "Accept": "application/json",
-        "User-Agent": USER_AGENT,
-    }
-    return Request("GET", f"{configuration.path}/emails/{quote(message_id, safe='')}", headers)
+    return f"{configuration.path}/emails/{quote(message_id, safe='')}"
 
 
 # ---- steps
@@ -312,16 +210,21 @@ class Call(Generic[T]):
     def __init__(
         self,
         request: Request,
-        read: Callable[[dict[str, Any], Answer], T],
+        read: Callable[[dict[str, Any], Answer], T | None],
         *,
         configuration: Configuration,
         idempotency_key: str | None = None,
+        missing: Container[int] = (),
     ) -> None:
-        """`read` makes the result of a successful answer and its JSON object."""
+        """`read` makes the result of a successful answer and its JSON object; None if it is not one.
+
+        `missing` has the statuses by which a server older than this call says that it has no such route.
+        """
         self.request = request
         self._read = read
         self._configuration = configuration
         self._key = idempotency_key
+        self._missing = missing
         self._retries = 0  # made so far
 
     def timeout(self, now: float) -> float:
@@ -333,9 +236,13 @@ class Call(Generic[T]):
         retry_after: float | None = None
         if isinstance(outcome, Answer):
             content = _json_object(outcome.body)
-            if 200 <= outcome.status < 300 and content is not None and isinstance(content.get("id"), str):
-                return Return(self._read(content, outcome))
+            if 200 <= outcome.status < 300 and content is not None:
+                result = self._read(content, outcome)
+                if result is not None:
+                    return Return(result)
             error = _api_error(outcome, content, self._key, moment.unix)
+            if error.code is not None and error.status in self._missing:
+                return Raise(_not_supported(error, f"{self.request.method} {self.request.target}"))
             retryable = error.status in _RETRIED_STATUSES or (error.status, error.code) == (
                 409,
                 "idempotency_in_progress",
@@ -393,23 +300,77 @@ class Waiting:
         return step
 
     def _next_poll(self) -> Call[Message]:
-        return Call(self.request, lambda content, _: models.message(content), configuration=self._configuration)
+        return _message_call(self.request, self._configuration)
+
+
+class Cancelling:
+    """Cancel a message. An older server answers 404, as every server does for an unknown id.
+
+    A GET of the same path then tells them apart: 405 only where the path has a route.
+    """
+
+    def __init__(self, message_id: str, *, configuration: Configuration) -> None:
+        """The message need not be scheduled: `cancel` stops what is still queued."""
+        path, headers = f"{_path(configuration, message_id)}/cancel", _headers(configuration)
+        self.request = Request("POST", path, headers)
+        self._configuration = configuration
+        self._call = _message_call(self.request, configuration)
+        self._refusal: NotFound | None = None
+
+    def timeout(self, now: float) -> float:
+        """The seconds that the next attempt has; `now` is monotonic time."""
+        return self._configuration.timeout
+
+    def after(self, outcome: Outcome, moment: Moment) -> Pause | Return[Message] | Raise:
+        """What follows an attempt."""
+        step = self._call.after(outcome, moment)
+        if not isinstance(step, Raise) or not isinstance(step.error, ApiError):
+            return step
+        if self._refusal is None and isinstance(step.error, NotFound):
+            self._refusal = step.error
+            self.request = Request("GET", self.request.target, self.request.headers)
+            self._call = _message_call(self.request, self._configuration)
+            return Pause(0.0)
+        if self._refusal is not None and step.error.status == 405:
+            return Raise(self._refusal)
+        if self._refusal is not None and isinstance(step.error, NotFound):
+            return Raise(_not_supported(step.error, f"POST {self.request.target}"))
+        return step
 
 
 def send_call(configuration: Configuration, fields: Mapping[str, Any], key: str) -> Call[SendResult]:
     """The call that sends a message."""
 
-    def read(content: dict[str, Any], answer: Answer) -> SendResult:
-        replayed = answer.headers.get("idempotent-replayed", "").lower() == "true"
-        return models.send_result(content, idempotency_key=key, replayed=replayed)
+    def read(content: dict[str, Any], answer: Answer) -> SendResult | None:
+        return models.send_result(content, idempotency_key=key, replayed=_is_replayed(answer))
 
     return Call(send_request(configuration, fields, key), read, configuration=configuration, idempotency_key=key)
 
 
+def batch_call(
+    configuration: Configuration, emails: Iterable[Email], on_error: str | None, key: str
+) -> Call[BatchResult]:
+    """The call that sends a batch."""
+
+    def read(content: dict[str, Any], answer: Answer) -> BatchResult | None:
+        return models.batch_result(content, idempotency_key=key, replayed=_is_replayed(answer))
+
+    request = batch_request(configuration, emails, on_error, key)
+    return Call(request, read, configuration=configuration, idempotency_key=key, missing=(404, 405))
+
+
 def get_call(configuration: Configuration, message_id: str) -> Call[Message]:
     """The call that reads a message."""
-    request = get_request(configuration, message_id)
-    return Call(request, lambda content, _: models.message(content), configuration=configuration)
+    return _message_call(get_request(configuration, message_id), configuration)
+
+
+def reschedule_call(configuration: Configuration, message_id: str, scheduled_at: datetime | str) -> Call[Message]:
+    """The call that moves a scheduled message."""
+    return _message_call(reschedule_request(configuration, message_id, scheduled_at), configuration, missing=(405,))
+
+
+def _message_call(request: Request, configuration: Configuration, missing: Container[int] = ()) -> Call[Message]:
+    return Call(request, lambda content, _: models.message(content), configuration=configuration, missing=missing)
 
 
 # ---- answers
@@ -421,6 +382,20 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _is_replayed(answer: Answer) -> bool:
+    return answer.headers.get("idempotent-replayed", "").lower() == "true"
+
+
+def _not_supported(error: ApiError, route: str) -> NotSupported:
+    return NotSupported(
+        f"the server does not have {route}: it is older than version {BATCH_SINCE}. Upgrade the server.",
+        status=error.status,
+        code=error.code,
+        request_id=error.request_id,
+        idempotency_key=error.idempotency_key,
+    )
 
 
 def _api_error(answer: Answer, content: dict[str, Any] | None, key: str | None, now: float) -> ApiError:

@@ -10,8 +10,9 @@ from collections import deque
 from http.client import HTTPException, HTTPResponse
 from typing import Final
 
+from mail_appliance.configuration import Configuration
 from mail_appliance.errors import ConfigurationError
-from mail_appliance.planning import ANSWER_LIMIT, Answer, Configuration, Request, TransportError
+from mail_appliance.planning import ANSWER_LIMIT, Answer, Request, TransportError
 from mail_appliance.proxies import Proxy, Tunnel
 
 KEPT: Final = 100  # idle connections that are kept for reuse
@@ -136,7 +137,7 @@ def head_of(request: Request, configuration: Configuration) -> bytes:
     if proxy and proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
-    if request.method == "POST":
+    if request.method != "GET":
         lines.append(f"Content-Length: {len(request.body)}")
     return "\r\n".join([*lines, "\r\n"]).encode("ascii")
 

@@ -41,14 +41,17 @@ class SentEmail:
 class FakeAppliance:
     """What the fake clients talk to. `sent` has every accepted message, `pauses` the seconds between attempts.
 
-    A recipient whose local part begins with `bounce` has bounced, with `fail` failed; any other is delivered.
+    A scheduled message stays scheduled until the test cancels it; `cancelled` has its id then. A recipient whose
+    local part begins with `bounce` has bounced, with `fail` failed; any other is delivered.
     """
 
     def __init__(self) -> None:
         """Nothing was sent yet."""
         self.sent: list[SentEmail] = []
+        self.cancelled: set[str] = set()
         self.pauses: list[float] = []
         self._failures: deque[Answer | TransportError] = deque()
+        self._answers: dict[str, tuple[bytes, Answer]] = {}  # by key, with the body of the request
 
     def fail_next(self, status: int, code: str, *, retry_after: int | None = None) -> None:
         """Answer the next request that has no failure yet with an error object; may be called several times."""
@@ -66,27 +69,44 @@ class FakeAppliance:
             if isinstance(failure, TransportError):
                 raise failure
             return failure
-        if request.method == "POST":
-            return self._accept(json.loads(request.body), request.headers["Idempotency-Key"])
-        message_id = unquote(request.target.rpartition("/")[2])
+        path = request.target.split("/")
+        if key := request.headers.get("Idempotency-Key"):
+            return self._accept(request.body, key, is_batch=path[-1] == "batch")
+        if request.method == "GET" and path[-1] == "cancel":
+            return _answer(405, {"error": "Use POST.", "code": "invalid_request"})
+        message_id = unquote(path[2])
         for sent in self.sent:
             if sent.id == message_id:
-                return _answer(200, _message(sent))
+                return self._answer_about(sent, request, is_cancel=path[-1] == "cancel")
         return _answer(404, {"error": "No message has this id.", "code": "not_found"})
 
-    def _accept(self, fields: dict[str, Any], key: str) -> Answer:
-        for sent in self.sent:
-            if sent.idempotency_key == key and sent.fields == fields:
-                return _answer(202, _accepted(sent), {"idempotent-replayed": "true"})
-            if sent.idempotency_key == key:
-                conflict = {
-                    "error": "This Idempotency-Key was used for another message.",
-                    "code": "idempotency_conflict",
-                }
-                return _answer(409, conflict)
-        sent = SentEmail(f"msg_{len(self.sent) + 1}", fields, key)
-        self.sent.append(sent)
-        return _answer(202, _accepted(sent))
+    def _accept(self, body: bytes, key: str, *, is_batch: bool) -> Answer:
+        if key in self._answers:
+            known, answer = self._answers[key]
+            if known == body:
+                return Answer(answer.status, {**answer.headers, "idempotent-replayed": "true"}, answer.body)
+            return _answer(
+                409,
+                {"error": "This Idempotency-Key was used for another message.", "code": "idempotency_conflict"},
+            )
+        content = json.loads(body)
+        accepted = [self._record(fields, key) for fields in (content["emails"] if is_batch else [content])]
+        answer = _answer(202, _batch(accepted) if is_batch else _accepted(accepted[0]))
+        self._answers[key] = (body, answer)
+        return answer
+
+    def _record(self, fields: dict[str, Any], key: str) -> SentEmail:
+        self.sent.append(SentEmail(f"msg_{len(self.sent) + 1}", fields, key))
+        return self.sent[-1]
+
+    def _answer_about(self, sent: SentEmail, request: Request, *, is_cancel: bool) -> Answer:
+        if request.method != "GET" and (sent.id in self.cancelled or "scheduled_at" not in sent.fields):
+            return _answer(409, {"error": "The message has no scheduled recipients.", "code": "conflict"})
+        if is_cancel:
+            self.cancelled.add(sent.id)
+        elif request.method == "PATCH":
+            sent.fields["scheduled_at"] = json.loads(request.body)["scheduled_at"]
+        return _answer(200, _message(sent, is_cancelled=sent.id in self.cancelled))
 
 
 class FakeClient(Client):
@@ -154,7 +174,7 @@ def _accepted(sent: SentEmail) -> dict[str, Any]:
     fields = sent.fields
     recipients = _recipients(fields)
     return {
-        **{name: fields[name] for name in ("from", "reply_to", "subject", "headers") if name in fields},
+        **{name: fields[name] for name in ("from", "reply_to", "subject", "headers", "scheduled_at") if name in fields},
         **{name: _list(fields.get(name)) for name in ("to", "cc", "bcc", "tags")},
         "id": sent.id,
         "status": "queued",
@@ -166,6 +186,14 @@ def _accepted(sent: SentEmail) -> dict[str, Any]:
     }
 
 
+def _batch(accepted: list[SentEmail]) -> dict[str, Any]:
+    shown = ("id", "status", "recipient_count", "credits_reserved")
+    results = [
+        {"index": index, **{name: _accepted(sent)[name] for name in shown}} for index, sent in enumerate(accepted)
+    ]
+    return {"results": results, "accepted": len(results), "refused": 0}
+
+
 def _attachment(fields: dict[str, str]) -> dict[str, Any]:
     try:
         size = len(base64.b64decode(fields["content"]))
@@ -174,23 +202,40 @@ def _attachment(fields: dict[str, str]) -> dict[str, Any]:
     return {**{name: value for name, value in fields.items() if name != "content"}, "size": size}
 
 
-def _message(sent: SentEmail) -> dict[str, Any]:
+def _message(sent: SentEmail, *, is_cancelled: bool) -> dict[str, Any]:
     recipients = [_recipient(number, email) for number, email in enumerate(_recipients(sent.fields), 1)]
+    is_scheduled = "scheduled_at" in sent.fields
+    if is_scheduled:
+        waiting = _CANCELLED if is_cancelled else _SCHEDULED
+        recipients = [{"id": recipient["id"], "email": recipient["email"], **waiting} for recipient in recipients]
     delivered = sum(recipient["status"] == "delivered" for recipient in recipients)
+    final = "delivered" if delivered == len(recipients) else "partial" if delivered else "failed"
     return {
+        **{name: sent.fields[name] for name in ("scheduled_at", "metadata") if name in sent.fields},
         "id": sent.id,
-        "status": "delivered" if delivered == len(recipients) else "partial" if delivered else "failed",
+        "status": "queued" if is_scheduled and not is_cancelled else final,
         "source": "api",
         "from": sent.fields["from"],
         "subject": sent.fields.get("subject"),
-        "billing_status": "settled"
-        if any(recipient["status"] != "bounced" for recipient in recipients)
-        else "released",
+        "billing_status": _billing({recipient["billing_status"] for recipient in recipients}),
         "recipient_count": len(recipients),
         "credits_reserved": len(recipients),
         "created_at": datetime.now(UTC).isoformat(),
         "recipients": recipients,
     }
+
+
+_SCHEDULED = {"status": "scheduled", "billing_status": "reserved", "attempt_count": 0}
+_CANCELLED = {
+    "status": "failed",
+    "billing_status": "released",
+    "attempt_count": 0,
+    "last_smtp_response": "cancelled: by the sender",
+}
+
+
+def _billing(recipients: set[str]) -> str:
+    return next(status for status in ("reserved", "settled", "released") if status in recipients)
 
 
 def _recipient(number: int, email: str) -> dict[str, Any]:

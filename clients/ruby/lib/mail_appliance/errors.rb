@@ -45,6 +45,21 @@ module MailAppliance
     end
   end
 
+  # The server has no such route: it is older than this call. Other calls still work.
+  class NotSupported < ApiError
+    BATCH_SINCE = "0.7" # version of the server that added batches, cancel and reschedule
+
+    # The error of a call to +route+: NotSupported if it is an error object with one of the statuses +missing+, by which
+    # an older server refuses the route.
+    def self.or_same(error, route, *missing)
+      return error unless error.code && missing.include?(error.status)
+
+      new("the server does not have #{route}: it is older than version #{BATCH_SINCE}. Upgrade the server.",
+          status: error.status, code: error.code, request_id: error.request_id, retry_after: error.retry_after,
+          idempotency_key: error.idempotency_key)
+    end
+  end
+
   class InvalidRequest < ApiError; end
   class Unauthorized < ApiError; end
   class Forbidden < ApiError; end

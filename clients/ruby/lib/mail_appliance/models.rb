@@ -16,7 +16,8 @@ module MailAppliance
       case name
       when :recipients then list(Recipient, value)
       when :attachments then list(AttachmentInfo, value)
-      when :created_at, :delivered_at, :bounced_at then time(value)
+      when :results then list(BatchItem, value)
+      when :created_at, :delivered_at, :bounced_at, :scheduled_at then time(value)
       else value.freeze
       end
     end
@@ -67,7 +68,7 @@ module MailAppliance
   # +replayed+: an earlier request with this key was accepted already, and this is its answer again.
   SendResult = Struct.new(
     :id, :status, :source, :request_id, :from, :to, :cc, :bcc, :reply_to, :subject, :billing_status,
-    :recipient_count, :credits_reserved, :headers, :tags, :attachments, :idempotency_key, :replayed,
+    :recipient_count, :credits_reserved, :headers, :tags, :attachments, :scheduled_at, :idempotency_key, :replayed,
     keyword_init: true
   ) do
     extend FromJSON
@@ -75,7 +76,25 @@ module MailAppliance
     alias_method :replayed?, :replayed
   end
 
-  # One recipient of a Message; times are Time objects or nil.
+  # The result of one message of a batch: +id+ if it was accepted, else +error+ and +code+.
+  BatchItem = Struct.new(
+    :index, :id, :status, :recipient_count, :credits_reserved, :error, :code,
+    keyword_init: true
+  ) do
+    extend FromJSON
+  end
+
+  # The answer to Client#send_batch, with one BatchItem per message, in order.
+  BatchResult = Struct.new(
+    :results, :accepted, :refused, :request_id, :idempotency_key, :replayed,
+    keyword_init: true
+  ) do
+    extend FromJSON
+
+    alias_method :replayed?, :replayed
+  end
+
+  # One recipient of a Message. Its status is scheduled, queued, deferred, delivered, bounced or failed; times are Time objects or nil.
   Recipient = Struct.new(
     :id, :email, :status, :billing_status, :attempt_count, :last_smtp_code, :last_smtp_response,
     :delivered_at, :bounced_at,
@@ -87,7 +106,7 @@ module MailAppliance
   # The state of a message, as Client#get and Client#wait return it.
   Message = Struct.new(
     :id, :status, :source, :from, :subject, :billing_status, :recipient_count, :credits_reserved, :created_at,
-    :request_id, :recipients,
+    :request_id, :recipients, :scheduled_at, :metadata,
     keyword_init: true
   ) do
     extend FromJSON

@@ -25,7 +25,7 @@ module MailAppliance
     # One call with at most +retries+ repetitions, each attempt within +timeout+ seconds.
     #
     #   outcome                                     retries left             none left
-    #   2xx with a JSON object that has an id       Return                   Return
+    #   2xx, an object with an id (or +required+)   Return                   Return
     #   429, 503, 409 idempotency_in_progress       Retry, unless its        Raise ApiError
     #                                               Retry-After is too long
     #   any other answer                            Raise ApiError           Raise ApiError
@@ -37,11 +37,13 @@ module MailAppliance
       LONGEST_PAUSE = 8
       EXCERPT = 200 # characters of an unreadable answer in an error's message
 
-      def initialize(retries:, timeout:, idempotency_key: nil, failed: 0)
+      # +required+: the field of a result, and its class.
+      def initialize(retries:, timeout:, idempotency_key: nil, failed: 0, required: { "id" => String })
         @retries = retries
         @timeout = timeout
         @idempotency_key = idempotency_key
         @failed = failed
+        @required = required
       end
 
       # The seconds for the next attempt, +elapsed+ seconds after the start.
@@ -64,13 +66,17 @@ module MailAppliance
 
       def after_answer(answer, random, now)
         object = json_object(answer.body)
-        return Return.new(object, answer) if answer.status.between?(200, 299) && object["id"].is_a?(String)
+        return Return.new(object, answer) if answer.status.between?(200, 299) && result?(object)
 
         error = api_error(answer, object, retry_after_seconds(answer.headers["retry-after"], now))
         return Raise.new(error) unless retried?(error) && retries_left?
         return Raise.new(error) if error.retry_after && error.retry_after > LONGEST_RETRY_AFTER
 
         again(error.retry_after, random)
+      end
+
+      def result?(object)
+        @required.all? { |name, type| object[name].is_a?(type) }
       end
 
       def retried?(error)
@@ -84,7 +90,7 @@ module MailAppliance
       def again(asked, random)
         seconds = asked ? asked * (1 + (random * 0.1)) : random * [LONGEST_PAUSE, FIRST_PAUSE * (2**@failed)].min
         Retry.new(seconds, Call.new(retries: @retries, timeout: @timeout, idempotency_key: @idempotency_key,
-                                    failed: @failed + 1))
+                                    failed: @failed + 1, required: @required))
       end
 
       # RFC 9110 10.2.3: seconds or an HTTP date; nil if it is neither.

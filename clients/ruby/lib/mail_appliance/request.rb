@@ -7,7 +7,7 @@ module MailAppliance
   # What a transport is given. +body+ is nil for GET.
   Request = Struct.new(:verb, :uri, :headers, :body, keyword_init: true)
 
-  # Internal. Makes the requests of one client: its URL and credentials, checked once, and the JSON of a message.
+  # Internal. Makes the requests of one client: its URL and credentials, checked once, and the JSON of messages.
   # No I/O; whatever cannot be sent is a ConfigurationError.
   class RequestBuilder
     USER_AGENT = "mail-appliance-ruby/#{VERSION} ruby/#{RUBY_VERSION}"
@@ -35,25 +35,47 @@ module MailAppliance
 
     # POST {url}/emails
     def send_email(fields, idempotency_key)
+      post("/emails", idempotency_key) { message(fields) }
+    end
+
+    # POST {url}/emails/batch
+    def send_batch(messages, on_error, idempotency_key)
+      post("/emails/batch", idempotency_key) do
+        emails = messages.each_with_index.map { |fields, index| message(fields, "emails[#{index}].") }
+        on_error ? { "emails" => emails, "on_error" => on_error } : { "emails" => emails }
+      end
+    end
+
+    # GET {url}/emails/{id}, or another verb and what follows the id.
+    def about(id, verb: "GET", action: "", body: nil)
+      headers = body ? common_headers.merge("Content-Type" => "application/json") : common_headers
+      Request.new(verb: verb, uri: URI("#{url}/emails/#{escaped(id)}#{action}"), headers: headers, body: body).freeze
+    end
+
+    # PATCH {url}/emails/{id}
+    def reschedule(id, scheduled_at)
+      about(id, verb: "PATCH", body: JSON.generate(message({ scheduled_at: scheduled_at })))
+    end
+
+    private
+
+    # The block makes the body.
+    def post(path, idempotency_key)
       unless idempotency_key.is_a?(String) && idempotency_key.b.match?(IDEMPOTENCY_KEY)
         raise ConfigurationError,
               "idempotency_key: expected 1 to 255 printable ASCII characters without a space at either end"
       end
 
       headers = common_headers.merge("Content-Type" => "application/json", "Idempotency-Key" => idempotency_key)
-      Request.new(verb: "POST", uri: URI("#{url}/emails"), headers: headers, body: encode(fields)).freeze
+      Request.new(verb: "POST", uri: URI("#{url}#{path}"), headers: headers, body: JSON.generate(yield)).freeze
     end
 
-    # GET {url}/emails/{id}
-    def get(id)
+    def escaped(id)
       id = id.to_s.b
       raise ConfigurationError, "id: it is empty" if id.empty?
 
-      escaped = id.gsub(/[^A-Za-z0-9\-._~]/n) { |octet| format("%%%02X", octet.ord) }
-      Request.new(verb: "GET", uri: URI("#{url}/emails/#{escaped}"), headers: common_headers, body: nil).freeze
+      id.gsub(/[^A-Za-z0-9\-._~]/n) { |octet| format("%%%02X", octet.ord) }
     end
-
-    private
 
     def common_headers
       { "Authorization" => @authorization, "Accept" => "application/json", "User-Agent" => USER_AGENT }
@@ -111,8 +133,12 @@ module MailAppliance
       "Basic #{["#{username}:#{password}"].pack("m0")}"
     end
 
-    def encode(fields)
-      JSON.generate(fields.compact.to_h { |name, value| [name, json_value(value, name.to_s)] })
+    # The JSON object of a message; +place+ names it in errors.
+    def message(fields, place = "")
+      fields.compact.to_h do |name, value|
+        value = value.iso8601(3) if name == :scheduled_at && value.is_a?(Time)
+        [name, json_value(value, "#{place}#{name}")]
+      end
     end
 
     # +value+ with strings of UTF-8 only; +field+ names it in an error.

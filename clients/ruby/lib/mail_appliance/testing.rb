@@ -10,7 +10,8 @@ module MailAppliance
 
     # A Client without a network. It checks, encodes and plans retries as the real one does, never pauses, records
     # every accepted message in #sent, and answers as the appliance's sandbox: a recipient whose address begins with
-    # `bounce` bounces, with `fail` fails, any other is delivered.
+    # `bounce` bounces, with `fail` fails, any other is delivered. Recipients of a scheduled message stay scheduled until
+    # it is cancelled.
     #
     #   mail = MailAppliance::Testing::FakeClient.new
     #   Shop.new(mail).confirm(order)
@@ -50,6 +51,8 @@ module MailAppliance
       def initialize
         @lock = Mutex.new
         @sent = []
+        @answers = {} # by key: the body of the request, and the answer
+        @cancelled = []
         @script = []
       end
 
@@ -74,38 +77,60 @@ module MailAppliance
       private
 
       def handle(request)
-        return show(request.uri.path.split("/").last) if request.verb == "GET"
-
-        message = JSON.parse(request.body, symbolize_names: true)
+        _, _, id, action = request.uri.path.split("/")
         key = request.headers["Idempotency-Key"]
-        known = @sent.find { |sent| sent.idempotency_key == key }
-        return accepted(known, "idempotent-replayed" => "true") if known&.message == message
-        return self.class.answer(409, { error: "other message", code: "idempotency_conflict" }) if known
+        return refused(405, "invalid_request") if action && request.verb == "GET"
+        return about(id, action || request.verb, request.body) unless key
 
-        @sent << Sent.new(id: "msg_#{@sent.size + 1}", message: message, idempotency_key: key).freeze
-        accepted(@sent.last)
+        body, answer = @answers[key]
+        return self.class.answer(202, answer, "idempotent-replayed" => "true") if body == request.body
+        return refused(409, "idempotency_conflict") if body
+
+        content = JSON.parse(request.body, symbolize_names: true)
+        answer = id ? batch(content[:emails], key) : accepted(record(content, key))
+        @answers[key] = [request.body, answer]
+        self.class.answer(202, answer)
       end
 
-      def accepted(sent, headers = {})
+      def record(message, key)
+        @sent << Sent.new(id: "msg_#{@sent.size + 1}", message: message, idempotency_key: key).freeze
+        @sent.last
+      end
+
+      def batch(messages, key)
+        results = messages.each_with_index.map do |message, index|
+          accepted(record(message, key)).slice(:id, :status, :recipient_count, :credits_reserved).merge(index: index)
+        end
+        { results: results, accepted: results.size, refused: 0, request_id: "req_batch" }
+      end
+
+      def refused(status, code)
+        self.class.answer(status, { error: "refused: #{code}", code: code })
+      end
+
+      def accepted(sent)
         count = recipients(sent).size
         lists = %i[to cc bcc tags].to_h { |name| [name, Array(sent.message[name])] }
         files = Array(sent.message[:attachments]).map do |file|
           file.slice(:filename, :content_type, :content_id).merge(size: file[:content].unpack1("m0").bytesize)
         end
-        self.class.answer(202, {
-          **sent.message.slice(:from, :reply_to, :subject, :headers), **lists, attachments: files,
+        {
+          **sent.message.slice(:from, :reply_to, :subject, :headers, :scheduled_at), **lists, attachments: files,
           id: sent.id, status: "queued", source: "api", request_id: "req_#{sent.id}",
           billing_status: "reserved", recipient_count: count, credits_reserved: count
-        }, headers)
+        }
       end
 
-      def show(id)
+      def about(id, action, body)
         sent = @sent.find { |each| each.id == id }
-        return self.class.answer(404, { error: "no such message", code: "not_found" }) unless sent
+        return refused(404, "not_found") unless sent
+        return refused(409, "conflict") if action != "GET" && (@cancelled.include?(id) || !sent.message[:scheduled_at])
 
-        results = recipients(sent).map { |address| recipient(address) }
+        sent.message[:scheduled_at] = JSON.parse(body)["scheduled_at"] if action == "PATCH"
+        @cancelled << id if action == "cancel"
+        results = recipients(sent).map { |address| recipient(address, sent) }
         self.class.answer(200, {
-          **sent.message.slice(:from, :subject), id: id, source: "api", request_id: "req_#{id}",
+          **sent.message.slice(:from, :subject, :scheduled_at, :metadata), id: id, source: "api", request_id: "req_#{id}",
           status: status(results.map { |result| result[:status] }), billing_status: "settled",
           recipient_count: results.size, credits_reserved: results.size, created_at: Time.now.utc.iso8601,
           recipients: results
@@ -117,7 +142,11 @@ module MailAppliance
         addresses.map { |address| address[/<([^<>]*)>\s*\z/, 1] || address }.uniq(&:downcase)
       end
 
-      def recipient(address)
+      def recipient(address, sent)
+        if sent.message[:scheduled_at]
+          return { email: address, status: @cancelled.include?(sent.id) ? "failed" : "scheduled" }
+        end
+
         status, code, reply =
           case address
           when /\Abounce/i then ["bounced", 550, "5.1.1 no such user"]
@@ -128,6 +157,7 @@ module MailAppliance
       end
 
       def status(results)
+        return "queued" if results.include?("scheduled")
         return "delivered" if results.all?("delivered")
 
         results.include?("delivered") ? "partial" : "failed"

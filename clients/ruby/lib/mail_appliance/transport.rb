@@ -106,7 +106,7 @@ module MailAppliance
     def net_request(request)
       # Without this header Net::HTTP would ask for compressed answers and unpack them, of whatever size.
       headers = { "Accept-Encoding" => "identity" }.merge(request.headers)
-      type = request.verb == "POST" ? Net::HTTP::Post : Net::HTTP::Get
+      type = Net::HTTP.const_get(request.verb.capitalize)
       type.new(request.uri.request_uri, headers).tap { |made| made.body = request.body }
     end
 

@@ -1,5 +1,5 @@
 # frozen_string_literal: true
 
 module MailAppliance
-  VERSION = "1.1.0"
+  VERSION = "1.2.0"
 end

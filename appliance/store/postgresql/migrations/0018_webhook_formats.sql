@@ -1,0 +1,4 @@
+-- compatible since: 1
+-- The format of a webhook's events, and that of a posted body.
+ALTER TABLE webhooks ADD COLUMN format TEXT COLLATE "C" NOT NULL DEFAULT 'native';
+ALTER TABLE webhook_deliveries ADD COLUMN format TEXT COLLATE "C" NOT NULL DEFAULT 'native';
