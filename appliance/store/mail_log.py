@@ -36,6 +36,7 @@ from appliance.store.message_records import (
     OUTCOME,
     RESULT,
     SHOWN_STATUS,
+    metadata_term,
     outcome_term,
     read_exported,
     read_mime,
@@ -62,7 +63,7 @@ FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an inde
 # bounded by the rows read, not by the rows that match.
 _SEARCH = """SELECT id FROM (
         SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias,
-                credential FROM messages {among}
+                credential, metadata FROM messages {among}
             AND account_id = :account_id AND id < :before AND id >= :from
         ORDER BY id DESC LIMIT :block
     ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
@@ -136,6 +137,8 @@ _ADDRESS_HAS = """EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id
     AND instr(lower(r.address), :address_part) > 0)"""
 _VIA_PROVIDER = """EXISTS (SELECT 1 FROM recipients r CROSS JOIN destinations d ON d.domain = r.domain
     WHERE r.message_id = m.id AND r.simulated = 0 AND d.pool = :provider)"""
+# Inside a string of the JSON its quotes would be escaped, so this is a whole entry.
+_WITH_METADATA = "instr(m.metadata, :metadata) > 0"
 _BY_CREDENTIAL = "m.credential = :credential"
 _WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
@@ -285,6 +288,7 @@ class _Search:
             ("address_part", bindings.address_part, _ADDRESS_HAS),
             ("provider", bindings.provider, _VIA_PROVIDER),
             ("credential", bindings.credential, _BY_CREDENTIAL),
+            ("metadata", bindings.metadata and _entry(*bindings.metadata), _WITH_METADATA),
         ):
             if value is not None:
                 self._bindings[name] = value
@@ -325,6 +329,8 @@ class _Search:
         )
         words = dict.fromkeys([*self._words, *others, *plain_words(bindings.tag or "")])
         results = sorted(words, key=len, reverse=True)  # the longest is found least often
+        if bindings.metadata is not None:
+            results.insert(0, metadata_term(*bindings.metadata))
         if bindings.outcome is not None:
             results.append(outcome_term(bindings.outcome))
         if results and bindings.status is not None:
@@ -449,6 +455,11 @@ class _Search:
 def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
     outcomes = {counted["outcome"]: counted["recipients"] for counted in message["outcomes"] or ()}
     return message | {"tags": readable_tags(message["tags"]), "outcomes": outcomes}
+
+
+def _entry(key: str, value: str) -> str:
+    """An entry of metadata as it is stored."""
+    return msgspec.json.encode({key: value})[1:-1].decode()
 
 
 def _following(message_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ OUTCOME = f"""CASE WHEN r.status = 'delivered' AND EXISTS (SELECT 1 FROM complai
     WHEN r.late_bounce IS NOT NULL THEN 'late_bounced' ELSE coalesce(r.failure, {SHOWN_STATUS}) END"""
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
-        'tags', m.tags, 'recipients', json((
+        'tags', m.tags, 'metadata', m.metadata, 'recipients', json((
             SELECT json_group_array(json_object('outcome', {OUTCOME}, 'address', r.address || ' ' || r.domain,
                 'replies', coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
                 || substr(coalesce(r.last_smtp_response, ''), 1, {REPLY_LENGTH}) || ' '
@@ -173,6 +174,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
     source: str
     texts: str
     tags: str
+    metadata: str | None
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:
@@ -194,6 +196,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
         results.add(status_term(self.status))
         results.add(source_term(self.source))
         results.update(outcome_term(recipient.outcome) for recipient in self.recipients or ())
+        results.update(metadata_term(*pair) for pair in readable_metadata(self.metadata).items())
         return results
 
 
@@ -207,6 +210,11 @@ def source_term(source: str) -> str:
 
 def outcome_term(outcome: str) -> str:
     return f"={outcome}"
+
+
+def metadata_term(key: str, value: str) -> str:
+    """A digest: entries are long, and must match as a whole."""
+    return f"#{blake2b(f'{key}:{value}'.encode(), digest_size=8).hexdigest()}"
 
 
 _messages = msgspec.json.Decoder(list[MessageTexts])
@@ -224,7 +232,7 @@ def read_texts(
 
 _EXPORTED = f"""SELECT m.id AS message_id, r.id AS recipient_id, m.created_at, m.source, m.sender, m.subject, m.tags,
         m.credential, r.address AS email, {OUTCOME} AS outcome, r.attempt_count, r.last_smtp_code,
-        r.last_smtp_response, r.delivered_at
+        r.last_smtp_response, r.delivered_at, m.metadata
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
     CROSS JOIN recipients r ON r.message_id = m.id"""
 _EXPORTED_COLUMNS = ", ".join(ExportedRecipient._fields)
