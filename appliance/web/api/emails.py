@@ -106,7 +106,7 @@ class CancelledAnswer(ApiAnswer):
     cancelled: Annotated[int, Meta(description="Number of cancelled recipients.")]
 
 
-_MAILBOX: Json = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
+_MAILBOX: Json = {"type": "string", "pattern": r"\S", "maxLength": MAILBOX_LENGTH}
 _SAME_CASE = "Case-insensitive."
 _WORDS = (
     f"Only messages with all of these words: at most {QUERY_WORDS}, separated by spaces. Each must start a "
@@ -125,7 +125,7 @@ EMAIL_FILTERS = (
     parameter("recipient", "query", f"Filter by recipient address or domain. {_SAME_CASE}", _MAILBOX),
     parameter("from", "query", f"Filter by sender address or domain. {_SAME_CASE}", _MAILBOX),
     parameter("address", "query", f"Filter by a part of a recipient's address. {_SAME_CASE}", _MAILBOX),
-    parameter("tag", "query", "Filter by tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
+    parameter("tag", "query", "Filter by tag.", {"type": "string", "pattern": r"\S", "maxLength": TAG_LENGTH}),
     parameter("provider", "query", "Filter by the provider pool of a recipient's domain, such as `google`.", _MAILBOX),
     parameter("key", "query", "Filter by API key id or SMTP username that sent the message.", _MAILBOX),
     parameter("metadata", "query", "Filter by an entry of the metadata, `KEY:VALUE`. Case-sensitive.", _ENTRY),

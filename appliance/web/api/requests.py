@@ -12,18 +12,21 @@ from appliance.model.dashboard import LoggedRequest, RequestFilter
 from appliance.times import rfc3339
 from appliance.web.app import Routes, page_limit
 from appliance.web.exchange import ApiAnswer, NextPage, Time, request_id
-from appliance.web.operations import PAGING_BACK, Tag, for_customers, parameter
+from appliance.web.operations import Tag, for_customers, limit_parameter, parameter
 
 ACCEPTED = {"accepted": True, "refused": False}
 FILTER_LENGTH = 200  # of a filter, in characters
 REQUEST_COST = 30  # microseconds to encode a request with the longest body
 
 _STATUS = {"type": "string", "pattern": "^(accepted|refused|[2-5][0-9]{2})$"}
+_CURSOR = {"type": "string", "pattern": r"^rqp_[0-9a-f]{32}\.[0-9]{1,4}$"}
 _TEXT = {"type": "string", "minLength": 1, "maxLength": FILTER_LENGTH}
 _FILTERS = (
     parameter("status", "query", "An HTTP status or SMTP reply code, or `accepted` or `refused`.", _STATUS),
     parameter("key", "query", "Id of an API key, or username of an SMTP credential.", _TEXT),
     parameter("q", "query", "Text that the request contains: an id, an address, an error. Case-insensitive.", _TEXT),
+    limit_parameter(),
+    parameter("before", "query", "`next` from the previous page.", _CURSOR),
 )
 
 
@@ -54,7 +57,7 @@ class RequestsAnswer(ApiAnswer):
 class RequestRoutes(Routes):
     tag = Tag.REQUESTS
 
-    @for_customers("GET /v1/requests", RequestsAnswer, *_FILTERS, *PAGING_BACK)
+    @for_customers("GET /v1/requests", RequestsAnswer, *_FILTERS)
     async def list_requests(self, user: Principal) -> bytes:
         """List the account's submissions of the last 7 days, accepted or refused, newest first.
 

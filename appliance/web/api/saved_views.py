@@ -9,6 +9,7 @@ from msgspec import Meta
 from appliance.errors import Code
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.model.accounts import Permission, User
+from appliance.web.api.templates import LINE
 from appliance.web.app import Routes, check_line
 from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, RequestId, SinglePage, object_from
 from appliance.web.operations import Tag, for_customers, identifier
@@ -17,7 +18,9 @@ NAME_LENGTH = 60  # characters
 FILTERS = 20  # in one view
 
 _Name = Annotated[
-    str, Meta(min_length=1, max_length=NAME_LENGTH, examples=["Bounced orders"], description="Name, unique per user.")
+    str,
+    Meta(min_length=1, max_length=NAME_LENGTH, examples=["Bounced orders"], description="Name, unique per user."),
+    Meta(extra_json_schema=LINE),
 ]
 _FilterName = Annotated[str, Meta(min_length=1, max_length=32)]
 _FilterText = Annotated[str, Meta(min_length=1, max_length=MAILBOX_LENGTH)]
