@@ -79,6 +79,7 @@ class ListedMessage(Struct, frozen=True):
     created_at: int
     recipients: tuple[ListedRecipient, ...]  # the first ones
     outcomes: dict[RecipientOutcome, int]  # of all recipients
+    scheduled_at: int | None = None
 
 
 class MailPage(Struct, frozen=True):

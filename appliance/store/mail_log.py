@@ -35,6 +35,7 @@ from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gath
 from appliance.store.message_records import (
     OUTCOME,
     RESULT,
+    SHOWN_STATUS,
     metadata_term,
     outcome_term,
     read_exported,
@@ -72,9 +73,10 @@ _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND
 # a thread takes the interpreter lock at every row.
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
         'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
-        'created_at', m.created_at, 'recipients', json((
-            SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
-                SELECT account_id, id, address, status, failure, late_bounce FROM recipients
+        'created_at', m.created_at, 'scheduled_at', m.scheduled_at, 'recipients', json((
+            SELECT json_group_array(json_object('email', r.address, 'status', {SHOWN_STATUS},
+                'outcome', {OUTCOME})) FROM (
+                SELECT account_id, id, address, status, failure, late_bounce, next_attempt_at FROM recipients
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r)),
         'outcomes', json((
             SELECT json_group_array(json_object('outcome', counted.outcome, 'recipients', counted.recipients)) FROM (
@@ -85,8 +87,9 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
 _WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
-# Messages of which something came back, by the outcome of the recipient.
-_RETURNED: dict[RecipientOutcome | None, str] = {
+# Messages of which something came back, or that are scheduled, by the outcome of the recipient.
+_RARE_OUTCOMES: dict[RecipientOutcome | None, str] = {
+    RecipientOutcome.SCHEDULED: "SELECT message_id FROM scheduled_messages WHERE account_id = :account_id LIMIT :most",
     RecipientOutcome.COMPLAINED: "SELECT message_id FROM complaints WHERE account_id = :account_id LIMIT :most",
     RecipientOutcome.LATE_BOUNCED: """SELECT message_id FROM recipients INDEXED BY recipients_late_bounces
         WHERE account_id = :account_id AND late_bounce IS NOT NULL LIMIT :most""",
@@ -417,8 +420,8 @@ class _Search:
         return True
 
     def _listed(self, tx: Tx, *, waits: bool) -> list[str] | None:
-        """The messages that wait, or of which something came back, newest first; None: no index has them, or many."""
-        query, ids = _WAITING if waits else _RETURNED.get(self._filters.outcome), set[str]()
+        """The messages that a small index has for the filter, newest first; None: no such index, or many rows."""
+        query, ids = _WAITING if waits else _RARE_OUTCOMES.get(self._filters.outcome), set[str]()
         if query is None:
             return None
         for simulated in (0, 1) if waits else (0,):
