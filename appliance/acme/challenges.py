@@ -41,8 +41,7 @@ def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
     if not whole and method != "HEAD":
         return response("405 Method Not Allowed", "Use HTTPS.\n", "Allow: GET, HEAD\r\n")
     if target.startswith(_PREFIX):
-        token = target.removeprefix(_PREFIX)
-        text = tokens.get(token) if _TOKEN.fullmatch(token) else None
+        text = tokens.get(token_of(head) or "")
         if text is None:
             return response("404 Not Found", "No such challenge.\n", whole=whole)
         return response("200 OK", text, kind="application/octet-stream", whole=whole)
@@ -78,8 +77,8 @@ class ChallengeServer:
             log.exception("challenge request failed")
 
     async def _answer(self, head: bytes) -> bytes:
-        token = None if self.look_up is None else token_of(head)
-        if self.look_up is not None and token is not None and token not in self.tokens:
+        tokens: Mapping[str, str] = self.tokens
+        if self.look_up is not None and (token := token_of(head)) is not None and token not in tokens:
             text = await self.look_up(token)
-            return answer(head, {} if text is None else {token: text}, self.https)
-        return answer(head, self.tokens, self.https)
+            tokens = {} if text is None else {token: text}
+        return answer(head, tokens, self.https)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.output import printable_row, show_list
+from appliance.cli.output import printable_row, record, show_list
 
 if TYPE_CHECKING:
     from appliance.model.attention import AttentionItem
@@ -45,15 +45,8 @@ def attention(name: str | None, as_json: bool) -> None:
         if name is None:
             lists.append((None, await problems.shown(None, is_admin=True)))
         rows = [
-            {
-                "kind": problem.kind.value,
-                "severity": problem.severity.value,
-                "title": problem.title,
-                "detail": problem.detail,
-                "link": problem.link,
-                "since": rfc3339(problem.since or 0),
-                "account": account,
-            }
+            record(problem, "kind", "severity", "title", "detail", "link")
+            | {"since": rfc3339(problem.since or 0), "account": account}
             for account, shown in lists
             for problem in shown
         ]

@@ -1,6 +1,5 @@
 """`appliance queue …`, `pause` and `resume`: queued mail by pool, and stopping delivery of a pool or of everything."""
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,7 +7,7 @@ import click
 from appliance.cli import database, options
 from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, listing, number_option, text_option
 from appliance.cli.output import counted, record, show, show_list
-from appliance.times import SECOND, rfc3339
+from appliance.times import microseconds, rfc3339
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -280,17 +279,14 @@ async def _retry(store: "Store", named: dict[str, str]) -> int:
 def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:
     from appliance.report.explain import span
 
-    def since(time: str) -> int:
-        return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
-
     in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
     state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
     lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
     lines += [{"name": f"  {row['domain']}", **row, "state": ""} for row in pool["destinations"]]
     for line in lines:  # durations fit into the table, times do not
         oldest, following = line["oldest_at"], line["next_attempt_at"]
-        line["oldest"] = span(since(oldest)) if oldest else ""
-        line["next"] = f"in {span(-since(following))}" if following else ""
+        line["oldest"] = span(now - microseconds(oldest)) if oldest else ""
+        line["next"] = f"in {span(microseconds(following) - now)}" if following else ""
     return lines
 
 

@@ -267,7 +267,7 @@ def list_nodes(as_json: bool) -> None:
         show(as_json, {"nodes": []}, NO_NODES)
         return
     states: list[NodeState] = database.run(lambda store: store.engine.nodes(), settings=settings)
-    rows, nothing = [*map(_node_row, states)], "No node has started yet: appliance serve"
+    rows, nothing = [record(state, *NODE_COLUMNS) for state in states], "No node has started yet: appliance serve"
     show_list(as_json, "nodes", rows, NODE_COLUMNS, nothing, ("started_at", "address", "skew_seconds", "version"))
 
 
@@ -286,12 +286,3 @@ def drain(name: str, as_json: bool) -> None:
     if not database.run(lambda store: store.engine.drain(name), settings=settings):
         raise click.ClickException(f"no running node is named {name!r}: see appliance node list")
     show(as_json, {"node": name, "draining": True}, f"Node {name} hands over its mail and stops.")
-
-
-def _node_row(state: "NodeState") -> dict[str, Any]:
-    return {
-        **record(state, "name", "state", "address", "version", "started_at"),
-        "lease_seconds": round(max(0, state.lease) / 1_000_000, 1),
-        **record(state, "in_flight", "waiting"),
-        "skew_seconds": round(state.skew / 1_000_000, 3),
-    }

@@ -418,11 +418,9 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
     for section in SECTIONS:
         keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
         before, after = getattr(old, section), getattr(new, section)
-        yield from (f"{section}.{key}" for key in keys if _differ(before, after, field_name(key)))
-
-
-def _differ(before: object, after: object, name: str) -> bool:
-    return bool(getattr(before, name) != getattr(after, name))
+        yield from (
+            f"{section}.{key}" for key in keys if getattr(before, field_name(key)) != getattr(after, field_name(key))
+        )
 
 
 def _can_change(key: str, old: Config, new: Config) -> bool:

@@ -6,6 +6,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 from msgspec import Struct
 
+from appliance.times import SECOND
+
 
 class TableRows(Struct, frozen=True):
     name: str
@@ -81,6 +83,14 @@ class NodeState(Struct, frozen=True):
         if self.draining:
             return "draining"
         return "running" if self.lease > 0 else "away"
+
+    @property
+    def lease_seconds(self) -> float:
+        return round(max(0, self.lease) / SECOND, 1)
+
+    @property
+    def skew_seconds(self) -> float:
+        return round(self.skew / SECOND, 3)
 
 
 class OtherNodes(Struct, frozen=True):

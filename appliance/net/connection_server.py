@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import trio
@@ -356,7 +357,7 @@ class ConnectionServer(Generic[Served]):
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
-                        connected = self._connected_securely if listener.secure else self._connected
+                        connected = partial(self._connected, secure=listener.secure)
                         accepting.start_soon(accept_connections, listener, connected, connections)
                     started()
                     await stopping.wait()
@@ -368,10 +369,7 @@ class ConnectionServer(Generic[Served]):
                 connections.cancel_scope.deadline = trio.current_time() + shutdown_timeout * CONNECTIONS_PART
             watch.cancel_scope.cancel()
 
-    async def _connected_securely(self, client: socket.socket) -> None:
-        await self._connected(client, secure=True)
-
-    async def _connected(self, client: socket.socket, *, secure: bool = False) -> None:
+    async def _connected(self, client: socket.socket, *, secure: bool) -> None:
         try:
             address = str(client.getpeername()[0])
         except OSError:  # the client has disconnected

@@ -6,7 +6,7 @@ posts, recipients under delivery) belongs to the store, too.
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -278,32 +278,24 @@ async def examine_server(url: str, env: Environment) -> ServerFacts:
     return await trio.to_thread.run_sync(examine, url, env.now, limiter=trio.CapacityLimiter(1))
 
 
-@contextmanager
-def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
+def copy_source(data_dir: Path, url: str) -> "AbstractContextManager[CopyEndpoint]":
     if url:
         with driver_needed():
             from appliance.store.postgresql import copy_endpoint as server_endpoint
 
-        with server_endpoint.source(url, copied_tables()) as source:
-            yield source
-        return
+        return server_endpoint.source(url, copied_tables())
     refuse_missed(data_dir / FILE_NAME)
-    with copy_endpoint.source(data_dir / FILE_NAME) as file:
-        yield file
+    return copy_endpoint.source(data_dir / FILE_NAME)
 
 
-@contextmanager
-def copy_target(where: str | Path) -> Iterator["CopyEndpoint"]:
+def copy_target(where: str | Path) -> "AbstractContextManager[CopyEndpoint]":
     """An empty database for a copy: a URL of PostgreSQL, or a data directory."""
     if isinstance(where, str):
         with driver_needed():
             from appliance.store.postgresql import copy_endpoint as server_endpoint
 
-        with server_endpoint.target(where) as target:
-            yield target
-        return
-    with copy_endpoint.target(where / FILE_NAME) as file:
-        yield file
+        return server_endpoint.target(where)
+    return copy_endpoint.target(where / FILE_NAME)
 
 
 @contextmanager

@@ -67,18 +67,6 @@ _DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUE
     RETURNING account_id, recipient_count, coalesce(octet_length(metadata), 0)""")
 _DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")
 
-_EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
-        (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
-_EXPIRED_SESSIONS = """DELETE FROM sessions WHERE id IN
-        (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
-_EXPIRED_LINKS = """DELETE FROM password_links WHERE id IN
-        (SELECT id FROM password_links WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
-# A delivery that still waits for its next attempt is never too old.
-_OLD_DELIVERIES = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
-        (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
-        ORDER BY created_at LIMIT :most)"""
-_OLD_HOURS = """DELETE FROM webhook_hours WHERE (webhook_id, hour, outcome) IN
-        (SELECT webhook_id, hour, outcome FROM webhook_hours WHERE hour < :first_hour ORDER BY hour LIMIT :most)"""
 # A deleted webhook's row goes last, once nothing is left that is found by it.
 _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
@@ -88,50 +76,38 @@ _DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
 
 # An outgoing address that has sent nothing to a pool for this long has lost its reputation there: warm-up starts again.
 UNUSED_KEPT = 90 * DAY  # microseconds
-_UNUSED_DESTINATIONS = """DELETE FROM destinations WHERE domain IN
-        (SELECT domain FROM destinations WHERE updated_at < :unused_since ORDER BY updated_at LIMIT :most)"""
-_UNUSED_WARMUPS = """DELETE FROM warmups WHERE (pool, source) IN
-        (SELECT pool, source FROM warmups WHERE hour_at < :unused_since ORDER BY hour_at LIMIT :most)"""
 
-# Tables whose rows are kept for some days only, with their keys.
-_REPORTS = {
-    "dmarc_reports": "account_id, domain, org, report_id",
-    "dmarc_sources": "account_id, domain, day, source",
-    "tls_reports": "account_id, domain, org, report_id",
-    "tls_failures": "account_id, domain, day, mx, type",
-    "daily_feedback": "account_id, day, kind, class, provider",
-    "daily_breakdown": "account_id, dimension, day, value, kind",
-}
-
-_OLD = {
-    "idempotency_keys": "expires_at <= :now",
-    "sessions": "expires_at <= :now",
-    "password_links": "expires_at <= :now",
-    "webhook_deliveries": "next_attempt_at IS NULL AND created_at <= :log_since",
-    "webhook_hours": "hour < :first_hour",
-    "webhooks": "account_id IS NULL",
-    "audit_log": "at < :audit_since",
-    "destinations": "updated_at < :unused_since",
-    "warmups": "hour_at < :unused_since",
-    **dict.fromkeys(_REPORTS, "day < :first_day"),
-}
-_ANY = "SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE {old})" for table, old in _OLD.items())
-_OLD_REPORTS = tuple(
-    f"""DELETE FROM {table} WHERE ({key}) IN
-        (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""
-    for table, key in _REPORTS.items()
+# What is old: its table, key and condition, and the column by which the oldest come first.
+_OLD = (
+    ("audit_log", "account_id, id", "at < :audit_since", "at"),
+    ("sessions", "id", "expires_at <= :now", "expires_at"),
+    ("password_links", "id", "expires_at <= :now", "expires_at"),
+    ("idempotency_keys", "scope, key", "expires_at <= :now", "expires_at"),
+    # A delivery that still waits for its next attempt is never too old.
+    ("webhook_deliveries", "webhook_id, id", "next_attempt_at IS NULL AND created_at <= :log_since", "created_at"),
+    ("webhook_hours", "webhook_id, hour, outcome", "hour < :first_hour", "hour"),
+    ("destinations", "domain", "updated_at < :unused_since", "updated_at"),
+    ("warmups", "pool, source", "hour_at < :unused_since", "hour_at"),
+    ("dmarc_reports", "account_id, domain, org, report_id", "day < :first_day", "day"),
+    ("tls_reports", "account_id, domain, org, report_id", "day < :first_day", "day"),
+    ("dmarc_sources", "account_id, domain, day, source", "day < :first_day", "day"),
+    ("tls_failures", "account_id, domain, day, mx, type", "day < :first_day", "day"),
+    ("daily_feedback", "account_id, day, kind, class, provider", "day < :first_day", "day"),
+    ("daily_breakdown", "account_id, dimension, day, value, kind", "day < :first_day", "day"),
 )
-_OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
-        (SELECT account_id, id FROM audit_log WHERE at < :audit_since ORDER BY at LIMIT :most)"""
+_ANY = "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)"
+_ANY += "".join(f" OR EXISTS (SELECT 1 FROM {table} WHERE {old})" for table, _, old, _ in _OLD)
+_DELETE_OLD = tuple(
+    f"""DELETE FROM {table} WHERE ({key}) IN
+        (SELECT {key} FROM {table} WHERE {old} ORDER BY {column} LIMIT :most)"""
+    for table, key, old, column in _OLD
+)
 _FIRST_LOG = "SELECT min(account_id) FROM audit_log"
 _NEXT_LOG = "SELECT min(account_id) FROM audit_log WHERE account_id > :account_id"
 _OLDEST = "SELECT min(id) FROM audit_log WHERE account_id = :account_id"
 _BEYOND = "SELECT id FROM audit_log WHERE account_id = :account_id ORDER BY id DESC LIMIT 1 OFFSET :kept"
 _TRIM_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN (SELECT account_id, id FROM audit_log
         WHERE account_id = :account_id AND id <= :beyond ORDER BY id LIMIT :most)"""
-_EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
-_UNUSED = (_UNUSED_DESTINATIONS, _UNUSED_WARMUPS)
-_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _OLD_HOURS, _LOGS_OF_DELETED, _DELETED, *_UNUSED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to delete, where to continue, and whether more can follow at once
 
@@ -150,7 +126,7 @@ class Deletion(StorePart):
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         bindings |= {"unused_since": now - UNUSED_KEPT, "first_hour": bindings["log_since"] // HOUR}
-        return await self.delete_slice(_ANY, _STEPS, bindings)
+        return await self.delete_slice(_ANY, (*_DELETE_OLD, _LOGS_OF_DELETED, _DELETED), bindings)
 
     async def audit(self, after: str, most: int) -> Slice:
         """Delete the oldest lines of the next accounts' logs; `after` is START or a slash and an account id."""

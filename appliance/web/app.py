@@ -31,6 +31,7 @@ from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal
 from appliance.model.dashboard import Actor
 from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
+from appliance.times import microseconds
 from appliance.web import api
 from appliance.web.api.message_body import MessageBodies
 from appliance.web.auth import ENROL_FIRST, Authenticator, Claims, LoginCheck, SessionCookies, check_reach
@@ -286,6 +287,16 @@ def choice(name: str, choices: type[Choice]) -> Choice | None:
         return choices(text)
     except ValueError:
         raise invalid(name, f"must be one of {', '.join(choices)}") from None
+
+
+def moment(name: str) -> int | None:
+    text = request.args.get(name)
+    if text is None:
+        return None
+    try:
+        return microseconds(text.replace(" ", "+") if "T" in text else text)  # from clients that do not escape the plus
+    except ValueError:
+        raise invalid(name, "must be a time such as 2026-11-15T13:00:00Z, or a date such as 2026-11-15") from None
 
 
 def check_line(name: str, text: str) -> None:

@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +29,8 @@ from tests.ports import free_port
 from tests.running_appliance import Running, add_account, appliance
 
 CONNECTIONS = 16
+BATCH, BATCH_CONNECTIONS = 100, 4
+HONEST_RATE = 20  # requests a second
 HERE = Path(__file__).parent
 
 
@@ -89,12 +93,44 @@ def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float
     return statistics.median(mine["rate"] / other["rate"] for mine, other in zip(ours, theirs, strict=True))
 
 
+def compare_batches(rounds: int, seconds: float) -> None:
+    """Print the rates of single requests and of batches, and an honest account's p99 alone and beside batches."""
+    with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), fresh=True, credit=10**9) as running:
+        honest = replace(running, account=add_account(running.data_dir, "honest"))
+        results: dict[str, list[dict[str, float]]] = {
+            name: [] for name in ("single requests", "batches of 100", "honest alone", "honest beside batches")
+        }
+        singles, batches, alone, beside = results.values()
+        measure_appliance(running, 1)
+        for _ in range(rounds):
+            singles.append(measure_appliance(running, seconds))
+            batch = measure_appliance(running, seconds, batch=BATCH, connections=BATCH_CONNECTIONS)
+            batches.append(batch | {"rate": BATCH * batch["rate"]})
+            time.sleep(seconds)  # the deliveries of the batches
+            alone.append(measure_appliance(honest, seconds, HONEST_RATE, connections=4))
+            with ThreadPoolExecutor(1) as threads:
+                attack = threads.submit(measure_appliance, running, seconds + 1, batch=BATCH, connections=1)
+                time.sleep(0.5)
+                beside.append(measure_appliance(honest, seconds, HONEST_RATE, connections=4))
+                attack.result()
+            time.sleep(seconds)
+    for name, figures in results.items():
+        show(name, figures)
+    print(f"\nratio of batches to single requests: {ratio(batches, singles):.2f} (wanted: 3)")
+    p99 = statistics.median(mine["p99_ms"] / other["p99_ms"] for mine, other in zip(beside, alone, strict=True))
+    print(f"ratio of the honest p99 beside batches to that alone: {p99:.2f} (wanted: at most 3)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--stored", type=int, default=0, help="messages in the full database; 0: leave that part out")
+    parser.add_argument("--batch", action="store_true", help="compare batches with single requests instead")
     options = parser.parse_args()
+    if options.batch:
+        compare_batches(options.rounds, options.seconds)
+        return
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full, ExitStack() as stack:
         peer = stack.enter_context(empty_endpoint())
         ours = stack.enter_context(appliance(Path(empty), fresh=True))

@@ -59,10 +59,10 @@ class Target:
     def login(self, body: bytes) -> Answer | None:
         return self.send(request("POST", "/v1/auth/login", "Content-Type: application/json", body=body))
 
-    def post(self, number: int, body: bytes, *headers: str) -> Answer | None:
+    def post(self, number: int, body: bytes, *headers: str, path: str = "/emails") -> Answer | None:
         key = f"Authorization: Bearer {self.running.account.test_key}"
         given = (key, f"Idempotency-Key: {number}", "Content-Type: application/json", *headers)
-        return self.send(request("POST", "/emails", *given, body=body))
+        return self.send(request("POST", path, *given, body=body))
 
     def email(self, number: int, **fields: Any) -> Answer | None:
         return self.post(number, _email(**fields))
@@ -194,6 +194,11 @@ def _login(body: bytes) -> Input:
 
 def _post(body: bytes) -> Input:
     return lambda target, number: target.post(number, body)
+
+
+def _batch(*emails: bytes) -> Input:
+    body = b'{"on_error":"skip","emails":[%s]}' % b",".join(emails)
+    return lambda target, number: target.post(number, body, path="/emails/batch")
 
 
 def _get(path: str, *headers: str) -> Input:
@@ -391,6 +396,11 @@ SENDERS: dict[str, Input] = {
     "20 attachments with long names": lambda target, number: target.email(
         number, attachments=[{"filename": "\u00e9" * 120 + str(each), "content": "AAAA"} for each in range(20)]
     ),
+    "a batch of 100 small messages": _batch(*[_email()] * 100),
+    "a batch of 100 messages to 50 recipients": _batch(*[_email(to=_addresses(50, 1, _both_idn))] * 100),
+    "a batch of 100 messages with a key twice": _batch(*[_many(b'{"from":"a",', TO, 5_000, b'"to":"a"}')] * 100),
+    "a batch of 16 MB": _batch(*[_email(html="<p>" * 50_000)] * 100),
+    "a batch of a million values": _batch(*[b"1"] * 10**6),
     "the timeline of 600 attempts": _attempts,
     "a list of 100 messages of 50 recipients": _listed,
     "a list of the newest 100 messages": _newest,

@@ -25,25 +25,27 @@ SENDERS = 8
 SEED = 9
 CREDITS = 1_000_000
 LONGEST = 0.6  # seconds of load before a kill
+BATCH = 30  # messages
 
 LOCAL_PARTS = ("user", "user", "user", "bounce", "defer", "fail")
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One message a client wants to get through, however often it has to ask."""
+    """One message or batch a client wants to get through, however often it has to ask."""
 
     key: str
-    recipients: int
+    messages: int
+    recipients: int  # of each
     body: bytes = field(repr=False)
 
 
 @dataclass
 class Clients:
-    """All clients that send: what was acknowledged (by key, with the message's id), and what is unknown."""
+    """All clients that send: what was acknowledged (by key, with the messages' ids), and what is unknown."""
 
     choose: random.Random
-    acknowledged: dict[str, str] = field(default_factory=dict)
+    acknowledged: dict[str, list[str]] = field(default_factory=dict)
     all: dict[str, Sent] = field(default_factory=dict)
     unknown: list[Sent] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -54,22 +56,27 @@ class Clients:
         parts = self.choose.choices(LOCAL_PARTS, k=self.choose.choice([1, 1, 1, 2, 5]))
         recipients = [f"{part}{place}@example.net" for place, part in enumerate(parts)]
         message = {"from": "a@example.com", "to": recipients, "subject": f"number {number}", "text": f"<{number}>"}
-        made = Sent(f"key {number}", len(parts), json.dumps(message).encode())
+        count = self.choose.choice([1, 1, 1, 1, BATCH])
+        body = message if count == 1 else {"emails": [message] * count}
+        made = Sent(f"key {number}", count, len(parts), json.dumps(body).encode())
         self.all[made.key] = made
         return made
 
     def send(self, running: Running, client: Client, message: Sent) -> None:
         """Send it and remember what came of it; raises when the server is gone."""
         try:
-            client.send(request("POST", "/emails", *sending(running, message.key), body=message.body))
+            path = "/emails" if message.messages == 1 else "/emails/batch"
+            client.send(request("POST", path, *sending(running, message.key), body=message.body))
             answer = client.answer()
         except OSError:
             self.unknown.append(message)
             raise
         if answer.status != 202:
             self.wrong.append(f"{message}: {answer.status} {answer.body!r}")
-        elif self.acknowledged.setdefault(message.key, answer.json()["id"]) != answer.json()["id"]:
-            self.wrong.append(f"{message}: accepted twice")
+            return
+        ids = [result["id"] for result in answer.json().get("results", [answer.json()])]
+        if len(ids) != message.messages or self.acknowledged.setdefault(message.key, ids) != ids:
+            self.wrong.append(f"{message}: accepted twice, or in part")
 
     def send_until_killed(self, running: Running) -> None:
         """What one sender does in a round: new messages, and now and then one that was acknowledged already."""
@@ -103,8 +110,8 @@ THE_SAME = {
         "SELECT message_id, count(*) FROM recipients GROUP BY message_id",
     ),
     "keys": (
-        "SELECT id, 1 FROM messages WHERE source = 'api'",
-        "SELECT message_id, count(*) FROM idempotency_keys GROUP BY message_id",
+        "SELECT request_id, 1 FROM messages",
+        "SELECT request_id, count(*) FROM idempotency_keys JOIN messages ON id = message_id GROUP BY request_id",
     ),
     "credits taken": (
         "SELECT id, -recipient_count FROM messages",
@@ -131,21 +138,26 @@ def check_what_is_there(running: Running, clients: Clients) -> None:
     engines.check(running.data_dir)
     for name, (told, found) in THE_SAME.items():
         assert dict(rows(running, told)) == dict(rows(running, found)), name
-    query = "SELECT k.key, k.message_id, b.mime FROM idempotency_keys k JOIN message_bodies b USING (message_id)"
-    stored = {key: (message_id, mime) for key, message_id, mime in rows(running, query)}
-    for key, message_id in clients.acknowledged.items():
-        assert stored[key][0] == message_id
-        assert f"<{key.removeprefix('key ')}>".encode() in stored[key][1]
+    query = """SELECT k.key, m.id, b.mime FROM idempotency_keys k JOIN messages f ON f.id = k.message_id
+        JOIN messages m ON m.request_id = f.request_id JOIN message_bodies b ON b.message_id = m.id"""
+    stored: dict[str, dict[str, bytes]] = {}
+    for key, message_id, mime in rows(running, query):
+        stored.setdefault(key, {})[message_id] = mime
+    for key, mimes in stored.items():
+        assert len(mimes) == clients.all[key].messages, "a part of a batch"
+        assert all(f"<{key.removeprefix('key ')}>".encode() in mime for mime in mimes.values())
+    for key, ids in clients.acknowledged.items():
+        assert set(stored[key]) == set(ids)
 
 
 def check_the_end(running: Running, clients: Clients) -> None:
     """Every message is there once, every recipient final with one event, and the accounts add up."""
-    assert rows(running, "SELECT count(*) FROM messages") == [(len(clients.all),)]
+    assert rows(running, "SELECT count(*) FROM messages") == [(sum(each.messages for each in clients.all.values()),)]
     assert rows(running, "SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL") == [(0,)]
     ((charged,),) = rows(running, "SELECT count(*) FROM recipients")
     ((released,),) = rows(running, "SELECT count(*) FROM recipients WHERE status = 'bounced'")
     ((balance,),) = rows(running, "SELECT credits FROM accounts")
-    assert charged == sum(message.recipients for message in clients.all.values())
+    assert charged == sum(each.messages * each.recipients for each in clients.all.values())
     assert released > 0
     assert balance == CREDITS - charged + released
     ledger = rows(running, "SELECT amount, balance FROM credit_ledger ORDER BY id")

@@ -186,17 +186,10 @@ def test_a_long_text_with_one_wide_character_is_no_trap(server: Measured) -> Non
 # ---- hostile JSON
 
 BOMBS: dict[str, Callable[[], bytes]] = {
-    "brackets": lambda: b"[" * 15_000_000,
     "brackets in a field": lambda: b'{"to": ' + b"[" * 15_000_000,
-    "objects": lambda: b'{"variables": ' + b'{"a": ' * 2_500_000,
-    "empty strings, no commas": lambda: b'{"to": [' + b'""' * 7_400_000,
-    "blank space": lambda: b"{" + b" " * 15_000_000 + b"}",
     "escapes": lambda: b'{"text": "' + b"\\u003a" * 2_500_000 + b'"}',
-    "a number": lambda: b'{"variables": {"a": ' + b"1" * 15_000_000 + b"}}",
     "surrogates": lambda: b'{"text": "' + rb"\ud83d\ude00" * 1_200_000 + rb'\ud800"}',
-    "bad UTF-8 at the end": lambda: b'{"text": "' + b"a" * 15_000_000 + b'\xff"}',
     "recipients": lambda: sent(text="t", to=[]).replace(b"[]", b"[" + b'"a",' * 3_700_000 + b'"a"]'),
-    "variables": lambda: b'{"variables": {' + b",".join(b'"%d":1' % n for n in range(1_200_000)) + b"}}",
     "commas in strings": lambda: b'{"to": [' + b'"a,,,,,,,,,,,",' * 900_000,
 }
 

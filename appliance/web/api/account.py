@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Sequence
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -19,8 +18,8 @@ from appliance.model.dashboard import AuditEntry
 from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY
-from appliance.times import SECOND, rfc3339
-from appliance.web.app import Routes, answer, page_limit
+from appliance.times import LATEST, rfc3339
+from appliance.web.app import Routes, answer, moment, page_limit
 from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, Time, object_from
 from appliance.web.operations import PAGING_BACK, Json, Limited, Tag, for_customers, parameter
 
@@ -232,7 +231,7 @@ class AuditRoutes(Routes):
         A page may be incomplete while the search continues; `next` is null only at the end. With `Accept: text/csv` or
         `format=csv`, the response is the newest 10,000 matching entries as CSV.
         """
-        since, until = _time("since", 0), _time("until", 2**53)
+        since, until = moment("since") or 0, LATEST if (end := moment("until")) is None else end
         action, before = request.args.get("action", ""), request.args.get("before")
         if len(action) > ACTION_LENGTH:
             raise invalid("action", f"must have at most {ACTION_LENGTH} characters")
@@ -268,16 +267,3 @@ def audit_csv(entries: Sequence[AuditEntry]) -> str:
         row = (entry.actor_kind, entry.actor, entry.actor_name, entry.action, entry.object, details, entry.address)
         writer.writerow((rfc3339(entry.created_at), *map(guard_cell, row)))
     return text.getvalue()
-
-
-def _time(name: str, usual: int) -> int:
-    text = request.args.get(name)
-    if text is None:
-        return usual
-    try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # from clients that do not escape it
-        if moment.tzinfo is not None:
-            return min(max(0, round(moment.timestamp() * SECOND)), 2**53)
-    except (ValueError, OverflowError):
-        pass
-    raise invalid(name, "must be a time such as 2026-11-15T00:00:00Z")

@@ -25,9 +25,9 @@ from appliance.web.api.emails import EMAIL_FILTERS, FILE_NUMBER, EmailRoutes
 from appliance.web.api.login import LoginEmail, NewPassword
 from appliance.web.api.message_body import ATTACHED_FILE, RAW_FILE, BodyAnswer
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails
-from appliance.web.api.stats import BounceMark, BounceRate, Complained, ComplaintMark, ComplaintRate, LateBounced
+from appliance.web.api.stats import RatedCounts
 from appliance.web.app import ApiServices, Routes, client_address, page_limit, whole_number
-from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from
+from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from, request_id
 from appliance.web.operations import PAGING, PAGING_BACK, Tag, for_admins, identifier, number_parameter, parameter
 
 USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
@@ -70,27 +70,16 @@ class UsedDomainObject(msgspec.Struct):
     verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
 
 
-class AccountUsageAnswer(ApiAnswer):
+class AccountUsageAnswer(RatedCounts, kw_only=True):
     """Statistics of an account without test mail, and how its rates are judged.
 
     The numbers are those of `GET /v1/stats`.
     """
 
-    sent: Annotated[int, Meta(description="Recipients of accepted messages.")]
     sent_today: Annotated[int, Meta(description="Recipients of messages accepted today (UTC).")]
-    delivered: Annotated[int, Meta(description="Delivered recipients.")]
-    bounced: Annotated[int, Meta(description="Bounced recipients.")]
-    failed: Annotated[int, Meta(description="Recipients whose attempts are used up.")]
-    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
-    cancelled: Annotated[int, Meta(description="Cancelled recipients.")]
-    late_bounced: LateBounced
-    complained: Complained
-    bounce_rate: BounceRate
-    bounce_mark: BounceMark
-    complaint_rate: ComplaintRate
-    complaint_mark: ComplaintMark
     waiting: Annotated[int, Meta(description="Recipients in the queue, including deferred and sandbox recipients.")]
     domains: Annotated[list[UsedDomainObject], Meta(description="Sending domains, by name.")]
+    request_id: RequestId = msgspec.field(default_factory=request_id)
 
 
 class ManagedAccountObject(msgspec.Struct):

@@ -11,7 +11,6 @@ from appliance.model.accounts import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.audit import about, concerns
 from appliance.store.pools import EVERY, RESTORED
-from appliance.times import SECOND
 from appliance.web.api.suppressions import REASON
 from appliance.web.app import Routes, check_line
 from appliance.web.exchange import ApiAnswer, SinglePage, object_from
@@ -103,13 +102,7 @@ class InstallationRoutes(Routes):
     @for_admins("GET /v1/admin/nodes", NodesAnswer)
     async def list_nodes(self, _admin: User) -> NodesAnswer:
         """List the nodes that share the database."""
-        nodes = []
-        for node in await self.store.engine.nodes():
-            seconds = {
-                "lease_seconds": round(max(0, node.lease) / SECOND, 1),
-                "skew_seconds": round(node.skew / SECOND, 3),
-            }
-            nodes.append(object_from(NodeReport, node, **seconds))
+        nodes = [object_from(NodeReport, node) for node in await self.store.engine.nodes()]
         return NodesAnswer(nodes, None)
 
     @for_admins("POST /v1/admin/nodes/{name}/drain", _DRAINING, _NODE, action="node.drained")

@@ -32,7 +32,7 @@ from appliance.model.mail import (
     Source,
     lists_of,
 )
-from appliance.times import SECOND, microseconds
+from appliance.times import SECOND
 from appliance.web.api.message_body import (
     ATTACHED_FILE,
     JSON,
@@ -46,7 +46,7 @@ from appliance.web.api.message_body import (
 from appliance.web.api.message_export import exported
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails, ResentAnswer, encoded_details, encoded_page
 from appliance.web.api.templates import BODY, LINE
-from appliance.web.app import ApiServices, Routes, choice, page_limit
+from appliance.web.app import ApiServices, Routes, choice, moment, page_limit
 from appliance.web.auth import sees
 from appliance.web.exchange import ApiAnswer, idempotency_key, request_id
 from appliance.web.operations import (
@@ -292,8 +292,8 @@ def _filters(user: Principal) -> MailFilter | None:
         address_part=_text("address", MAILBOX_LENGTH, searched_sender),
         provider=_text("provider", MAILBOX_LENGTH, str),
         credential=_text("key", MAILBOX_LENGTH, str),
-        since=_moment("since"),
-        until=_moment("until"),
+        since=moment("since"),
+        until=moment("until"),
     )
     if isinstance(user, KeyPrincipal) and user.domain is not None:
         if filters.sender is None:
@@ -343,16 +343,6 @@ def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
     if not 1 <= len(text.strip()) <= most:
         raise invalid(name, f"must have 1 to {most} characters")
     return spelled(text.strip())
-
-
-def _moment(name: str) -> int | None:
-    text = request.args.get(name)
-    if text is None:
-        return None
-    try:
-        return microseconds(text)
-    except ValueError:
-        raise invalid(name, "must be a time such as 2026-11-15T13:00:00Z, or a date such as 2026-11-15") from None
 
 
 # ---- test messages

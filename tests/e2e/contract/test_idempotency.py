@@ -44,21 +44,7 @@ def test_a_retry_after_delivery_still_says_what_was_accepted(caller: Caller) -> 
     assert (again["status"], again["billing_status"], again["id"]) == ("queued", "reserved", first["id"])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"subject": "Hullo"},
-        {"subject": "hello"},
-        {"to": ["ada@example.net"]},
-        {"to": "Ada@example.net"},
-        {"text": "Hi Ada "},
-        {"html": "<p>"},
-        {"cc": []},
-        {"tags": "a"},
-        {"headers": {}},
-        {"attachments": []},
-    ],
-)
+@pytest.mark.parametrize("other", [{"subject": "hello"}, {"to": ["ada@example.net"]}, {"cc": []}])
 def test_another_body_is_a_conflict(caller: Caller, other: dict[str, Any]) -> None:
     """A key reused with a body that is not equal as JSON is refused, and the first message stays."""
     key = new_key()
