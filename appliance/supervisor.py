@@ -25,6 +25,7 @@ from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build
 from appliance.deliver.domain_watch import DomainWatch
+from appliance.deliver.due_schedule import release_scheduled
 from appliance.deliver.outcome import run_sandbox
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
@@ -195,6 +196,7 @@ async def _run_all(
         workers.start_soon(run_sandbox, store, env, store.new_simulated_mail, attempts)
         delivery = build.build(config, env, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
+        workers.start_soon(release_scheduled, store)
         workers.start_soon(store.queue_control.answer_others)
         workers.start_soon(_share_failures, store, shared)
         workers.start_soon(_keep_lease, store, config, delivery.in_flight, stopping, fenced)

@@ -74,6 +74,7 @@ feedback = CommandGroup("feedback", "Mail about the mail of this installation.",
 @text_option("--from", "ADDRESS|DOMAIN", "Filter by sender address or domain.", "sender")
 @text_option("--contains", "TEXT", "Filter by a part of a recipient's address.", "address")
 @text_option("--tag", "TAG", "Filter by tag.")
+@text_option("--metadata", "KEY:VALUE", "Filter by an entry of the metadata.")
 @text_option("--provider", "POOL", "Filter by the provider pool of a recipient's domain.", **database.completed("pool"))
 @text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
@@ -89,6 +90,7 @@ def list_messages(
     sender: str | None,
     address: str | None,
     tag: str | None,
+    metadata: str | None,
     provider: str | None,
     key: str | None,
     status: str | None,
@@ -112,12 +114,14 @@ def list_messages(
       appliance message list --account acme --outcome bounced --limit 10
     """
     from appliance.intake.account_rules import searched_recipient, searched_sender
+    from appliance.message.labels import metadata_entry
     from appliance.message.search_words import query_words
     from appliance.model.dashboard import FoundMail, MailFilter
     from appliance.model.mail import MessageStatus, RecipientOutcome
 
     with database.refusals():
         searched = query_words(" ".join(words)) if words else ()
+        entry = metadata_entry(metadata) if metadata else None
     mail_filter = MailFilter(
         words=searched,
         outcome=RecipientOutcome(outcome) if outcome else None,
@@ -130,6 +134,7 @@ def list_messages(
         tag=tag,
         provider=provider,
         credential=key,
+        metadata=entry,
     )
 
     async def work(store: "Store") -> "tuple[dict[str, str], FoundMail]":

@@ -28,12 +28,13 @@ from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, Wake
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
-from appliance.environment import Environment, identifier_time
+from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.store import Store
+from appliance.store.queue import waiting_since
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 from appliance.times import rfc3339
@@ -265,7 +266,7 @@ def observe(outcomes: Iterable[Outcome]) -> None:
             DELIVERY_ATTEMPTS.add((pool if named else OTHER_POOLS, status, reply))
             ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
         if outcome.status is RecipientStatus.DELIVERED:
-            DELIVERY_SECONDS.add((outcome.at - identifier_time(outcome.recipient.message_id)) / 1_000_000)
+            DELIVERY_SECONDS.add((outcome.at - waiting_since(outcome.recipient)) / 1_000_000)
         elif outcome.status is not RecipientStatus.DEFERRED:
             BOUNCES.add((status, (outcome.bounce_class or BounceClass.OTHER).value))
         if MESSAGE_LOG.keep:

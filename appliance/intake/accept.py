@@ -28,6 +28,7 @@ from appliance.message.addresses import Address
 from appliance.message.characters import BYTES_PER_MICROSECOND, cost_of_size
 from appliance.message.compose import Draft, compose, draft, receipt_of
 from appliance.message.request import cost_of_request, fingerprint
+from appliance.message.schedule import due_time
 from appliance.message.schema import Receipt, SendRequest
 from appliance.message.submitted import SubmittedMessage, cost_of_submission, read, repeated, write
 from appliance.message.template import cost_of_template
@@ -49,7 +50,7 @@ from appliance.net.connection_server import KnownNetworks
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
-from appliance.times import SECOND
+from appliance.times import SECOND, rfc3339
 
 T = TypeVar("T")
 
@@ -79,6 +80,12 @@ class Begun(NamedTuple):
     source: Source
     created_at: int
     claim: IdempotencyClaim | None
+    scheduled_at: int | None = None
+
+    @property
+    def date_seconds(self) -> int:
+        """The Date of a message is when it is due: receivers distrust a message from last week."""
+        return (self.scheduled_at or self.created_at) // SECOND
 
     def credits(self, recipients: Sequence[Address]) -> int:
         return 0 if self.source is Source.TEST else len(recipients)
@@ -136,6 +143,7 @@ class MessageIntake:
 
     async def _send_new(self, request: SendRequest, message: Begun, estimate: int) -> Accepted:
         account_id, template = message.caller.account_id, None
+        message = scheduled(message, request)
         if request.template is not msgspec.UNSET:
             template = await self.store.templates.current(account_id, request.template)
             if template is None:
@@ -144,7 +152,10 @@ class MessageIntake:
         async with self.turn(account_id, estimate * BYTES_PER_MICROSECOND):
             drafted, mime = await self.workers.run(account_id, estimate, self.compose, request, template, message)
             credits_needed = message.credits(drafted.recipients)
-            receipt = msgspec.json.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
+            answer = receipt_of(drafted, message.id, message.request_id, credits_needed)
+            if message.scheduled_at is not None:
+                answer.scheduled_at = rfc3339(message.scheduled_at)
+            receipt = msgspec.json.encode(answer)
             await self._accept(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
         return Accepted(receipt, message.id)
 
@@ -155,7 +166,7 @@ class MessageIntake:
         mime = compose(
             drafted,
             message_id=header_id_of(message.id, drafted.sender.domain),
-            date_seconds=message.created_at // SECOND,
+            date_seconds=message.date_seconds,
             text_from_html=self.text_from_html,
             unsubscribe_urls=self._unsubscribe_urls(message, drafted, template),
         )
@@ -343,6 +354,7 @@ class MessageIntake:
             idempotency=message.claim,
             may_store=self.quota.bytes(),
             credential=message.caller.credential,
+            scheduled_at=message.scheduled_at,
             metadata=content.metadata,
             header_id=content.header_id,
         )
@@ -389,6 +401,13 @@ class MessageIntake:
 
 def unknown_template() -> Refused:
     return invalid("template", "this account has no template with that alias")
+
+
+def scheduled(message: Begun, request: SendRequest) -> Begun:
+    """A message that is due when its request says so; checked here, since a replay may come after that time."""
+    if request.scheduled_at is msgspec.UNSET:
+        return message
+    return message._replace(scheduled_at=due_time(request.scheduled_at, message.created_at))
 
 
 def _repeat(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from appliance.concurrency.fair_share import FairQueue
 from appliance.errors import Code, Refused
-from appliance.intake.accept import Accepted, Begun, MessageIntake, unknown_template
+from appliance.intake.accept import Accepted, Begun, MessageIntake, scheduled, unknown_template
 from appliance.message.compose import Draft
 from appliance.message.limits import BATCH_ASSEMBLED
 from appliance.message.request import Batch, cost_of_request, place
@@ -87,6 +87,11 @@ class BatchIntake:
                     continue
                 cost += cost_of_template(template, item.variables or {})
             begun = self.intake.begin(head.caller, Source.API, head.request_id, None, b"")
+            try:
+                begun = scheduled(begun, item)
+            except Refused as refused:
+                bad.add(index, refused)
+                continue
             requests.append(_Request(index, begun, item, template, cost))
         return requests
 

@@ -18,10 +18,10 @@ from appliance.config.values import MIB, Share
 from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
-from appliance.model.accounts import Caller
+from appliance.model.accounts import Caller, KeyPrincipal
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
-from appliance.times import SECOND
+from appliance.times import SECOND, rfc3339
 
 BUCKETS = 10_000  # credentials; the least recently used are dropped, whose buckets are full again
 SHARE_KEPT = 10_000_000  # microseconds; the share takes three system calls
@@ -145,12 +145,12 @@ WRONG_CREDENTIAL = "This credential is not valid. Check it, or create a new one.
 
 @dataclass(slots=True)
 class Credentials:
-    """Turns an SMTP username and the SHA-256 of its password into a caller."""
+    """Turns an SMTP username and the SHA-256 of its password, or that of an API key, into a caller."""
 
     store: Store
     env: Environment
     guesses: LoginThrottle
-    _cached: TtlCache[str, tuple[Caller, bytes]] = field(init=False)
+    _cached: TtlCache[str | bytes, tuple[Caller, bytes]] = field(init=False)
     _used: dict[str, tuple[int, str]] = field(default_factory=dict)  # last time and address by scope, not yet stored
 
     def __post_init__(self) -> None:
@@ -163,16 +163,36 @@ class Credentials:
         self.note_use(stored[0])
         return stored[0]
 
-    async def caller(self, username: str, password_sha256: bytes) -> Caller | None:
-        """Look up a caller, and cache it for `known_caller`."""
-        caller = await self.look_up(username, password_sha256)
-        if caller is not None:
-            self._cached.put(username, (caller, password_sha256))
+    async def caller(self, username: str | None, password_sha256: bytes, address: str = "") -> Caller | None:
+        """Look up the caller of an SMTP session, and cache it for `known_caller`. No username: an API key."""
+        if username is not None:
+            caller = await self.look_up(username, password_sha256)
+        else:
+            caller = await self.store.access.caller_by_key_hash(password_sha256)
+        if caller is None:
+            return None
+        kept = self.kept_for(caller.key)
+        if caller.key is not None:
+            if not caller.may_send:
+                raise Refused(Code.UNAUTHORIZED, "This API key may only read messages, not send them.")
+            self.note_use(caller, address)
+        self._cached.put(username or password_sha256, (caller, password_sha256), kept)
         return caller
 
-    def known_caller(self, username: str, password_sha256: bytes) -> Caller | None:
+    def kept_for(self, key: KeyPrincipal | None) -> int:
+        """How long to cache a caller, in microseconds. Refuses an expired key."""
+        if key is None or key.expires_at is None:
+            return CACHED_FOR
+        if (left := key.expires_at - self.env.now()) > 0:
+            return min(CACHED_FOR, left)
+        ended, instead = rfc3339(key.expires_at), "Create a new key."
+        if key.replaced:
+            ended, instead = f"{ended} because it was rolled", "Use the new key."
+        raise Refused(Code.UNAUTHORIZED, f"This API key expired at {ended}. {instead}")
+
+    def known_caller(self, username: str | None, password_sha256: bytes) -> Caller | None:
         """Return a cached caller: a session asks for every message."""
-        known = self._cached.get(username)
+        known = self._cached.get(username or password_sha256)
         return known[0] if known is not None and hmac.compare_digest(password_sha256, known[1]) else None
 
     def forget(self) -> None:

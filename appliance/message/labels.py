@@ -44,6 +44,15 @@ def _check_pair(key: str, value: str, field: str) -> None:
         raise invalid(f"{field}.{key}", f"must not contain {fault}")
 
 
+def metadata_entry(text: str) -> tuple[str, str]:
+    """The entry that a filter names, `KEY:VALUE`."""
+    key, colon, value = text.partition(":")
+    if not colon:
+        raise invalid("metadata", "expected KEY:VALUE")
+    _check_pair(key, value, "metadata")
+    return key, value
+
+
 # ---- over SMTP
 class _Offered(NamedTuple):
     """What the headers of other providers say, unchecked."""

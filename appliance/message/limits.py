@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from appliance.times import DAY
+
 # By the interface.
 SUBJECT_LENGTH: Final = 500  # characters
 RECIPIENTS: Final = 50  # unique addresses across to, cc and bcc
@@ -16,6 +18,8 @@ TAG_LENGTH: Final = 64  # printable ASCII characters
 HEADER_NAME_LENGTH: Final = 76  # characters
 HEADER_VALUE_LENGTH: Final = 998  # octets after encoding, as a line of RFC 5322 2.1.1
 ALIAS_LENGTH: Final = 64  # characters of a template's alias
+TIME_LENGTH: Final = 64  # characters of an RFC 3339 time, which needs at most 35
+SCHEDULED_AHEAD: Final = 30 * DAY  # microseconds from the request to the time a message is due
 BATCH_MESSAGES: Final = 100  # messages of one batch
 METADATA: Final = 20  # keys
 METADATA_KEY_LENGTH: Final = 64  # characters

@@ -101,6 +101,14 @@ _METADATA = Meta(
     examples=[{"order": "10045"}],
 )
 _ATTACHMENTS = Meta(max_length=limits.ATTACHMENTS, description="Files.")
+_SCHEDULED_HELP = "Time of delivery, at most 30 days ahead: RFC 3339 with an offset (default: at once)."
+_SCHEDULED = Meta(
+    max_length=limits.TIME_LENGTH,
+    extra_json_schema={"format": "date-time"},
+    description=_SCHEDULED_HELP,
+    examples=["2026-11-15T13:00:00+01:00"],
+)
+ScheduledAt = Annotated[str, _SCHEDULED]
 
 
 class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
@@ -124,6 +132,7 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     headers: Annotated[dict[str, HeaderValue], _HEADERS] | UnsetType = UNSET
     tags: Annotated[Tag | Annotated[list[Tag], _TAG_LIST], _TAGS] | UnsetType = UNSET
     attachments: Annotated[list[Attachment], _ATTACHMENTS] | UnsetType = UNSET
+    scheduled_at: ScheduledAt | UnsetType = UNSET
     metadata: Annotated[dict[str, MetadataValue], _METADATA] | UnsetType = UNSET
 
 
@@ -173,6 +182,9 @@ class Receipt(Struct, rename={"sender": "from"}):
     tags: Annotated[list[str], Meta(description="Tags.")]
     attachments: Annotated[list[AttachmentReceipt], Meta(description="Attached files.")]
     reply_to: Annotated[str | UnsetType, Meta(description="Reply-To as submitted; omitted without one.")] = UNSET
+    scheduled_at: Annotated[
+        str | UnsetType, Meta(description="Scheduled time (RFC 3339, UTC); omitted without one.")
+    ] = UNSET
 
 
 # ---- batches

@@ -104,6 +104,9 @@ class KeyPrincipal(Struct, frozen=True, gc=False):
 Principal = User | KeyPrincipal  # the caller of /v1
 
 
+KEY_PREFIX = "ma_"  # of every API key
+
+
 class Caller(Struct, frozen=True, gc=False):
     """An authenticated sender; its data may be half a second old."""
 

@@ -47,6 +47,7 @@ class MailFilter:
     credential: str | None = None  # the API key's id or the SMTP username that sent it
     since: int | None = None  # accepted at or after
     until: int | None = None  # accepted before
+    metadata: tuple[str, str] | None = None  # a key and its value
 
 
 class SuppressionFilter(Struct, frozen=True):
@@ -78,6 +79,7 @@ class ListedMessage(Struct, frozen=True):
     created_at: int
     recipients: tuple[ListedRecipient, ...]  # the first ones
     outcomes: dict[RecipientOutcome, int]  # of all recipients
+    scheduled_at: int | None = None
 
 
 class MailPage(Struct, frozen=True):
@@ -109,6 +111,7 @@ class ExportedRecipient(NamedTuple):
     last_smtp_code: int | None
     last_smtp_response: str | None
     delivered_at: int | None
+    metadata: str | None  # JSON
 
 
 class SavedView(Struct, frozen=True):

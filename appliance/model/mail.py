@@ -23,8 +23,9 @@ class MessageStatus(StrEnum):
 
 
 class RecipientStatus(StrEnum):
-    """The status of one recipient; `deferred` means waiting for a retry."""
+    """The status of one recipient; `deferred` means waiting for a retry. `scheduled` is stored as `queued`."""
 
+    SCHEDULED = "scheduled"  # not due yet
     QUEUED = "queued"
     DEFERRED = "deferred"
     DELIVERED = "delivered"
@@ -35,6 +36,7 @@ class RecipientStatus(StrEnum):
 class RecipientOutcome(StrEnum):
     """The status of one recipient, why it was never attempted, or what came back after its delivery."""
 
+    SCHEDULED = "scheduled"
     QUEUED = "queued"
     DEFERRED = "deferred"
     DELIVERED = "delivered"
@@ -212,6 +214,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     idempotency: IdempotencyClaim | None
     may_store: int | None = None  # bytes that the account may store, including this message; None: unlimited
     credential: str | None = None  # the API key's id or the SMTP username; None: a login, or the service itself
+    scheduled_at: int | None = None  # when it is due; None: at once
     metadata: str | None = None  # JSON
     header_id: str | None = None  # the Message-ID without brackets; None: `header_id_of` the envelope sender's domain
     in_parts: bool = False  # write it in parts although it is small, because it is one of many
@@ -275,6 +278,8 @@ class Message(Struct, frozen=True):
     created_at: int
     recipients: tuple[Recipient, ...]
     metadata: dict[str, str] = {}
+    scheduled_at: int | None = None
+    credential: str | None = None  # that sent it, as in NewMessage
 
 
 def header_id_of(message_id: str, domain: str) -> str:
@@ -310,6 +315,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     charged: int  # credits that a bounce releases: 1, or 0 for a test or an unlimited account
     sender: str = ""  # the From; its domain may differ from the envelope's
     metadata_size: int = 0  # bytes
+    scheduled_at: int | None = None
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -358,7 +364,7 @@ class OutgoingSession:
 
 @dataclass(frozen=True, slots=True)
 class TriedRecipient:
-    """A recipient with all its attempts; `next_attempt_at` is None if final."""
+    """A recipient with all its attempts; `next_attempt_at` is None if final or scheduled."""
 
     recipient: Recipient
     domain: str
@@ -367,6 +373,7 @@ class TriedRecipient:
     attempts: tuple[Attempt, ...]
     session: OutgoingSession | None = None  # open now, if it is slow
     node: str = ""  # that delivers it, if several share the database
+    scheduled_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

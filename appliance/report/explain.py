@@ -47,7 +47,15 @@ def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: 
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
+    if tried.recipient.status is RecipientStatus.SCHEDULED:
+        return _scheduled(tried.scheduled_at or now, now)
     return _FINAL[tried.recipient.status](tried, now)
+
+
+def _scheduled(at: int, now: int) -> str:
+    if at > now:
+        return f"scheduled: queued at {clock(at, now)} (in {span(at - now)})"
+    return f"scheduled: due since {clock(at, now)}; it is queued next, unless the account is suspended"
 
 
 def _delivered(tried: TriedRecipient, now: int) -> str:

@@ -49,6 +49,7 @@ from appliance.store.queue_control import QueueControl, UnderDelivery
 from appliance.store.reports import Reports
 from appliance.store.request_log import RequestPages
 from appliance.store.retention import Deletion, LedgerFolding
+from appliance.store.scheduled import ScheduledMail
 from appliance.store.search_index import SearchIndex
 from appliance.store.sessions import SecondFactors, Sessions
 from appliance.store.sqlite import copy_endpoint
@@ -156,6 +157,7 @@ class Store:
         self.breakdown = Breakdown(engine, env)
         self.reports = Reports(engine, env)
         self.request_pages = RequestPages(engine, env)
+        self.scheduled = ScheduledMail(engine, env, *hand_over)
         self.queue = Queue(engine, env, self.webhook_posts)
         self.lanes = Lanes(engine, env)
         self.under_delivery = UnderDelivery()

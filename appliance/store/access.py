@@ -364,9 +364,12 @@ class Access(StorePart):
         return None
 
     async def caller_by_key(self, key: str) -> Caller | None:
+        return await self.caller_by_key_hash(sha256(key))
+
+    async def caller_by_key_hash(self, key_sha256: bytes) -> Caller | None:
         """Return the caller of an API key, expired or not. The look-up by hash is the constant-time comparison."""
         for *sender, key_id, scope, test, name, domain, expires_at, previous_at, created_by in await self.engine.rows(
-            _CALLER_BY_KEY, {"sha256": sha256(key)}
+            _CALLER_BY_KEY, {"sha256": key_sha256}
         ):
             ends = [at for at in (expires_at, previous_at) if at is not None]
             account_id, replaced = sender[0], previous_at is not None

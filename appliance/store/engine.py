@@ -228,6 +228,10 @@ class Engine(ABC):
         """What the clock of another node may show when that of this one shows `now`: its ids begin with that."""
         return now
 
+    def shared_clock(self, now: int) -> int:
+        """What the clock of the database shows when that of this node shows `now`."""
+        return now
+
     async def has_chore(self, name: str) -> bool:
         """Whether this node is to do what only one does at a time."""
         return True

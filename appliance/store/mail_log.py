@@ -35,6 +35,8 @@ from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gath
 from appliance.store.message_records import (
     OUTCOME,
     RESULT,
+    SHOWN_STATUS,
+    metadata_term,
     outcome_term,
     read_exported,
     read_mime,
@@ -61,7 +63,7 @@ FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an inde
 # bounded by the rows read, not by the rows that match.
 _SEARCH = """SELECT id FROM (
         SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias,
-                credential FROM messages {among}
+                credential, metadata FROM messages {among}
             AND account_id = :account_id AND id < :before AND id >= :from
         ORDER BY id DESC LIMIT :block
     ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
@@ -71,9 +73,10 @@ _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND
 # a thread takes the interpreter lock at every row.
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
         'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
-        'created_at', m.created_at, 'recipients', json((
-            SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
-                SELECT account_id, id, address, status, failure, late_bounce FROM recipients
+        'created_at', m.created_at, 'scheduled_at', m.scheduled_at, 'recipients', json((
+            SELECT json_group_array(json_object('email', r.address, 'status', {SHOWN_STATUS},
+                'outcome', {OUTCOME})) FROM (
+                SELECT account_id, id, address, status, failure, late_bounce, next_attempt_at FROM recipients
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r)),
         'outcomes', json((
             SELECT json_group_array(json_object('outcome', counted.outcome, 'recipients', counted.recipients)) FROM (
@@ -84,8 +87,9 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
 _WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
-# Messages of which something came back, by the outcome of the recipient.
-_RETURNED: dict[RecipientOutcome | None, str] = {
+# Messages of which something came back, or that are scheduled, by the outcome of the recipient.
+_RARE_OUTCOMES: dict[RecipientOutcome | None, str] = {
+    RecipientOutcome.SCHEDULED: "SELECT message_id FROM scheduled_messages WHERE account_id = :account_id LIMIT :most",
     RecipientOutcome.COMPLAINED: "SELECT message_id FROM complaints WHERE account_id = :account_id LIMIT :most",
     RecipientOutcome.LATE_BOUNCED: """SELECT message_id FROM recipients INDEXED BY recipients_late_bounces
         WHERE account_id = :account_id AND late_bounce IS NOT NULL LIMIT :most""",
@@ -133,6 +137,8 @@ _ADDRESS_HAS = """EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id
     AND instr(lower(r.address), :address_part) > 0)"""
 _VIA_PROVIDER = """EXISTS (SELECT 1 FROM recipients r CROSS JOIN destinations d ON d.domain = r.domain
     WHERE r.message_id = m.id AND r.simulated = 0 AND d.pool = :provider)"""
+# Inside a string of the JSON its quotes would be escaped, so this is a whole entry.
+_WITH_METADATA = "instr(m.metadata, :metadata) > 0"
 _BY_CREDENTIAL = "m.credential = :credential"
 _WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
@@ -282,6 +288,7 @@ class _Search:
             ("address_part", bindings.address_part, _ADDRESS_HAS),
             ("provider", bindings.provider, _VIA_PROVIDER),
             ("credential", bindings.credential, _BY_CREDENTIAL),
+            ("metadata", bindings.metadata and _entry(*bindings.metadata), _WITH_METADATA),
         ):
             if value is not None:
                 self._bindings[name] = value
@@ -322,6 +329,8 @@ class _Search:
         )
         words = dict.fromkeys([*self._words, *others, *plain_words(bindings.tag or "")])
         results = sorted(words, key=len, reverse=True)  # the longest is found least often
+        if bindings.metadata is not None:
+            results.insert(0, metadata_term(*bindings.metadata))
         if bindings.outcome is not None:
             results.append(outcome_term(bindings.outcome))
         if results and bindings.status is not None:
@@ -411,8 +420,8 @@ class _Search:
         return True
 
     def _listed(self, tx: Tx, *, waits: bool) -> list[str] | None:
-        """The messages that wait, or of which something came back, newest first; None: no index has them, or many."""
-        query, ids = _WAITING if waits else _RETURNED.get(self._filters.outcome), set[str]()
+        """The messages that a small index has for the filter, newest first; None: no such index, or many rows."""
+        query, ids = _WAITING if waits else _RARE_OUTCOMES.get(self._filters.outcome), set[str]()
         if query is None:
             return None
         for simulated in (0, 1) if waits else (0,):
@@ -446,6 +455,11 @@ class _Search:
 def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
     outcomes = {counted["outcome"]: counted["recipients"] for counted in message["outcomes"] or ()}
     return message | {"tags": readable_tags(message["tags"]), "outcomes": outcomes}
+
+
+def _entry(key: str, value: str) -> str:
+    """An entry of metadata as it is stored."""
+    return msgspec.json.encode({key: value})[1:-1].decode()
 
 
 def _following(message_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, Final
 
@@ -33,9 +34,10 @@ from appliance.telemetry.log import get_logger
 log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at,
-        metadata
-    FROM messages WHERE id = :id AND account_id = :account_id"""
-_RECIPIENTS = """SELECT r.id, r.address, r.status, r.billing_status, r.attempt_count, r.last_smtp_code,
+        metadata, scheduled_at, credential FROM messages WHERE id = :id AND account_id = :account_id"""
+# A RecipientStatus: that of a recipient whose message is not due yet is stored as `queued`, without a next attempt.
+SHOWN_STATUS = "CASE WHEN r.status = 'queued' AND r.next_attempt_at IS NULL THEN 'scheduled' ELSE r.status END"
+_RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, r.delivered_at, r.bounced_at, r.bounce_class, r.late_bounce, r.failure, c.at, c.kind
     FROM recipients r LEFT JOIN complaints c ON c.account_id = r.account_id AND c.recipient_id = r.id
     WHERE r.message_id = :id ORDER BY r.id"""
@@ -51,10 +53,10 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
-    results, status, source, sender, subject, billing, recipient_count, reserved, created_at, metadata = row
+    results, status, source, sender, subject, billing, recipient_count, reserved, created_at, metadata, *others = row
     recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
-    return Message(*head, recipient_count, reserved, created_at, recipients, readable_metadata(metadata))
+    return Message(*head, recipient_count, reserved, created_at, recipients, readable_metadata(metadata), *others)
 
 
 def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -> Recipient:
@@ -95,17 +97,25 @@ class MessageRecords(StorePart):
             return None
         query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
         ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}
-        recipients = tuple(_tried(tx, recipient, *ways[recipient.id]) for recipient in message.recipients)
+        recipients = tuple(
+            _tried(tx, recipient, message.scheduled_at, *ways[recipient.id]) for recipient in message.recipients
+        )
         return MessageRecord(name, message, recipients, account_id)
 
 
 def _tried(
-    tx: Tx, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None, node: str
+    tx: Tx,
+    recipient: Recipient,
+    scheduled_at: int | None,
+    domain: str,
+    simulated: int,
+    next_attempt_at: int | None,
+    node: str,
 ) -> TriedRecipient:
     bindings = {"recipient_id": recipient.id}
     attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
     session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
-    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node)
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node, scheduled_at)
 
 
 # ---- the texts of a message that a search looks at, and the terms of the index that they make
@@ -117,10 +127,10 @@ RESULT = "coalesce(r.failure, r.status)"  # without what came back later; the in
 # A RecipientOutcome. A complaint is a row of its own, kept as long as the message or longer.
 OUTCOME = f"""CASE WHEN r.status = 'delivered' AND EXISTS (SELECT 1 FROM complaints c
         WHERE c.account_id = r.account_id AND c.recipient_id = r.id) THEN 'complained'
-    WHEN r.late_bounce IS NOT NULL THEN 'late_bounced' ELSE {RESULT} END"""
+    WHEN r.late_bounce IS NOT NULL THEN 'late_bounced' ELSE coalesce(r.failure, {SHOWN_STATUS}) END"""
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
-        'tags', m.tags, 'recipients', json((
+        'tags', m.tags, 'metadata', m.metadata, 'recipients', json((
             SELECT json_group_array(json_object('outcome', {OUTCOME}, 'address', r.address || ' ' || r.domain,
                 'replies', coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
                 || substr(coalesce(r.last_smtp_response, ''), 1, {REPLY_LENGTH}) || ' '
@@ -164,6 +174,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
     source: str
     texts: str
     tags: str
+    metadata: str | None
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:
@@ -185,6 +196,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
         results.add(status_term(self.status))
         results.add(source_term(self.source))
         results.update(outcome_term(recipient.outcome) for recipient in self.recipients or ())
+        results.update(metadata_term(*pair) for pair in readable_metadata(self.metadata).items())
         return results
 
 
@@ -198,6 +210,11 @@ def source_term(source: str) -> str:
 
 def outcome_term(outcome: str) -> str:
     return f"={outcome}"
+
+
+def metadata_term(key: str, value: str) -> str:
+    """A digest: entries are long, and must match as a whole."""
+    return f"#{blake2b(f'{key}:{value}'.encode(), digest_size=8).hexdigest()}"
 
 
 _messages = msgspec.json.Decoder(list[MessageTexts])
@@ -215,7 +232,7 @@ def read_texts(
 
 _EXPORTED = f"""SELECT m.id AS message_id, r.id AS recipient_id, m.created_at, m.source, m.sender, m.subject, m.tags,
         m.credential, r.address AS email, {OUTCOME} AS outcome, r.attempt_count, r.last_smtp_code,
-        r.last_smtp_response, r.delivered_at
+        r.last_smtp_response, r.delivered_at, m.metadata
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
     CROSS JOIN recipients r ON r.message_id = m.id"""
 _EXPORTED_COLUMNS = ", ".join(ExportedRecipient._fields)

@@ -34,7 +34,8 @@ from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, inser
 from appliance.store.engine import JOBS_PER_COMMIT, Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
-from appliance.store.suppressions import suppressed, unsubscribed
+from appliance.store.scheduled import forget_scheduled
+from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
@@ -61,9 +62,6 @@ _CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = sto
 _LOCK_ACCOUNTS = Bulk("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 
 # ---- accepting
-
-SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
-UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages with the {}"
 
 
 class KeyTaken(Exception):
@@ -180,24 +178,13 @@ def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
 
 
 def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
-    keys = [
-        (new.account_id, recipient.key)
-        for new, standing in pairs
-        if standing.has_suppressions
-        for recipient in new.recipients
-    ]
-    listed = suppressed(tx, keys) if keys else set()
-    # What has neither tag nor template cannot be unsubscribed from.
-    of_lists = [new for new, standing in pairs if standing.has_unsubscriptions and (new.tags or new.template_alias)]
-    left = unsubscribed(tx, of_lists) if of_lists else {}
-    if not listed and not left:
+    of_suppressing = [new for new, standing in pairs if standing.has_suppressions]
+    of_unsubscribed = [new for new, standing in pairs if standing.has_unsubscriptions]
+    if not (of_suppressing or of_unsubscribed):
         return
-    for new, standing in pairs:
-        for recipient in new.recipients:
-            if (new.account_id, recipient.key) in listed:
-                standing.suppressed[recipient.id] = SUPPRESSED_NOTE
-            elif recipient.id in left:
-                standing.suppressed[recipient.id] = UNSUBSCRIBED_NOTE.format(left[recipient.id].replace(":", " ", 1))
+    notes = suppression_notes(tx, of_suppressing, of_unsubscribed)
+    for new, standing in pairs if notes else ():
+        standing.suppressed = {to.id: notes[to.id] for to in new.recipients if to.id in notes}
 
 
 def _decide(
@@ -315,6 +302,8 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
                 failure=FailureReason.SUPPRESSED,
             )
             record(tx, env, [bounced(recipient, note=standing.suppressed[recipient.id]) for recipient in due])
+            if new.scheduled_at is not None and len(due) == len(new.recipients):
+                forget_scheduled(tx, [(new.account_id, new.id)])
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
@@ -372,7 +361,9 @@ class Messages(StorePart):
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
-        if new.simulated:
+        if new.scheduled_at is not None:
+            acceptance = await self._write(new)
+        elif new.simulated:
             acceptance = await self._write(new)
             self.new_simulated_mail.set()
         else:
@@ -408,7 +399,7 @@ class Messages(StorePart):
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
         """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
         batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
-        coming = [new.id for new in batch.messages if not new.simulated]
+        coming = [new.id for new in batch.messages if not new.simulated and new.scheduled_at is None]
         for message_id in coming:
             self.new_mail.expect(message_id)
         try:
@@ -421,6 +412,8 @@ class Messages(StorePart):
         for new, result in zip(batch.messages, results, strict=True):
             if not (is_accepted and isinstance(result, Acceptance)):
                 self.new_mail.give_up(new.id)
+            elif new.scheduled_at is not None:
+                continue
             elif new.simulated:
                 self.new_simulated_mail.set()
             else:

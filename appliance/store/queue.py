@@ -125,7 +125,7 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
-        coalesce(octet_length(m.metadata), 0)
+        coalesce(octet_length(m.metadata), 0), m.scheduled_at
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
 _DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
@@ -146,7 +146,7 @@ UPDATE recipients SET status = new.status, billing_status = new.billing, attempt
     bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at),
     failure = new.failure
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
-    AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
+    AND recipients.status IN ('queued', 'deferred') AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
@@ -165,7 +165,7 @@ _UPDATE_MESSAGES = Bulk("""WITH new (account_id, id, status, billing) AS (VALUES
 
 _NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no class of a bounce
 WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more than this into the log would hold up the event loop
-DELAYED_AFTER = HOUR  # from the acceptance of a recipient that is still deferred, until `email.delayed` tells of it
+DELAYED_AFTER = HOUR  # from when a recipient could be tried, and is still deferred, until `email.delayed` tells of it
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
 BILLING = {
@@ -180,6 +180,11 @@ DSN_CONDITIONS = {
     RecipientStatus.BOUNCED: DsnCondition.FAILURE,
     RecipientStatus.FAILED: DsnCondition.FAILURE,
 }
+
+
+def waiting_since(recipient: DueRecipient) -> int:
+    """When delivery could first try a recipient: at its acceptance, or at the time its message was scheduled for."""
+    return recipient.scheduled_at or identifier_time(recipient.message_id)
 
 
 def billing_of(result: Outcome) -> Billing:
@@ -348,10 +353,10 @@ def _recipient_row(result: Outcome) -> Row:
 
 
 def _delayed_at(result: Outcome) -> int | None:
-    """When a recipient is found to be delayed: deferred by an attempt, DELAYED_AFTER or more after it was accepted."""
+    """When a recipient is found to be delayed: deferred by an attempt, DELAYED_AFTER or more after it could go."""
     if result.status is not RecipientStatus.DEFERRED or not result.attempts:
         return None
-    return result.at if result.at - identifier_time(result.recipient.message_id) >= DELAYED_AFTER else None
+    return result.at if result.at - waiting_since(result.recipient) >= DELAYED_AFTER else None
 
 
 def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageLabels]:

@@ -33,6 +33,7 @@ from appliance.store.engine import (
     transaction,
 )
 from appliance.store.queue import SELECT_DUE, record
+from appliance.store.scheduled import forget_scheduled
 from appliance.store.webhooks import WebhookPosts
 
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
@@ -96,8 +97,8 @@ _BRING_FORWARD = f"""UPDATE recipients SET next_attempt_at = :now WHERE (message
     RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
-_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL AND {owned("r")}
-    ORDER BY r.id"""
+_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.status IN ('queued', 'deferred')
+    AND (r.next_attempt_at IS NULL OR {owned("r")}) ORDER BY r.id"""
 _WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
     WHERE next_attempt_at IS NOT NULL AND message_id > :after AND message_id < :before
     ORDER BY message_id LIMIT :most"""
@@ -325,7 +326,8 @@ class QueueControl(StorePart):
         return total
 
     def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> Cancelled:
-        _must_exist(tx, message_id, account_id)
+        owner = _must_exist(tx, message_id, account_id)
+        forget_scheduled(tx, [(owner, message_id)])  # first: what another node queues meanwhile is that node's
         if not (cancelled := self._cancel_waiting(tx, message_id, reason)).recipients:
             raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
         return cancelled
@@ -392,10 +394,11 @@ def _message_of(tx: Tx, recipient_id: str) -> str | None:
     return one(tx, str, _MESSAGE_OF, {"earliest": earliest, "latest": latest, "id": recipient_id})
 
 
-def _must_exist(tx: Tx, message_id: str, account_id: str | None = None) -> None:
+def _must_exist(tx: Tx, message_id: str, account_id: str | None = None) -> str:
     owner = one(tx, str, _ANY_RECIPIENT, {"message_id": message_id})
     if owner is None or account_id not in (None, owner):
         raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
+    return owner
 
 
 def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:

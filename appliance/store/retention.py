@@ -43,7 +43,8 @@ RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated
 
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
 # Here and below only our own words are put into SQL (S608).
-FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
+FINAL_AT = """CASE WHEN count(CASE WHEN r.status IN ('queued', 'deferred') THEN 1 END) = 0
+    THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
 FIND_BODIES = f"""SELECT b.message_id, length(b.mime) AS size,
         (SELECT {FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
@@ -57,12 +58,12 @@ FIND_EVENTS = """SELECT e.id,
     FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most"""
 
 _UNDELIVERED = Bulk("""SELECT DISTINCT message_id FROM recipients
-    WHERE message_id IN ({?}) AND next_attempt_at IS NOT NULL""")
+    WHERE message_id IN ({?}) AND status IN ('queued', 'deferred')""")
 _EMPTY_BODIES = Bulk("UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({?})")
 DELETE_BODIES = Bulk("DELETE FROM message_bodies WHERE message_id IN ({?})")
 _DELETE_ATTEMPTS = Bulk("""DELETE FROM attempts
     WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({?}))""")
-_DELETE_RECIPIENTS = Bulk("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
+_DELETE_RECIPIENTS = Bulk("DELETE FROM recipients WHERE message_id IN ({?}) AND status NOT IN ('queued', 'deferred')")
 _DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)}) AND status <> 'queued'
     RETURNING account_id, recipient_count, coalesce(octet_length(metadata), 0)""")
 _DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")

@@ -29,7 +29,7 @@ POOLS_SHOWN = 50  # shown of an account's queue
 
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
-_MILLISECONDS = "(e.created_at - m.created_at) / 1000"
+_MILLISECONDS = "(e.created_at - coalesce(m.scheduled_at, m.created_at)) / 1000"
 # That of a bounce or failure is the number of its class, 0 for none. They are stored: none may change.
 CLASS_BUCKETS = {
     BounceClass.INVALID_RECIPIENT: 1,

@@ -7,10 +7,11 @@ that it has unsubscribed from, until the entry is removed.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from appliance.errors import Code, Refused
 from appliance.model.dashboard import SuppressionFilter
-from appliance.model.mail import NewMessage, Suppression, SuppressionOrigin, lists_of
+from appliance.model.mail import NewMessage, NewRecipient, Suppression, SuppressionOrigin, lists_of
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run, transaction
 
@@ -165,7 +166,35 @@ _DELETE_TAGS = "DELETE FROM unsubscribe_tags WHERE account_id = :account_id"
 _ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)} ON CONFLICT DO NOTHING")
 
 
-def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
+class Addressed(NamedTuple):
+    """What suppression needs to know of a stored message."""
+
+    account_id: str
+    recipients: Sequence[NewRecipient]
+    tags: Sequence[str]
+    template_alias: str | None
+
+
+SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
+UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages with the {}"
+
+
+def suppression_notes(
+    tx: Tx, of_suppressing: Sequence[NewMessage | Addressed], of_unsubscribed: Sequence[NewMessage | Addressed]
+) -> dict[str, str]:
+    """Return why recipients get nothing, by id: messages of accounts with suppressions, and with unsubscriptions."""
+    keys = [(new.account_id, to.key) for new in of_suppressing for to in new.recipients]
+    listed = suppressed(tx, keys) if keys else set()
+    # What has neither tag nor template cannot be unsubscribed from.
+    of_lists = [new for new in of_unsubscribed if new.tags or new.template_alias]
+    left = unsubscribed(tx, of_lists) if of_lists else {}
+    notes = {name: UNSUBSCRIBED_NOTE.format(mail_list.replace(":", " ", 1)) for name, mail_list in left.items()}
+    for new in of_suppressing if listed else ():
+        notes |= {to.id: SUPPRESSED_NOTE for to in new.recipients if (new.account_id, to.key) in listed}
+    return notes
+
+
+def unsubscribed(tx: Tx, news: Sequence[NewMessage | Addressed]) -> dict[str, str]:
     """The recipients of these messages, by id, that have unsubscribed from a list of their message; and from which."""
     selected = set(_LISTS.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients]))
     if not selected:

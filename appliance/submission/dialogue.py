@@ -18,6 +18,7 @@ from appliance.errors import Code, PublicError, Refused
 from appliance.message import addresses
 from appliance.message.addresses import Address
 from appliance.message.limits import MESSAGE_SIZE
+from appliance.model.accounts import KEY_PREFIX
 from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.store.access import sha256
 
@@ -339,8 +340,12 @@ def parse_address(text: str, field: str = "RCPT TO") -> Address:
 # ---- AUTH
 @dataclass(frozen=True, slots=True)
 class Login:
-    username: str
+    username: str | None  # None: the password is an API key, and any username goes with it
     password_sha256: bytes
+
+    @classmethod
+    def of(cls, username: str, password: str) -> "Login":
+        return cls(None if password.startswith(KEY_PREFIX) else username, sha256(password))
 
 
 AuthExchange = Generator[bytes, str, Login]  # yields challenges, receives decoded responses
@@ -376,13 +381,13 @@ def _plain() -> AuthExchange:
     parts = (yield ASK_PLAIN).split("\0")
     if len(parts) != 3 or parts[0] not in ("", parts[1]) or not parts[1]:
         raise Rejected(LOGIN_NO_PAIR)
-    return Login(parts[1], sha256(parts[2]))
+    return Login.of(parts[1], parts[2])
 
 
 def _login() -> AuthExchange:
     username = yield ASK_USERNAME
     password = yield ASK_PASSWORD
-    return Login(username, sha256(password))
+    return Login.of(username, password)
 
 
 _MECHANISMS: dict[str, Callable[[], AuthExchange]] = {"PLAIN": _plain, "LOGIN": _login}

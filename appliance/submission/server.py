@@ -320,7 +320,7 @@ class Submission:
         logins = Logins(
             known_caller=lambda login: credentials.known_caller(login.username, login.password_sha256),
             admit=admit,
-            find_caller=lambda login: credentials.caller(login.username, login.password_sha256),
+            find_caller=lambda login: credentials.caller(login.username, login.password_sha256, address),
             wrong_login=credentials.wrong_guess,
             plaintext=self.config.smtp.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback,
         )
@@ -389,19 +389,20 @@ class Submission:
         envelope = msgspec.json.encode(_envelope(message))
         submission = SubmittedRequest(caller, request_id, "smtp", "DATA", client, message.size, envelope)
         try:
-            message_id = await self._accept(message, request_id)
+            message_id = await self._accept(client, message, request_id)
         except Exception as error:
             self.services.requests.failed(submission, error)
             raise
         self.services.requests.accepted(submission, 250, message_id)
         return message_id
 
-    async def _accept(self, message: Submit, request_id: str) -> str:
+    async def _accept(self, client: str, message: Submit, request_id: str) -> str:
         intake, credentials, login = self.services.intake, self.services.credentials, message.login
         assert login is not None  # noqa: S101 - a listener with logins
         # Look the caller up again: the message may have taken minutes, and the credential or domain may be gone.
-        caller = credentials.known_caller(login.username, login.password_sha256)
-        if caller is None and (caller := await credentials.caller(login.username, login.password_sha256)) is None:
+        secret = login.username, login.password_sha256
+        caller = credentials.known_caller(*secret) or await credentials.caller(*secret, client)
+        if caller is None:
             raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
         content = await intake.workers.run(caller.account_id, cost_of_size(message.size), message.content)
         submitted = await intake.submit(

@@ -33,7 +33,7 @@ from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.secrets import PasswordHasher, TotpSecrets, hash_password, is_totp_code, plain_code
 from appliance.message.addresses import parse
-from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, Role, User
+from appliance.model.accounts import KEY_PREFIX, Caller, KeyPrincipal, Permission, Principal, Role, User
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Message
 from appliance.net.address_policy import site_of
@@ -41,7 +41,7 @@ from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 from appliance.store.access import sha256
 from appliance.telemetry.log import get_logger
-from appliance.times import SECOND, rfc3339
+from appliance.times import SECOND
 
 log = get_logger("web")
 
@@ -159,7 +159,6 @@ ONLY_TOKENS = (
     "This endpoint requires a token from POST /v1/auth/login or an API key with the scope manage. Other "
     "keys and SMTP credentials are not accepted."
 )
-KEY_PREFIX = "ma_"
 ENROL_FIRST = "This installation requires two-factor authentication. Turn it on under Account, then retry."
 
 
@@ -189,23 +188,12 @@ class Authenticator:
         caller = await self._look_up(authorization)
         if caller is None:
             raise await self.credentials.wrong_guess(address)
-        kept = self._cached_for(caller.key)
+        kept = self.credentials.kept_for(caller.key)
         if caller.key is not None:
             self.credentials.note_use(caller, address)
         self.known.note(address)
         self._callers.put(digest, caller, kept)
         return caller
-
-    def _cached_for(self, key: KeyPrincipal | None) -> int:
-        """How long to cache a caller, in microseconds. Refuses an expired key."""
-        if key is None or key.expires_at is None:
-            return CACHED_FOR
-        if (left := key.expires_at - self.env.now()) > 0:
-            return min(CACHED_FOR, left)
-        ended, instead = rfc3339(key.expires_at), "Create a new key."
-        if key.replaced:
-            ended, instead = f"{ended} because it was rolled", "Use the new key."
-        raise Refused(Code.UNAUTHORIZED, f"This API key expired at {ended}. {instead}")
 
     def forget(self) -> None:
         """Drop cached callers after a change to credentials or accounts."""

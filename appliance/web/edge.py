@@ -1,7 +1,7 @@
 """The ASGI application in front of Quart. It assigns request ids, checks requests, and answers `/emails` itself.
 
-`POST /emails` and `GET /emails/{id}` carry the load and bypass Quart. Every check that needs no body runs before the
-body is read.
+`POST /emails` and `/emails/{id}` (`sent.py`) carry the load and bypass Quart. Every check that needs no body runs
+before the body is read.
 """
 
 import ipaddress
@@ -24,13 +24,11 @@ from appliance.message.characters import cost_of_size
 from appliance.message.request import Batch, cost_of_batch, decode, decode_batch
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
-from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
 from appliance.store import translated
 from appliance.telemetry.log import get_logger
-from appliance.web.api.message_objects import MessageObject, message_json
 from appliance.web.app import ApiServices
-from appliance.web.auth import COOKIE_NAME, check_reach, sees
+from appliance.web.auth import COOKIE_NAME, check_reach
 from appliance.web.exchange import (
     OUR_FAULT,
     Answer,
@@ -56,7 +54,8 @@ from appliance.web.exchange import (
 )
 from appliance.web.http1 import QuickRequest
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams
-from appliance.web.operations import KEY_PARAMETER, MESSAGE_ID, SEND, Operation
+from appliance.web.operations import KEY_PARAMETER, SEND, Operation
+from appliance.web.sent import SentMessages, check_may_send
 
 V1_BODY = 64 * 1024  # bytes
 DROPPED_BODY = 64 * 1024  # largest body to discard after a 429, in bytes
@@ -74,6 +73,7 @@ UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has at most 200
 _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
+_CANCEL = re.compile("/emails/([^/]+)/cancel")
 _SLASHES = re.compile("/+")
 _OWN_NAME = COOKIE_NAME.encode()
 _OWN_COOKIE = re.compile(rb"(?:^|;)[ \t]*(%s=[^;]{0,200})(?:;|$)" % _OWN_NAME)
@@ -107,6 +107,7 @@ class Edge:
     pages: Callable[..., Awaitable[None]]  # Quart, for all other paths
     open_bodies: frozenset[str]  # paths under /v1 that take a body from anyone
     budgets: BodyBudgets
+    sent: SentMessages
     streams: LiveStreams
     batches: BatchIntake
 
@@ -159,8 +160,13 @@ class Edge:
             _check_method(scope, ("POST",))
             return await self.send_batch(exchange, address)
         if path.startswith("/emails/") and path.count("/") == 2:
-            _check_method(scope, ("GET", "HEAD"))
-            return await self.get_email(exchange, address, path.removeprefix("/emails/"))
+            _check_method(scope, ("GET", "HEAD", "PATCH"))
+            change = scope["method"] == "PATCH"
+            handler = self.sent.reschedule_email if change else self.sent.get_email
+            return await handler(exchange, address, path.removeprefix("/emails/"))
+        if (match := _CANCEL.fullmatch(path)) is not None:
+            _check_method(scope, ("POST",))
+            return await self.sent.cancel_email_delivery(exchange, address, match[1])
         if path == LIVE_PATH:
             _check_method(scope, ("GET",))
             await self._stream(exchange, address)
@@ -230,7 +236,7 @@ class Edge:
 
     async def _accept(self, exchange: Exchange, submission: SubmittedRequest, form: "_Form") -> Accepted:
         headers, caller = exchange.headers, submission.caller
-        _check_may_send(caller)
+        check_may_send(caller)
         if self.services.stopping.is_set():
             text = "The server is shutting down. Retry in a few seconds with the same Idempotency-Key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
@@ -252,7 +258,7 @@ class Edge:
                 submission.body = shortened(request)
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, submission.client)
-                _check_may_send(caller)
+                check_may_send(caller)
                 self.services.intake.check_open(caller)
             if isinstance(request, Batch):
                 return await self.batches.send(caller, request, key, exchange.request_id, size)
@@ -262,45 +268,6 @@ class Edge:
         caller = await self.services.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         return caller
-
-    # ---- GET /emails/{id}
-
-    @Operation(
-        "GET /emails/{id}",
-        (200, MessageObject, "The message."),
-        (Code.UNAUTHORIZED, Code.NOT_FOUND),
-        security=SEND,
-        parameters=(MESSAGE_ID,),
-    )
-    async def get_email(self, exchange: Exchange, address: str, message_id: str) -> Answer:
-        """Read a message and the status of each recipient.
-
-        `status` is `queued` until every recipient is final, then `delivered`, `failed`, or `partial` for a mix. A
-        message of another account is not found. An API key needs the scope `full`, `read` or `manage`.
-        """
-        try:
-            caller = await self.services.auth.caller(exchange.headers.get(b"authorization"), address)
-        except Refused as refused:
-            if refused.code is not Code.FORBIDDEN:
-                raise
-            raise Refused(Code.UNAUTHORIZED, refused.text) from refused  # the interface has no 403 for a read
-        exchange.peer.authenticated = True
-        if not caller.may_read:
-            raise Refused(Code.UNAUTHORIZED, "this key may only send")
-        message = await self.services.store.messages.read(caller.account_id, message_id)
-        if message is None or not await self._may_see(caller, message):
-            raise Refused(Code.NOT_FOUND, "No message has this id.")
-        body = message_json(message, exchange.request_id)
-        return 200, json_answer(body, exchange.request_id), body
-
-    async def _may_see(self, caller: Caller, message: Message) -> bool:
-        # A key covers its domain; a test key covers only simulated mail.
-        if not sees(caller.key, message):
-            return False
-        if caller.key is None or not caller.key.test:
-            return True
-        facts = await self.services.store.mail_log.facts(caller.account_id, message.id)
-        return message.source is Source.TEST and facts is not None and facts.simulated
 
     # ---- GET /dashboard/live
 
@@ -402,12 +369,6 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
         chained.__traceback__ = None
         chained = chained.__cause__ or chained.__context__
     return answer
-
-
-def _check_may_send(caller: Caller) -> None:
-    if not caller.may_send:
-        what = "login" if caller.key is None else "API key (scope `read`)"
-        raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
 
 
 async def _keep_connection(exchange: Exchange, error: Exception) -> None:

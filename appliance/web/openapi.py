@@ -21,6 +21,7 @@ from appliance.web.auth import COOKIE_NAME
 from appliance.web.edge import Edge
 from appliance.web.exchange import Error
 from appliance.web.operations import HOLDERS, Json, Operation, Tag, camel_case, operations_of, parameter
+from appliance.web.sent import SentMessages
 from appliance.webhook.post import USER_AGENT_HEADER as _AGENT
 
 _EXAMPLES: Json = msgspec.json.decode((files("appliance.web") / "examples.json").read_bytes())
@@ -37,7 +38,7 @@ body. Every error has the same body, `Error`: act on its `code`. Lists answer wi
 
 
 def document(base_url: str) -> Json:
-    tagged = [(Tag.SENDING, operation) for _, operation in operations_of(Edge)]
+    tagged = [(Tag.SENDING, operation) for kind in (Edge, SentMessages) for _, operation in operations_of(kind)]
     tagged += [(routes.tag, operation) for routes in route_classes() for _, operation in operations_of(routes)]
     schemas, references = _schemas([operation for _, operation in tagged])
     paths: dict[str, Json] = {}

@@ -47,6 +47,7 @@ from appliance.web.exchange import BodyBudgets, Peer, answer_bytes, dated, error
 from appliance.web.http1 import Application, Http1, InlineTaskGroup
 from appliance.web.live import LiveStreams
 from appliance.web.operations import operations_of
+from appliance.web.sent import SentMessages
 
 log = get_logger("web")
 
@@ -396,6 +397,7 @@ def build(
         pages.unsubscribe_blueprint(site, services),
     )
     app = create_app(auth, [kind(services) for kind in routes], blueprints)
+    budgets = BodyBudgets(memory.for_messages(config.http.body_memory))
     return Edge(
         services=services,
         rate=intake_services.rate,
@@ -404,7 +406,8 @@ def build(
         settings=config.http,
         pages=app,
         open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),
-        budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
+        budgets=budgets,
+        sent=SentMessages(services, intake_services.rate, budgets),
         streams=LiveStreams(intake.accepted, stopping),
         batches=BatchIntake(intake),
     )

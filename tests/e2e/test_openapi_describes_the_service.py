@@ -7,6 +7,7 @@ import uuid
 from base64 import b32decode
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -94,7 +95,9 @@ def admin(running: Running) -> dict[str, str]:
 def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
     """Put into a case what no schema can know: an unused key, addresses that are real, what this account has."""
     body: Any = case.body
-    if case.path in ("/emails", "/emails/batch"):
+    if case.path == "/emails/{id}":
+        body["scheduled_at"] = in_an_hour()
+    elif case.path in ("/emails", "/emails/batch"):
         case.headers["Idempotency-Key"] = uuid.uuid4().hex
         for email in body["emails"] if case.path == "/emails/batch" else [body]:
             make_sendable(email)
@@ -131,7 +134,13 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         case.body = {"recipients": 1}
 
 
+def in_an_hour() -> str:
+    return (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+
 def make_sendable(email: dict[str, Any]) -> None:
+    if email.get("scheduled_at") is not None:
+        email["scheduled_at"] = in_an_hour()
     email["from"] = "Shop <orders@example.com>"
     for name in ("to", "cc", "bcc", "reply_to"):
         if name in email:

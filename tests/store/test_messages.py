@@ -9,8 +9,8 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, LedgerKind
 from appliance.model.mail import Billing, MessageStatus, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
-from appliance.store.messages import SUPPRESSED_NOTE
 from appliance.store.queue import WRITTEN_ON_LOOP
+from appliance.store.suppressions import SUPPRESSED_NOTE
 from tests import stored_mail
 from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages, at_once, existing
 

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
+from appliance.message.labels import read_metadata
 from appliance.message.search_words import QUERY_LENGTH, folded, holds, query_words, terms
 from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
@@ -228,6 +229,45 @@ async def test_filters_and_words_are_combined(store: Store, messages: Messages, 
         assert await found(store, account.id, wanted) == expected, wanted
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_metadata_is_found_as_a_whole(
+    store: Store, messages: Messages, account: Account, clock: Clock, indexed: bool
+) -> None:
+    """Neither a part of a value nor a value that looks like an entry is found."""
+    store = small(store)
+    kept = [
+        {"a": "1"},
+        {"a": "12"},
+        {"b": '"a":"1"', "c": "x:y"},
+        {"a": "1", "d": "Köln"},
+        {"xa": "1"},
+        {"a": ""},
+        None,
+    ]
+    ids = []
+    for metadata in kept:
+        text = None if metadata is None else read_metadata(metadata)
+        new = structs.replace(messages.new(), metadata=text)
+        await store.messages.accept(new)
+        ids.append(new.id)
+    if indexed:
+        clock.now += INDEXED_AFTER
+        store.search_index = replace(store.search_index, block_messages=len(kept))
+        await index_all(store)
+        assert await count_of(store, "search_blocks") == 1
+    for entry, numbers in (
+        (("a", "1"), [3, 0]),
+        (("a", ""), [5]),
+        (("b", '"a":"1"'), [2]),
+        (("c", "x:y"), [2]),
+        (("d", "Köln"), [3]),
+        (("d", "köln"), []),
+        (("A", "1"), []),
+    ):
+        wanted = MailFilter(metadata=entry)
+        assert await found(store, account.id, wanted) == [ids[number] for number in numbers], entry
+
+
 async def test_pages_end_with_their_time(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     store = small(store)
     for number in range(14):
@@ -391,7 +431,7 @@ def test_what_strangers_write_makes_no_large_index() -> None:
     recipients = tuple(
         _RecipientTexts("bounced", f"a{number}@example.net", each) for number, each in enumerate(replies)
     )
-    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", "[]", recipients)
+    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", "[]", None, recipients)
     assert len(message.whole()) == SEARCHED_LENGTH
     assert len(message.terms()) <= SEARCHED_LENGTH // 2 + 3
     assert message.has(["a49@example.net"])

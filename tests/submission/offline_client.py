@@ -45,7 +45,7 @@ class FakeBackend:
         return self.caller(login) if self.is_known else None
 
     def caller(self, login: Login) -> Caller | None:
-        return CALLER if self.logins.get(login.username) == login.password_sha256 else None
+        return CALLER if self.logins.get(login.username or "") == login.password_sha256 else None
 
     def admit(self, caller: Caller) -> bool:
         self.asked.append("admit")

@@ -209,6 +209,9 @@ class PostgresEngine(Engine):
     def slowest_clock(self, now: int) -> int:
         return now if self._membership is None else now - self._membership.skew - MOST_SKEW
 
+    def shared_clock(self, now: int) -> int:
+        return now if self._membership is None else now - self._membership.skew
+
     async def has_chore(self, name: str) -> bool:
         member = self._membership
         return member is None or await self._beats.run(lambda connection: member.has_chore(connection, name))

@@ -185,12 +185,23 @@ CREATE TABLE messages (
     confidential INTEGER NOT NULL DEFAULT 0,    -- has a link that sets a password: only its recipient reads it
     metadata TEXT,                              -- a JSON object of strings; NULL: none
     header_id TEXT,                             -- the Message-ID, without brackets; NULL: see NewMessage in model/mail.py
+    scheduled_at INTEGER,                       -- when it is due; NULL: at once. It stays after that
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 -- Rare among messages, so that finding them must not mean reading all.
 CREATE INDEX messages_failed ON messages (account_id, id) WHERE status = 'failed';
 CREATE INDEX messages_partial ON messages (account_id, id) WHERE status = 'partial';
 CREATE INDEX messages_test ON messages (account_id, id) WHERE source = 'test';
+
+-- Messages that are not due yet: see store/scheduled.py.
+CREATE TABLE scheduled_messages (
+    account_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    due_at INTEGER,                             -- NULL: it was due while the account was suspended
+    PRIMARY KEY (account_id, message_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX scheduled_messages_due ON scheduled_messages (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX scheduled_messages_held ON scheduled_messages (account_id) WHERE due_at IS NULL;
 
 -- The bytes stand apart so that they can go while the record stays.
 CREATE TABLE message_bodies (
@@ -230,7 +241,7 @@ CREATE TABLE recipients (
     last_smtp_response TEXT,
     delivered_at INTEGER,
     bounced_at INTEGER,
-    next_attempt_at INTEGER,                    -- NULL: final
+    next_attempt_at INTEGER,                    -- NULL: final, or queued in a message that is not due yet
     failed_at INTEGER,                          -- of a deferred one: when it was last tried
     bounce_class TEXT,                          -- of the last reply that was no success, see feedback/reply_rules.toml
     late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}

@@ -17,8 +17,9 @@ from appliance.concurrency.fair_share import ON_LOOP
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, searched_recipient, searched_sender, test_sender
 from appliance.message.addresses import parse as parse_address
+from appliance.message.labels import metadata_entry
 from appliance.message.limits import ALIAS_LENGTH, MAILBOX_LENGTH, RECIPIENTS, SUBJECT_LENGTH, TAG_LENGTH, VARIABLES
-from appliance.message.schema import Mailbox, SendRequest
+from appliance.message.schema import METADATA_KEY, Mailbox, SendRequest
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
 from appliance.message.template import Variable, check_numbers
 from appliance.model.accounts import Caller, KeyPrincipal, Principal
@@ -112,6 +113,7 @@ _WORDS = (
     "word of a recipient, the sender, the subject, the message or request id, a tag, the template or the "
     f"last SMTP reply. Case-insensitive; only the first {TERM_LENGTH} characters of a word count."
 )
+_ENTRY: Json = {"type": "string", "pattern": f"{METADATA_KEY.removesuffix('$')}:.*$"}
 # Letters and digits of other scripts work too.
 _PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
 _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"
@@ -126,6 +128,7 @@ EMAIL_FILTERS = (
     parameter("tag", "query", "Filter by tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
     parameter("provider", "query", "Filter by the provider pool of a recipient's domain, such as `google`.", _MAILBOX),
     parameter("key", "query", "Filter by API key id or SMTP username that sent the message.", _MAILBOX),
+    parameter("metadata", "query", "Filter by an entry of the metadata, `KEY:VALUE`. Case-sensitive.", _ENTRY),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
     choice_parameter("outcome", "Only messages with at least one recipient of this outcome.", RecipientOutcome),
     parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
@@ -294,6 +297,7 @@ def _filters(user: Principal) -> MailFilter | None:
         credential=_text("key", MAILBOX_LENGTH, str),
         since=moment("since"),
         until=moment("until"),
+        metadata=metadata_entry(request.args["metadata"]) if "metadata" in request.args else None,
     )
     if isinstance(user, KeyPrincipal) and user.domain is not None:
         if filters.sender is None:

@@ -43,7 +43,8 @@ BillingState = Annotated[
     Billing, Meta(description="`reserved`, then `settled` (delivered or failed) or `released` (credit returned).")
 ]
 RecipientState = Annotated[
-    RecipientStatus, Meta(description="`queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`.")
+    RecipientStatus,
+    Meta(description="`scheduled`, `queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`."),
 ]
 Outcome = Annotated[
     RecipientOutcome,
@@ -53,6 +54,7 @@ BareAddress = Annotated[str, Meta(description="Address without a display name.")
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
 LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal, or null.")]
+ScheduledTime = Annotated[Time | None, Meta(description="Scheduled time; null without one.")]
 NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 _SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
@@ -89,6 +91,7 @@ class MessageObject(_MessageFields):
 
     recipients: Annotated[list[RecipientObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
+    scheduled_at: Annotated[Time | UnsetType, Meta(description="Scheduled time; omitted without one.")] = UNSET
     metadata: Metadata = UNSET
 
 
@@ -163,6 +166,7 @@ class MessageDetails(_MessageFields):
     size: Annotated[int, Meta(description="Size in bytes.")]
     accepted_request_id: Annotated[str, Meta(description="Id of the request that submitted the message.")]
     body_kept: Annotated[bool, Meta(description="Whether the body is still stored.")]
+    scheduled_at: ScheduledTime
     recipients: Annotated[list[TimelineObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
     metadata: Metadata = UNSET
@@ -189,6 +193,7 @@ class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
     recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
     outcomes: Annotated[dict[str, int], Meta(description="Number of recipients by outcome, of all recipients.")]
     created_at: CreatedAt
+    scheduled_at: ScheduledTime
 
 
 class EmailsAnswer(ApiAnswer):
@@ -223,8 +228,10 @@ def message_json(message: Message, request_id: str) -> bytes:
         for recipient in message.recipients
     ]
     created_at = rfc3339(message.created_at)
+    due_at = UNSET if message.scheduled_at is None else rfc3339(message.scheduled_at)
     others = {"recipients": recipients, "request_id": request_id, "metadata": message.metadata or UNSET}
-    return msgspec.json.encode(object_from(MessageObject, message, created_at=created_at, **others))
+    times = {"created_at": created_at, "scheduled_at": due_at}
+    return msgspec.json.encode(object_from(MessageObject, message, **times, **others))
 
 
 def encoded_details(

@@ -21,6 +21,7 @@ LINE = ExportedRecipient(
     last_smtp_code=550,
     last_smtp_response="=cmd()",
     delivered_at=None,
+    metadata='{"a":"=1"}',
 )
 
 
@@ -31,4 +32,5 @@ def test_no_cell_is_a_formula() -> None:
     for name in ("from", "tags", "recipient", "last_smtp_response"):
         assert row[name].startswith("'"), name
     assert (row["key"], row["attempts"], row["last_smtp_code"], row["delivered_at"]) == ("key_1", "2", "550", "")
+    assert row["metadata"] == '{"a":"=1"}'
     assert row["accepted_at"] == "1970-01-01T00:00:00.000Z"

@@ -58,6 +58,12 @@ function summary(message, found, home) {
 			"Tags",
 			message.tags.map((tag) => h("a", { class: "tag", href: query(home, { tag }) }, tag)),
 		],
+		message.metadata && [
+			"Metadata",
+			Object.entries(message.metadata).map(([key, value]) =>
+				h("a", { class: "tag", href: query(home, { metadata: `${key}:${value}` }) }, `${key}: ${value}`),
+			),
+		],
 		link && ["Template", link, ` version ${message.template_version}`],
 		repeats && ["Repeats", h("a", { class: "mono break", href: path(home, repeats) }, repeats)],
 		["Message id", h("code", { class: "break" }, message.id), copyButton(message.id, "message id")],
