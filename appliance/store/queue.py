@@ -365,7 +365,7 @@ def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageL
         message_id: MessageLabels(
             header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
             readable_tags(tags) if tags != "[]" else (),
-            readable_metadata(metadata),
+            {} if metadata is None else readable_metadata(metadata),
         )
         for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
     }
