@@ -18,7 +18,15 @@ from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, searched_recipient, searched_sender, test_sender
 from appliance.message.addresses import parse as parse_address
 from appliance.message.labels import metadata_entry
-from appliance.message.limits import ALIAS_LENGTH, MAILBOX_LENGTH, RECIPIENTS, SUBJECT_LENGTH, TAG_LENGTH, VARIABLES
+from appliance.message.limits import (
+    ALIAS_LENGTH,
+    MAILBOX_LENGTH,
+    METADATA_VALUE_LENGTH,
+    RECIPIENTS,
+    SUBJECT_LENGTH,
+    TAG_LENGTH,
+    VARIABLES,
+)
 from appliance.message.schema import METADATA_KEY, Mailbox, SendRequest
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
 from appliance.message.template import Variable, check_numbers
@@ -113,7 +121,8 @@ _WORDS = (
     "word of a recipient, the sender, the subject, the message or request id, a tag, the template or the "
     f"last SMTP reply. Case-insensitive; only the first {TERM_LENGTH} characters of a word count."
 )
-_ENTRY: Json = {"type": "string", "pattern": f"{METADATA_KEY.removesuffix('$')}:.*$"}
+_VALUE = LINE["pattern"].removeprefix("^").replace("*$", f"{{0,{METADATA_VALUE_LENGTH}}}$")
+_ENTRY: Json = {"type": "string", "pattern": f"{METADATA_KEY.removesuffix('$')}:{_VALUE}"}
 # Letters and digits of other scripts work too.
 _PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
 _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"

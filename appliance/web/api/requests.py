@@ -1,5 +1,6 @@
 """The request log: every submission of the last 7 days, accepted or refused: /v1/requests."""
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -66,10 +67,10 @@ class RequestRoutes(Routes):
         and are not listed. A page may be incomplete while the search continues; `next` is null only at the end.
         """
         status = request.args.get("status")
-        if status is not None and status not in ACCEPTED and not (status.isascii() and status.isdecimal()):
+        if status is not None and not re.fullmatch(_STATUS["pattern"], status):
             raise invalid("status", "must be a status code, `accepted` or `refused`")
         filters = RequestFilter(
-            status=None if status is None or status in ACCEPTED else int(status[:9]),
+            status=None if status is None or status in ACCEPTED else int(status),
             accepted=ACCEPTED.get(status or ""),
             key=_text("key"),
             text=(_text("q") or "").strip().lower(),
