@@ -47,6 +47,7 @@ CONFIG = SchemathesisConfig.from_dict(
     }
 )
 HTTPS = 'base_url = "https://mail.example.com"'  # so that there can be links to unsubscribe
+NOTIFICATIONS = '[notifications]\nfrom = "alerts@example.com"'  # behind the settings of the dashboard
 NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
 KEPT_MAIL = """INSERT INTO feedback_inbox VALUES (?, 'fbl', 'fbm_1', 'fbl@bounces.example.com', 'a@b.example', 's',
@@ -62,7 +63,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("openapi")
     with (
         served(DnsServer({})) as dns,
-        appliance(directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER, http=HTTPS) as started,
+        appliance(
+            directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER, http=HTTPS, dashboard=NOTIFICATIONS
+        ) as started,
     ):
         template = {"subject": "s", "text": "t"}
         url = f"{started.url}/v1/templates/order-shipped"
@@ -208,6 +211,10 @@ def test_every_success_is_described(
     again = check(running, "POST", "/emails", running.account.bearer, SEND, {"Idempotency-Key": "success"})
     assert again.headers["idempotent-replayed"] == "true"
     check(running, "GET", f"/emails/{sent.json()['id']}", running.account.bearer)
+    later, key = in_an_hour(), {"Idempotency-Key": "scheduled"}
+    waits = check(running, "POST", "/emails", running.account.bearer, SEND | {"scheduled_at": later}, key).json()["id"]
+    check(running, "PATCH", f"/emails/{waits}", running.account.basic, {"scheduled_at": later})
+    check(running, "POST", f"/emails/{waits}/cancel", running.account.basic)
     batch = {"emails": [SEND, SEND | {"to": "nobody"}], "on_error": "skip"}
     check(running, "POST", "/emails/batch", running.account.bearer, batch, {"Idempotency-Key": "batch"})
     check(running, "POST", "/v1/auth/login", {}, {"email": running.account.email, "password": PASSWORD})
