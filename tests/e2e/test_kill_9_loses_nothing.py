@@ -110,7 +110,7 @@ THE_SAME = {
         "SELECT message_id, count(*) FROM recipients GROUP BY message_id",
     ),
     "keys": (
-        "SELECT request_id, 1 FROM messages",
+        "SELECT request_id, 1 FROM messages WHERE source = 'api'",
         "SELECT request_id, count(*) FROM idempotency_keys JOIN messages ON id = message_id GROUP BY request_id",
     ),
     "credits taken": (
