@@ -7,7 +7,7 @@ problems of the machine (certificates, disk, queue, held pools) concern administ
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import trio
 from msgspec.structs import replace
@@ -187,7 +187,9 @@ def judge_holds(holds: Iterable[PoolHold], *, for_operator: bool = False) -> Ite
 
 def judge_webhook(webhook: Webhook | None) -> Iterator[AttentionItem]:
     if webhook and webhook.enabled and (webhook.last_failure_at or 0) > (webhook.last_success_at or 0):
-        text = f"{webhook.url} rejects events or does not answer. The server retries them for a day. See the history."
+        url = urlsplit(webhook.url)  # its path and query may be secrets, and this text is mailed
+        shown = f"{url.scheme}://{url.netloc.rpartition('@')[2]}/…"
+        text = f"{shown} rejects events or does not answer. The server retries them for a day. See the history."
         yield AttentionItem(
             AttentionKind.WEBHOOK_FAILING, webhook.id, Severity.WARNING, "The webhook fails", text, "/dashboard/webhook"
         )

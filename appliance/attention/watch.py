@@ -76,7 +76,7 @@ class AttentionWatch:
         keys = {problem: (account_id, *problem.key) for problem in problems}
         seen |= set(keys.values())
         stored = await self.problems.store.attention.of(account_id)
-        known = {(account_id, *row.problem.key) for row in stored if row.node == node}
+        known = {(account_id, *row.problem.key) for row in stored if row.node == node and row.ended_at is None}
         lasting = [problem for problem, key in keys.items() if key in self._seen or key in known]
         await self.problems.store.attention.observe(account_id, lasting, node)
 

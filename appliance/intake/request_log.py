@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -55,21 +56,25 @@ _SECRET_NAME = re.compile(
     r"|(?:api|access|private|auth|signing)[-_ ]?key",
     re.IGNORECASE,
 )
-_UNREADABLE = re.compile(rf"{_SECRET_NAME.pattern}|attachments|\\u", re.IGNORECASE)
-# Our own secrets, JSON Web Tokens, credentials of HTTP, and parameters of links such as `?reset_token=…`. An expression
-# runs only if its plain text occurs, which is found a hundred times as fast.
+_SECRET_NAMES = frozenset(("code", "pin"))  # as whole names
+_CONTENT = frozenset(("text", "html"))  # may contain personal data, which `retention.bodies` limits
+_UNREADABLE = re.compile(rf'{_SECRET_NAME.pattern}|attachments|"(?:code|pin|text|html|variables)"|\\u', re.IGNORECASE)
+# Our own secrets, JSON Web Tokens and credentials of HTTP. An expression runs only if its plain text occurs, which is
+# found a hundred times as fast. Each takes linear time, because this text may be an attacker's.
 _SECRET_VALUES = (
     ("ma_", re.compile(r"()ma_(?:live|test)_\w+")),
     ("whsec_", re.compile(r"()whsec_[\w+/=-]+")),
-    ("eyJ", re.compile(r"()eyJ[\w-]+\.[\w-]+\.[\w-]*")),
+    ("eyJ", re.compile(r"()(?<![\w-])eyJ[\w-]{1,2000}\.[\w-]+\.[\w-]*")),
     ("earer ", re.compile(r"([Bb]earer )[\w.+/=~-]{8,}")),
     ("asic ", re.compile(r"([Bb]asic )[\w.+/=~-]{8,}")),
-    ("=", re.compile(rf"([?&;][\w.-]*(?i:{_SECRET_NAME.pattern}|key|code|sig|auth)[\w.-]*=)[^&\s\"'<>#\\]+")),
 )
+# Parameters of links such as `?reset_token=…` and `#token=…`.
+_PARAMETER = re.compile(r"([?&;#]([\w.-]{1,100})=)[^&\s\"'<>#\\]+")
+_SECRET_PARAMETER = re.compile(rf"{_SECRET_NAME.pattern}|key|code|sig|auth", re.IGNORECASE)
 
 
 def shown_body(body: bytes | str) -> str:
-    """The start of a request's JSON: no passwords, tokens or attachments; long strings shortened.
+    """The start of a request's JSON: no passwords, tokens, contents or attachments; long strings shortened.
 
     Text is JSON that `shortened` has made.
     """
@@ -77,13 +82,19 @@ def shown_body(body: bytes | str) -> str:
         text = body if isinstance(body, str) else _encoded(msgspec.json.decode(body))
     except (msgspec.DecodeError, ValueError, RecursionError):
         # Not JSON: it is shown up to the first name of a secret, because the end of the value is not known.
-        text = body[:LARGE_BODY].decode("utf-8", "replace")  # type: ignore[union-attr]  # bytes
+        text = body[: 2 * EXCERPT_BYTES].decode("utf-8", "replace")  # type: ignore[union-attr]  # bytes
         if (name := _UNREADABLE.search(text)) is not None:
             text = text[: name.start()] + BODY_MASK
     for part, secret in _SECRET_VALUES:
         if part in text:
             text = secret.sub(rf"\1{BODY_MASK}", text)
+    if "=" in text:
+        text = _PARAMETER.sub(_shown_parameter, text)
     return excerpt(text.encode())
+
+
+def _shown_parameter(parameter: re.Match[str]) -> str:
+    return parameter[1] + BODY_MASK if _SECRET_PARAMETER.search(parameter[2]) else parameter[0]
 
 
 def shortened(request: SendRequest | Batch) -> str:
@@ -114,12 +125,20 @@ def _shown(value: Any, *, in_file: bool = False) -> Any:
 def _member(name: str, value: object, in_file: bool) -> object:
     if _is_secret(name) or (in_file and name == "content"):
         return BODY_MASK
+    if value is not None and name in _CONTENT:
+        return f"({len(value):,} characters)" if isinstance(value, str) else BODY_MASK
+    if value is not None and name == "variables":
+        return (
+            {key[:NAME_SHOWN]: BODY_MASK for key in islice(value, ENTRIES_SHOWN)}
+            if isinstance(value, dict)
+            else BODY_MASK
+        )
     return _shown(value, in_file=in_file or name == "attachments")
 
 
 @lru_cache(maxsize=1_000)
 def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(name) is not None
+    return name.lower() in _SECRET_NAMES or _SECRET_NAME.search(name) is not None
 
 
 # ---- the log

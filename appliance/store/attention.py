@@ -151,8 +151,8 @@ class AttentionStore(StorePart):
 
     @transaction
     def send_secret(self, tx: Tx, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
-        """Queue a mail with a one-time link, whose content only its recipient can read; False if it cannot be sent."""
-        return _queue(tx, self.env, sender, email, subject, text, simulated=simulated, confidential=True)
+        """Queue a mail with a one-time link; False if it cannot be sent."""
+        return _queue(tx, self.env, sender, email, subject, text, simulated=simulated)
 
     # ---- settings of a person
 
@@ -172,8 +172,8 @@ def _queue(
     text: str,
     *,
     simulated: bool,
-    confidential: bool = False,
 ) -> bool:
+    """Queue a mail whose content only its recipient can read: not all viewers of the account that sends it."""
     account = first(tx, _SENDER, {"domain": sender.domain})
     try:
         recipient = parse(email, "email")
@@ -193,7 +193,7 @@ def _queue(
         mime=notice_mail(message_id, sender, recipient, subject, text, now),
         now=now,
         simulated=simulated,
-        confidential=confidential,
+        confidential=True,
     )
     count_bytes(tx, account[0], size)
     return True

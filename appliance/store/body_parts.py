@@ -211,7 +211,7 @@ def write_system_message(
 ) -> int:
     """Queue free mail of an account, whose empty envelope sender keeps it out of statistics; return its bytes.
 
-    Only the recipient can read a `confidential` message, because it contains a link that sets a password.
+    Only the recipient can read a `confidential` message, such as one with a link that sets a password.
     """
     new = NewMessage(
         id=message_id,

@@ -250,12 +250,13 @@ class Edge:
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             submission.size = size = len(body)
             submission.body = bytes(body[:LARGE_BODY])
-            request = await self.services.intake.workers.run(caller.account_id, form.cost(size), form.decode, body)
+            workers, cost = self.services.intake.workers, form.cost(size)
+            request = await workers.run(caller.account_id, cost, form.decode, body)
             body.clear()  # frees memory: a large message does not fit twice
             if isinstance(request, Batch):
                 self.rate.take(caller.idempotency_scope, request.requests, paid=1)
             if size > LARGE_BODY:
-                submission.body = shortened(request)
+                submission.body = await workers.run(caller.account_id, cost, shortened, request)
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, submission.client)
                 check_may_send(caller)

@@ -13,10 +13,12 @@ from appliance.attention.problems import (
     judge_keys,
     judge_queue,
     judge_rates,
+    judge_webhook,
 )
 from appliance.model.accounts import Account, ApiKey, Domain, DomainDns, RecordStatus, Scope
 from appliance.model.attention import AttentionItem, AttentionKind, Severity
 from appliance.model.queue import PoolHold
+from appliance.model.webhooks import Webhook
 from appliance.store.attention import RecentMail
 from appliance.store.pools import EVERY
 from appliance.store.queue_control import Depth
@@ -105,6 +107,14 @@ def test_disk_and_queue() -> None:
     assert growing.kind is AttentionKind.QUEUE_GROWING
     for depth in (Depth(QUEUE_DUE - 1, 0, 600.0, ()), Depth(QUEUE_DUE, 0, 599.0, ()), Depth(9_999, 0, 9e9, (EVERY,))):
         assert list(judge_queue(depth, NOW)) == []
+
+
+def test_a_failing_webhook_is_named_without_the_secrets_of_its_url() -> None:
+    url = "https://user:secret@hooks.example:8443/secret?key=secret"
+    webhook = Webhook("whk_1", "acc_1", url, (), True, b"", "", 0, 0, None, NOW)
+    (problem,) = judge_webhook(webhook)
+    assert problem.detail.startswith("https://hooks.example:8443/… rejects events")
+    assert "secret" not in problem.detail
 
 
 def test_customers_do_not_see_what_servers_said_to_us() -> None:

@@ -57,6 +57,17 @@ async def test_another_process_does_not_mail_it_again(store: Store, tmp_path: Pa
     assert len(await subjects(store)) == 1
 
 
+async def test_a_problem_that_returns_is_checked_twice_again(store: Store, tmp_path: Path) -> None:
+    watch, counts = await watch_on(store, tmp_path), []
+    (account,) = await store.accounts.all()
+    for credits in (0, 0, 1_000, -1_000, 0):
+        if credits:
+            await store.accounts.change_credits(account.id, credits)
+        await watch.round()
+        counts.append([row.ended_at is None for row in await store.attention.of(account.id)])
+    assert counts == [[], [True], [False], [False], [True]]
+
+
 async def test_without_a_sender_problems_are_recorded_only(store: Store, tmp_path: Path) -> None:
     watch = await watch_on(store, tmp_path, "")
     for _ in range(2):

@@ -54,7 +54,10 @@ def test_an_account_is_created_unlimited_unless_told_otherwise(shell: Shell) -> 
 
 def test_a_created_account_is_told_in_words_with_the_next_step(shell: Shell) -> None:
     words = shell.creating()
-    assert shell.text(*words, stdin="long enough") == "Created account acme. Next: appliance domain add acme DOMAIN\n"
+    assert (
+        shell.text(*words, stdin="long enough")
+        == "Created account acme. Next: appliance domain add --account acme DOMAIN\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,7 @@ def test_a_domain_is_added_usable_and_listed(acme: Shell) -> None:
     words = (
         "Account acme may now send from acme.example. Next, show the DNS records to publish: appliance domain records"
     )
-    assert acme.text("domain", "add", "acme", "acme.example") == f"{words} acme acme.example\n"
+    assert acme.text("domain", "add", "acme", "acme.example") == f"{words} --account acme acme.example\n"
     assert acme.text("domain", "list", "acme").splitlines()[1].split()[:2] == ["acme.example", "yes"]
 
 
@@ -407,9 +410,9 @@ def test_lists_are_empty_before_anything_exists(shell: Shell) -> None:
 
 
 def test_an_empty_list_says_how_to_fill_it(acme: Shell) -> None:
-    assert "appliance domain add acme DOMAIN" in acme.text("domain", "list", "acme")
-    assert "appliance credential create acme" in acme.text("credential", "list", "acme")
-    assert "appliance key create acme" in acme.text("key", "list", "acme")
+    assert "appliance domain add --account acme DOMAIN" in acme.text("domain", "list", "acme")
+    assert "appliance credential create --account acme" in acme.text("credential", "list", "acme")
+    assert "appliance key create --account acme" in acme.text("key", "list", "acme")
 
 
 def test_a_name_that_is_no_text_is_wrong_usage(acme: Shell) -> None:

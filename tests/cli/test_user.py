@@ -137,7 +137,7 @@ def test_an_invitation_is_withdrawn(acme: Shell) -> None:
 )
 def test_people_of_another_account_are_not_changed(acme: Shell, words: tuple[str, ...]) -> None:
     acme.create("zoo")
-    told = "Error: zoo@example.org is not a user of account acme: see appliance user list acme\n"
+    told = "Error: zoo@example.org is not a user of account acme: see appliance user list --account acme\n"
     assert acme.refused("user", *words) == told
     assert roles(acme, "zoo") == {"zoo@example.org": "owner"}
 

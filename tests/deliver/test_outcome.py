@@ -319,7 +319,6 @@ def test_the_recipient_is_at_fault(text: str) -> None:
         "550 5.7.1 Unfortunately, messages from [192.0.2.1] weren't sent. S3140",
         "550-5.7.26 Unauthenticated email from example.com is not accepted\n550 5.7.26 due to DMARC",
         "554 5.7.1 Service unavailable; Client host [192.0.2.1] blocked using zen.spamhaus.org",
-        "550 5.7.13 user account disabled",
     ],
 )
 def test_the_sender_is_at_fault(text: str) -> None:

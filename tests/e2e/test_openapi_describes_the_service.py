@@ -341,7 +341,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     check(running, "GET", "/v1/attention", customer)
     check(running, "GET", "/v1/account/notifications", customer)
     check(running, "PUT", "/v1/account/notifications", customer, {"notify": "daily"})
-    check(running, "POST", "/v1/auth/forgotten-password", {}, {"email": "nobody@example.org"})
+    check(running, "POST", "/v1/auth/forgotten-password", {}, {"email": "absent@example.org"})
     check(running, "GET", "/v1/deliverability", customer)
     check(running, "GET", "/v1/stats", customer)
     check(running, "GET", "/v1/stats?by=provider", customer)

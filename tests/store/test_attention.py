@@ -72,6 +72,14 @@ async def test_a_problem_that_comes_and_goes_is_one_problem(store: Store, sendin
     assert len(await mail(store)) == 1
 
 
+async def test_only_the_recipient_reads_a_mail_about_problems(store: Store, sending: Account) -> None:
+    """The account that sends it also mails administrators and other customers about theirs."""
+    await store.attention.observe(sending.id, [problem("a.example")])
+    assert len(await mail(store)) == 1
+    ((message_id,),) = await store.engine.rows("SELECT message_id FROM message_bodies", {})
+    assert await store.mail_log.mime(sending.id, message_id) is None
+
+
 async def test_people_choose(store: Store, sending: Account, clock: Clock) -> None:
     user = await store.accounts.user_by_email("demo@example.org")
     assert user is not None

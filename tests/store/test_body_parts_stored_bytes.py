@@ -71,7 +71,9 @@ def test_all_that_writes_what_is_counted_counts_it() -> None:
         r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions|unsubscriptions)\b"
         r"|message_bodies SET mime"
     )
-    others = set(Path(body_parts.__file__).parent.glob("*.py")) - {Path(body_parts.__file__)}
+    here = Path(body_parts.__file__)
+    # A moved message gets a Date of the same length.
+    others = set(here.parent.glob("*.py")) - {here, here.with_name("scheduled.py")}
     modules = [each for each in others if changes.search(each.read_text())]
     assert len(modules) >= 3
     assert [each.name for each in modules if "from appliance.store.body_parts import" not in each.read_text()] == []

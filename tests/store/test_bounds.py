@@ -54,6 +54,7 @@ BOUNDS = {
     "request_pages": "rows: ACCOUNT_BYTES of each account, LOG_BYTES of all; age: REQUESTS_KEPT",
     "request_sizes": "parent: accounts",
     "saved_views": "rows: VIEWS_PER_USER",
+    "scheduled_messages": "parent: messages; deleted when due",
     "search_blocks": "parent: messages",
     "search_changes": "parent: messages; deleted once indexed",
     "search_positions": "parent: accounts",

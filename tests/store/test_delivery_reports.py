@@ -29,7 +29,7 @@ from tests.store.samples import CREDITS, Clock, Messages, existing, outcome
 from tests.store.test_queue import events
 
 SUCCESS, FAILURE, DELAY = DsnCondition
-QUEUED, DEFERRED, DELIVERED, BOUNCED, FAILED = RecipientStatus
+_, QUEUED, DEFERRED, DELIVERED, BOUNCED, FAILED = RecipientStatus  # the first is never stored
 HEADER = b"From: a@example.com\r\nSubject: A subject\r\n"
 
 

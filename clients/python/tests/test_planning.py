@@ -552,6 +552,7 @@ def test_a_message_is_read_leniently() -> None:
 def test_a_time_without_an_offset_is_utc() -> None:
     """So that all times can be compared."""
     message = models.message({"id": "m", "created_at": "2026-11-16T12:00:00"})
+    assert message is not None
     assert message.created_at is not None
     assert message.created_at.isoformat() == "2026-11-16T12:00:00+00:00"
 
@@ -568,6 +569,7 @@ def test_errors_can_be_pickled() -> None:
 def test_results_are_frozen() -> None:
     """And can be changed by copying."""
     message = models.message({"id": "m", "status": "queued"})
+    assert message is not None
     with pytest.raises(AttributeError):
         message.status = "failed"  # type: ignore[misc]
     assert replace(message, status="failed").is_final

@@ -108,9 +108,10 @@ def test_batches_and_schedules_work_as_in_the_appliance() -> None:
     moved = mail.reschedule("msg_1", datetime(2031, 1, 1, tzinfo=UTC))
     assert (moved.scheduled_at, moved.recipients[0].status) == (datetime(2031, 1, 1, tzinfo=UTC), "scheduled")
     assert (mail.cancel("msg_1").status, mail.get("msg_2").status) == ("failed", "queued")
-    for refused in (lambda: mail.cancel("msg_1"), lambda: mail.reschedule("msg_1", "2031-01-01T00:00:00Z")):
-        with pytest.raises(Conflict):
-            refused()
+    with pytest.raises(Conflict):
+        mail.cancel("msg_1")
+    with pytest.raises(Conflict):
+        mail.reschedule("msg_1", "2031-01-01T00:00:00Z")
     with pytest.raises(NotFound):
         mail.cancel("msg_9")
 

@@ -33,7 +33,7 @@ CODES = [
 ]
 ROUTES = {
     "/emails": "POST",
-    "/emails/msg_0": "GET, HEAD",
+    "/emails/msg_0": "GET, HEAD, PATCH",
     "/v1/auth/login": "POST",
     "/v1/auth/refresh": "POST",
     "/v1/auth/logout": "POST",

@@ -87,7 +87,8 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "POST /v1/webhook/deliveries/{id}/replay": (403, {}),
 }
 # Answered in front of the routes; what each credential gets there is tested below.
-AT_THE_EDGE = {"POST /emails", "GET /emails/{id}"}
+AT_THE_EDGE = {f"POST /emails{path}" for path in ("", "/batch", "/{id}/cancel")}
+AT_THE_EDGE |= {f"{method} /emails/{{id}}" for method in ("GET", "PATCH")}
 OPEN = {"POST /v1/auth/login", "POST /v1/auth/refresh", "POST /v1/auth/invitation", "POST /v1/auth/forgotten-password"}
 OPEN |= {"GET /healthz", "GET /readyz"}
 

@@ -20,6 +20,7 @@ LISTED = {
     "outcomes",
     "recipients",
     "created_at",
+    "scheduled_at",
 }
 SCRIPT = "<script>alert(1)</script>"
 

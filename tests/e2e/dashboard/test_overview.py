@@ -269,6 +269,7 @@ def test_numbers_are_broken_down(stage: Stage, browser: Browser) -> None:
         "0",
         "0",
         "0",
+        "0",
         "50.0",
         "%",
     ]

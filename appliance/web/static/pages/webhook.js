@@ -81,7 +81,7 @@ function showSecret(page, place, secret) {
 		h(
 			"p",
 			{ class: "small quiet" },
-			"It verifies the header Service-Signature (t=…,v1=…, the HMAC-SHA256 of “t.body”) and those of Standard Webhooks.",
+			"It verifies the header Service-Signature (t=…,v1=…, HMAC-SHA256 of “t.body”) and those of Standard Webhooks.",
 		),
 	);
 	place.replaceChildren(box);
