@@ -192,7 +192,8 @@ def resume(cancel_old: bool, as_json: bool) -> None:
     """Resume delivery after `appliance pause` or a restored backup.
 
     With --cancel-old, mail accepted before the pause fails instead: its credits are refunded and its events are sent.
-    Use it for a restored backup whose mail has been delivered since.
+    Scheduled messages that are due after the pause stay. Use it for a restored backup whose mail has been delivered
+    since.
 
     Examples:
       appliance resume

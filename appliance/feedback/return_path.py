@@ -21,8 +21,9 @@ Lookup: time and id bits are the first 78 bits of the id, hence a range of ids. 
 ids have the same microsecond and 24 bits; the lookup then returns two rows, and the caller must use neither.
 
 Forgery: the MAC is checked before any lookup; a guess succeeds once in 2**48. A valid token allows to report one bounce
-for one recipient, at its own name only. A token is valid for LIFETIME; the MAC covers the full time, so an old token
-does not become valid when its 43 bits repeat. After 101 days an expired token looks forged.
+for one recipient, at its own name only. A token is valid for LIFETIME, which includes the 30 days that a message may be
+scheduled ahead; the MAC covers the full time, so an old token does not become valid when its 43 bits repeat. After 101
+days an expired token looks forged.
 """
 
 import base64
@@ -38,7 +39,7 @@ from appliance.keys.keyfile import derive
 from appliance.times import DAY, HOUR
 
 RETURN_PATH_PURPOSE: Final = "return path tokens"  # purpose of the MAC key
-LIFETIME: Final = 30 * DAY
+LIFETIME: Final = 62 * DAY  # from acceptance: 30 days scheduled, delivery, and a month for late bounces
 _CLOCKS: Final = HOUR  # that the clock of another node may be ahead
 
 _VERSION: Final = 1

@@ -61,7 +61,7 @@ NO_RELAY = dialogue.reply(
     "550 5.7.1", "This server accepts only feedback about its own mail: no relaying, no mailboxes"
 )
 NO_SUCH_TOKEN = dialogue.reply("550 5.1.1", "No such return path")
-TOKEN_EXPIRED = dialogue.reply("550 5.7.1", "This address has expired; it accepts mail for 30 days")
+TOKEN_EXPIRED = dialogue.reply("550 5.7.1", "This address has expired; it accepts mail for 62 days")
 NAME_UNKNOWN = dialogue.reply("550 5.1.1", "No domain of this server uses this name for reports")
 
 log = get_logger("inbound")

@@ -70,6 +70,11 @@ SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHER
 _SIMULATED = "SELECT count(*) FROM recipients WHERE simulated = 1 AND next_attempt_at IS NOT NULL"
 _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
+_OVERDUE = """SELECT count(*), min(s.message_id) FROM scheduled_messages s
+    CROSS JOIN recipients r ON r.message_id = s.message_id AND r.status = 'queued' WHERE s.due_at <= :now"""
+_SCHEDULED = ("due_at <= :due", "due_at IS NULL")  # by an index each
+_SCHEDULED_MESSAGES = """SELECT account_id, message_id FROM scheduled_messages
+    WHERE {condition} AND message_id < :before LIMIT :most"""
 _WAITING_MESSAGES = f"""SELECT DISTINCT message_id FROM recipients
     WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before AND {owned("recipients")}
     LIMIT :most"""
@@ -213,8 +218,13 @@ class QueueControl(StorePart):
         return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
-        ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, {"now": self.env.now()})
-        return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
+        """Count the recipients of the queue, and as due those of scheduled messages that are due but not queued yet."""
+        now = {"now": self.env.now()}
+        ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, now)
+        ((overdue, first),) = await self.engine.rows(_OVERDUE, now)
+        oldest = min((message_id for message_id in (oldest, first) if message_id is not None), default=None)
+        oldest_at = None if oldest is None else identifier_time(oldest)
+        return AllWaiting(waiting - deferred + overdue, deferred, oldest_at)
 
     async def depth(self) -> Depth:
         held, node = _HELD_ON_NODE if self.engine.is_shared else _HELD, {"node": self.engine.node}
@@ -307,8 +317,11 @@ class QueueControl(StorePart):
         return cancelled.recipients
 
     async def cancel_older(self, before: int, reason: str) -> int:
-        """The same for every message that was accepted before a time; a few of them in each transaction."""
-        total = 0
+        """The same for every message that was accepted before a time; a few of them in each transaction.
+
+        A scheduled message is cancelled if it was due by then or is held; the others are sent when they are due.
+        """
+        total = await self._cancel_overdue(before, reason)
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
             work = partial(self._cancel_some, bindings=bindings, reason=reason)
@@ -316,6 +329,17 @@ class QueueControl(StorePart):
                 total += cancelled.recipients
                 self.posts.add_new(cancelled.accounts)
         return total + await self._cancel_others(identifier_from("msg", before), reason)
+
+    async def _cancel_overdue(self, before: int, reason: str) -> int:
+        total, row = 0, {"due": before, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
+        for condition in _SCHEDULED:
+            query = _SCHEDULED_MESSAGES.format(condition=condition)
+            while scheduled := await self.engine.rows(query, row):
+                work = partial(self._cancel_scheduled, messages=scheduled, reason=reason)
+                cancelled = await self.engine.write(work, large=True, locks=True)
+                total += cancelled.recipients
+                self.posts.add_new(cancelled.accounts)
+        return total
 
     async def _cancel_others(self, before: str, reason: str) -> int:
         """What other nodes deliver is theirs to give up."""
@@ -344,9 +368,15 @@ class QueueControl(StorePart):
         failed = partial(Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED)
         return Cancelled(len(left), record(tx, self.env, [failed(recipient, note=note) for recipient in left]))
 
+    def _cancel_scheduled(self, tx: Tx, messages: list[Row], reason: str) -> Cancelled:
+        """Only those whose row is still there: what another node queues meanwhile is that node's."""
+        return self._cancel_each(tx, forget_scheduled(tx, messages), reason)
+
     def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
-        waiting = rows(tx, _WAITING_MESSAGES, bindings)
-        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in waiting]
+        return self._cancel_each(tx, rows(tx, _WAITING_MESSAGES, bindings), reason)
+
+    def _cancel_each(self, tx: Tx, messages: list[Row], reason: str) -> Cancelled:
+        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in messages]
         accounts = set[str]().union(*(item.accounts for item in results))
         return Cancelled(sum(item.recipients for item in results), accounts)
 

@@ -107,9 +107,9 @@ class Released:
     simulated: bool = False  # whether the sandbox has
 
 
-def forget_scheduled(tx: Tx, messages: Sequence[Row]) -> int:
-    """Delete the rows of messages (account and id) that became final before they were due; how many there were."""
-    return len(_FORGET.run(tx, messages))
+def forget_scheduled(tx: Tx, messages: Sequence[Row]) -> list[Row]:
+    """Delete the rows of messages (account and id) that became final before they were due; the ids of those deleted."""
+    return _FORGET.run(tx, messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from appliance.feedback.return_path import (
     Unsubscription,
     read_address,
 )
+from appliance.message.limits import SCHEDULED_AHEAD
 from appliance.times import DAY, HOUR
 
 NOW = 1_790_000_000_000_000
@@ -66,6 +67,10 @@ def test_case_does_not_matter(random: Random) -> None:
     address = PATHS.address(recipient_id(), NAME)
     folded = "".join(random.choice((c.upper(), c.lower())) for c in address)
     assert check(folded) == check(address)
+
+
+def test_a_token_outlives_the_schedule_by_a_month() -> None:
+    assert SCHEDULED_AHEAD + 30 * DAY < LIFETIME < 101 * DAY
 
 
 def test_a_token_expires() -> None:

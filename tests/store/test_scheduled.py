@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from appliance.environment import Environment, identifier_from
+from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.errors import Code
 from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
@@ -180,6 +180,26 @@ async def test_a_cancelled_message_is_never_queued(schedule: Schedule) -> None:
     schedule.clock.now += 2 * HOUR
     assert (await store.scheduled.release_due(), await schedule.due()) == (0, [])
     assert (await schedule.credits(), await store.scheduled.count()) == (CREDITS, 0)
+
+
+async def test_a_restored_backup_can_drop_what_was_due_before(schedule: Schedule) -> None:
+    """The lost machine may have sent it after the backup; what is due later it has not sent."""
+    store, clock = schedule.store, schedule.clock
+    overdue, later = await schedule.accept("a@x.example", "b@x.example"), await schedule.accept(ahead=3 * HOUR)
+    held = await schedule.accept(ahead=MINUTE)
+    await store.accounts.set_suspended(schedule.account.id, suspended=True)
+    clock.now += 2 * MINUTE
+    await store.scheduled.release_due()
+    await store.accounts.set_suspended(schedule.account.id, suspended=False)
+    clock.now += 2 * HOUR
+    waiting = await store.queue_control.totals()
+    assert (waiting.due, waiting.deferred) == (2, 0)
+    assert waiting.oldest_at == identifier_time(overdue.id)
+    assert await store.queue_control.cancel_older(clock.now, "restored") == 3
+    assert (await store.scheduled.release_due(), await store.scheduled.release_held()) == (0, 0)
+    assert await schedule.statuses(overdue) == [RecipientStatus.FAILED] * 2
+    assert (await schedule.statuses(held), await schedule.statuses(later)) == ([RecipientStatus.FAILED], [SCHEDULED])
+    assert (await schedule.credits(), await store.scheduled.count()) == (CREDITS - 1, 1)
 
 
 # ---- what else reads messages
