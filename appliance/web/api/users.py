@@ -5,6 +5,7 @@ Administrators see the users of every account and create password links: /v1/adm
 
 from collections.abc import Mapping
 from enum import StrEnum
+from ipaddress import ip_network
 from operator import attrgetter
 from typing import Annotated
 
@@ -311,7 +312,9 @@ class UserRoutes(_People):
         mailer, email = self.services.mailer, body.email.strip().lower()
         if mailer.sender is None:
             raise Refused(Code.CONFLICT, NO_PASSWORD_MAIL)
-        self.forgotten_networks.take(client_network(address))
+        network = client_network(address)
+        if not ip_network(network).is_loopback:  # all clients of a local proxy that is not trusted share it
+            self.forgotten_networks.take(network)
         self.forgotten_addresses.take(email)
         if "\0" not in email:
             await mailer.mail_forgotten(email, address)
