@@ -1,6 +1,6 @@
-"""When a scheduled message is due: reads `scheduled_at` of HTTP and the hold of SMTP FUTURERELEASE. No I/O, no state.
+"""Reads `scheduled_at`, the time when a scheduled message is due. No I/O, no state.
 
-A refusal names the field. The time limit is the same for both.
+A refusal names the field.
 """
 
 import re
