@@ -184,12 +184,18 @@ class MessageIntake:
         *,
         secure: bool = True,
         dsn: Mapping[str, DsnRequest] | None = None,
+        hold: int | None = None,
     ) -> Submitted:
-        """Accept the content of DATA, dots unstuffed. `dsn`: requested notifications by recipient key."""
+        """Accept the content of DATA, dots unstuffed.
+
+        `dsn`: requested notifications by recipient key. `hold`: when the message is due; at once if that has passed.
+        """
         self.check_open(caller)
         estimate = cost_of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
         message = self.begin(caller, Source.SMTP, request_id, submission.key, submission.fingerprint)
+        if hold is not None and hold > message.created_at:
+            message = message._replace(scheduled_at=hold)
         first = partial(self._submit_new, submission, message, secure=secure, dsn=dsn)
         return await self.once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
@@ -205,6 +211,7 @@ class MessageIntake:
             message_id=message.id,
             now_seconds=seconds,
             hostname=self.hostname,
+            due_seconds=message.date_seconds,
             secure=secure,
             unsubscribe_urls=self._unsubscribe_urls(message, submission, None),
         )

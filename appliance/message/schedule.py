@@ -1,4 +1,4 @@
-"""Reads `scheduled_at`, the time when a scheduled message is due. No I/O, no state.
+"""Reads the time when a scheduled message is due: `scheduled_at`, or HOLDUNTIL over SMTP. No I/O, no state.
 
 A refusal names the field.
 """
@@ -18,7 +18,7 @@ EXAMPLE = "2026-11-15T13:00:00+01:00"
 
 def due_time(text: str, now: int, field: str = "scheduled_at") -> int:
     """Read an RFC 3339 time with an offset, after now and at most SCHEDULED_AHEAD later."""
-    due_at = _microseconds(text, field)
+    due_at = microseconds(text, field)
     if due_at <= now:
         raise invalid(field, f"{text} is in the past. Send a later time, or leave the field out.")
     if due_at > now + SCHEDULED_AHEAD:
@@ -26,7 +26,8 @@ def due_time(text: str, now: int, field: str = "scheduled_at") -> int:
     return due_at
 
 
-def _microseconds(text: str, field: str) -> int:
+def microseconds(text: str, field: str) -> int:
+    """Read any RFC 3339 time with an offset."""
     fault: Refused = invalid(field, f"expected an RFC 3339 time with an offset, such as {EXAMPLE}")
     if not _DATE_TIME.fullmatch(text):
         raise fault
@@ -37,7 +38,11 @@ def _microseconds(text: str, field: str) -> int:
 
 
 def redated(mime: bytes, before: int, after: int) -> bytes | None:
-    """Replace the Date of a composed message, in seconds; None without that Date in its header."""
+    """Replace the Date that the server wrote, in seconds; None without one."""
     old = date(before).encode()
-    at = mime.find(old, 0, mime.find(b"\r\n\r\n") + 2)
+    if mime.startswith(b"Received:"):  # submitted: ours follows the two lines of our Received; a client's Date stays
+        at = mime.find(b"\r\n", mime.find(b"\r\n") + 2) + 2
+        at = at if mime.startswith(old, at) else -1
+    else:
+        at = mime.find(old, 0, mime.find(b"\r\n\r\n") + 2)
     return None if at < 0 else b"".join([mime[:at], date(after).encode(), mime[at + len(old) :]])

@@ -137,18 +137,22 @@ def write(
     message_id: str,
     now_seconds: int,
     hostname: str,
+    due_seconds: int | None = None,
     secure: bool = True,
     unsubscribe_urls: Sequence[str] = (),
 ) -> bytes:
-    """Return the message as stored; `message_id` is ours, `secure` means received over TLS."""
-    date = header_lines.date(now_seconds)
+    """Return the message as stored; `message_id` is ours, `secure` means received over TLS.
+
+    `due_seconds`: for a missing Date of a scheduled message.
+    """
+    received_at = header_lines.date(now_seconds).removeprefix("Date: ")
     # The trace field (RFC 5321 4.4) has no `from` and `for`, which would show recipients the client's address; the log
     # has it. Protocol names: RFC 3848, RFC 6531 4.3.
     protocol = "ESMTP" if submission.data[: submission.header_end].isascii() else "UTF8SMTP"
     by = f"Received: by {hostname} (appliance) with {protocol}{'SA' if secure else 'A'}"
-    top = [f"{by}\r\n id {message_id}; {date.removeprefix('Date: ')}"]
+    top = [f"{by}\r\n id {message_id}; {received_at}"]
     if b"date" in submission.missing:
-        top.append(date)
+        top.append(header_lines.date(due_seconds or now_seconds))  # first, where `redated` expects it
     if b"message-id" in submission.missing:
         top.append(f"Message-ID: <{header_id_of(message_id, submission.sender.domain)}>\r\n")
     if b"mime-version" in submission.missing:

@@ -69,9 +69,8 @@ _RECIPIENTS = Bulk(f"{SELECT_DUE} WHERE r.message_id IN ({{?}}) AND r.status = '
 
 _MOVE = """UPDATE scheduled_messages SET due_at = :due_at
     WHERE account_id = :account_id AND message_id = :message_id AND due_at > :now RETURNING message_id"""
-# An SMTP client's own Date stays.
 _COMPOSED = """SELECT m.scheduled_at, b.mime FROM messages m CROSS JOIN message_bodies b ON b.message_id = m.id
-    WHERE m.account_id = :account_id AND m.id = :message_id AND m.source <> 'smtp'"""
+    WHERE m.account_id = :account_id AND m.id = :message_id"""
 _REDATE = "UPDATE message_bodies SET mime = :mime WHERE message_id = :message_id"
 _MOVE_MESSAGE = "UPDATE messages SET scheduled_at = :due_at WHERE account_id = :account_id AND id = :message_id"
 

@@ -57,6 +57,7 @@ class Backend:
     logins: Logins | None = None
     owner: str = ""  # owns the memory of messages without a caller
     dsn: bool = False  # offers delivery status notifications (RFC 3461)
+    now: Callable[[], int] | None = None  # offers FUTURERELEASE (RFC 4865), by this clock
     content_refused: Callable[["Submit", bytes], None] = lambda *_: None  # a dropped message and its reply
 
 
@@ -78,6 +79,7 @@ class Submit:
     secure: bool  # received over TLS
     dsn: Mapping[str, DsnRequest] | None = None  # requested notifications by recipient key
     login: Login | None = None  # of the session
+    hold: int | None = None  # when the message is due; None: at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ class IncomingTransaction:
         self._backend = backend
         self._owner = backend.owner if caller is None else caller.account_id
         self._parameters = parameters
+        self.hold = None if backend.now is None else dialogue.hold_time(parameters, backend.now())
         self.recipients: dict[str, str] = {}  # normalized to the client's spelling
         self.dsn: dict[str, DsnRequest] | None = None  # by normalized recipient
         self._dsn_request: DsnRequest | None = None  # of the RCPT being checked

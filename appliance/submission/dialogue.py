@@ -17,10 +17,12 @@ import pybase64
 from appliance.errors import Code, PublicError, Refused
 from appliance.message import addresses
 from appliance.message.addresses import Address
-from appliance.message.limits import MESSAGE_SIZE
+from appliance.message.limits import MESSAGE_SIZE, SCHEDULED_AHEAD
+from appliance.message.schedule import EXAMPLE, microseconds
 from appliance.model.accounts import KEY_PREFIX
 from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.store.access import sha256
+from appliance.times import SECOND, rfc3339
 
 # ---- replies
 
@@ -49,8 +51,11 @@ def queued(message_id: str) -> bytes:
     return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
 
 
-def ehlo(hostname: str, *, starttls: bool, auth: bool, dsn: bool) -> bytes:
+def ehlo(hostname: str, *, starttls: bool, auth: bool, dsn: bool, now: int | None = None) -> bytes:
+    """`now`: the time from which FUTURERELEASE is counted; None: it is not offered."""
     words = [hostname, "PIPELINING", f"SIZE {MESSAGE_SIZE}", "8BITMIME", "SMTPUTF8", "CHUNKING"]
+    if now is not None:  # RFC 4865 3
+        words.append(f"FUTURERELEASE {SCHEDULED_AHEAD // SECOND} {rfc3339(now + SCHEDULED_AHEAD)[:19]}Z")
     words += ["DSN"] * dsn + ["STARTTLS"] * starttls + ["AUTH PLAIN LOGIN"] * auth
     return "".join([f"250-{word}\r\n" for word in words] + ["250 ENHANCEDSTATUSCODES\r\n"]).encode("ascii")
 
@@ -101,6 +106,10 @@ BAD_RET = reply("501 5.5.4", "RET must be FULL or HDRS")
 BAD_ENVID = reply("501 5.5.4", "ENVID must be xtext of at most 100 printable ASCII characters")
 BAD_NOTIFY = reply("501 5.5.4", "NOTIFY must be NEVER, or a comma-separated list of SUCCESS, FAILURE and DELAY")
 BAD_ORCPT = reply("501 5.5.4", "ORCPT must be an address type, a semicolon and xtext, at most 500 characters")
+BAD_HOLDFOR = reply("501 5.5.4", "HOLDFOR must be a number of seconds, from 1, with at most 9 digits")
+BAD_HOLDUNTIL = reply("501 5.5.4", f"HOLDUNTIL must be a future RFC 3339 time with an offset, such as {EXAMPLE}")
+HELD_TWICE = reply("501 5.5.4", "Send either HOLDFOR or HOLDUNTIL")
+TOO_FAR_AHEAD = reply("554 5.6.0", f"A message can be held for at most {SCHEDULED_AHEAD // SECOND} seconds (30 days)")
 BAD_SMTPUTF8 = reply("501 5.5.4", "SMTPUTF8 takes no value")
 NO_SUCH_PARAMETER = reply("555 5.5.4", "Parameter not recognized or not supported")
 NEEDS_SMTPUTF8 = reply("553 5.6.7", "A non-ASCII address requires the SMTPUTF8 parameter")
@@ -134,8 +143,8 @@ INTERNAL_ERROR = reply("451 4.3.0", "Internal error. The server's log has the de
 
 # Octets of a line with its CRLF.
 COMMAND_LINE: Final = 512  # RFC 5321 4.5.3.1.4
-# With SIZE, BODY, SMTPUTF8, AUTH, RET and ENVID: RFC 1870, 6152, 6531, 4954, 3461.
-MAIL_LINE: Final = COMMAND_LINE + 26 + 17 + 10 + 500 + 8 + 107
+# With SIZE, BODY, SMTPUTF8, AUTH, RET, ENVID and HOLDUNTIL: RFC 1870, 6152, 6531, 4954, 3461, 4865.
+MAIL_LINE: Final = COMMAND_LINE + 26 + 17 + 10 + 500 + 8 + 107 + 34
 RCPT_LINE: Final = COMMAND_LINE + 28 + 500  # with NOTIFY and ORCPT, RFC 3461
 ENVELOPE_ID: Final = 100  # characters of ENVID, RFC 3461 4.4
 ORIGINAL_RECIPIENT: Final = 500  # characters of ORCPT, RFC 3461 4.2
@@ -145,7 +154,8 @@ SKIPPED_LINE: Final = 64 * 1024  # of one overlong line, dropped before the sess
 # Forbidden in commands: C0, DEL, and the C1 controls in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _ESMTP_PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~\x80-\U0010ffff]+))?")
-_ONCE = frozenset(("RET", "ENVID", "NOTIFY", "ORCPT"))
+_ONCE = frozenset(("RET", "ENVID", "NOTIFY", "ORCPT", "HOLDFOR", "HOLDUNTIL"))
+_INTERVAL = re.compile(r"[1-9][0-9]{0,8}")  # RFC 4865 3
 _XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})+")  # RFC 3461 4
 _XTEXT_OCTET = re.compile(r"\+([0-9A-F]{2})")
 _ADDRESS_TYPE = re.compile(r"[A-Za-z0-9!#$%&'*+/?^_`{|}~-]+")  # an atom
@@ -213,13 +223,16 @@ def parse(line: bytes) -> tuple[str, str]:
 MailParameters = dict[str, str | None]  # names in upper case
 
 
-def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
-    """Return the address and the checked parameters of MAIL; `dsn`: RFC 3461 is offered."""
+def mail_path(argument: str, *, dsn: bool, hold: bool = False) -> tuple[str, MailParameters]:
+    """Return the address and the parameters of MAIL, checked except those of `hold_time`.
+
+    `dsn`: RFC 3461 is offered. `hold`: RFC 4865 is offered.
+    """
     address, parameters = _path(argument, "FROM:", SYNTAX_MAIL)
     for name, value in parameters.items():
         if dsn and name in ("RET", "ENVID"):
             _check_dsn_parameter(name, value)
-        else:
+        elif not (hold and name in ("HOLDFOR", "HOLDUNTIL")):
             _check_parameter(name, value)
     return address, parameters
 
@@ -268,6 +281,28 @@ def _check_parameter(name: str, value: str | None) -> None:
             raise Rejected(BAD_SMTPUTF8)
     elif name != "AUTH" or value is None:  # AUTH= (RFC 4954 5) is ignored
         raise Rejected(NO_SUCH_PARAMETER)
+
+
+def hold_time(mail: MailParameters, now: int) -> int | None:
+    """Return when HOLDFOR or HOLDUNTIL of MAIL releases the message (RFC 4865); None without them."""
+    if "HOLDFOR" not in mail and "HOLDUNTIL" not in mail:
+        return None
+    if "HOLDFOR" in mail and "HOLDUNTIL" in mail:
+        raise Rejected(HELD_TWICE)
+    if "HOLDFOR" in mail:
+        if not _INTERVAL.fullmatch(mail["HOLDFOR"] or ""):
+            raise Rejected(BAD_HOLDFOR)
+        due_at = now + int(mail["HOLDFOR"] or 0) * SECOND
+    else:
+        try:
+            due_at = microseconds(mail["HOLDUNTIL"] or "", "HOLDUNTIL")
+        except Refused:
+            raise Rejected(BAD_HOLDUNTIL) from None
+        if due_at <= now:
+            raise Rejected(BAD_HOLDUNTIL)
+    if due_at > now + SCHEDULED_AHEAD:
+        raise Rejected(TOO_FAR_AHEAD)
+    return due_at
 
 
 # ---- delivery status notifications (RFC 3461)

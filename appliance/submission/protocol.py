@@ -238,7 +238,9 @@ class SmtpProtocol:
             raise Rejected(dialogue.SYNTAX_NAME)
         self._greeted, self._extended = True, extended
         self._end_transaction()
-        offered = dialogue.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login, dsn=self.backend.dsn)
+        now = self.backend.now() if self.backend.now is not None and self._may_login else None
+        offers = {"starttls": not self.secure, "auth": self._may_login, "dsn": self.backend.dsn}
+        offered = dialogue.ehlo(self._hostname, now=now, **offers)
         self._counted(offered if extended else dialogue.reply("250", self._hostname))
 
     def _rset(self, _: str) -> None:
@@ -296,7 +298,8 @@ class SmtpProtocol:
             raise self._no_transaction()
         if self._transaction is not None:
             raise Rejected(dialogue.MAIL_TWICE)
-        sender, parameters = dialogue.mail_path(argument, dsn=self.backend.dsn)
+        offers_hold = self.backend.now is not None
+        sender, parameters = dialogue.mail_path(argument, dsn=self.backend.dsn, hold=offers_hold)
         if cost_of_address(sender) > ADDRESS_COST:
             self._turn += COSTLY_SENDER
         if self._login is None:
@@ -388,7 +391,9 @@ class SmtpProtocol:
 
     def _submit(self, transaction: IncomingTransaction, content: DataContent | ChunkedContent) -> Submit:
         envelope = transaction.caller, transaction.sender, tuple(transaction.recipients.values())
-        return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn, self._login)
+        return Submit(
+            *envelope, content.content, content.size, self.secure, transaction.dsn, self._login, transaction.hold
+        )
 
     @property
     def has_message(self) -> bool:

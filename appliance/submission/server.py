@@ -332,6 +332,7 @@ class Submission:
             most_recipients=RECIPIENTS,
             logins=logins,
             dsn=True,
+            now=self.env.now,
             content_refused=partial(self._content_refused, address),
         )
 
@@ -405,9 +406,9 @@ class Submission:
         if caller is None:
             raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
         content = await intake.workers.run(caller.account_id, cost_of_size(message.size), message.content)
-        submitted = await intake.submit(
-            caller, message.sender, message.recipients, content, request_id, secure=message.secure, dsn=message.dsn
-        )
+        envelope = message.sender, message.recipients
+        options: dict[str, Any] = {"secure": message.secure, "dsn": message.dsn, "hold": message.hold}
+        submitted = await intake.submit(caller, *envelope, content, request_id, **options)
         return submitted.message_id
 
     async def _parse_recipient(self, action: FindRecipient) -> Address | Rejected | PublicError:

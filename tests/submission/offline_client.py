@@ -29,6 +29,7 @@ USERNAME, PASSWORD = "smtp_1", "secret"
 CALLER = Caller("acc_1", CredentialKind.SMTP, "smtp:smtp_1", True, False, False, frozenset({"example.com"}))
 MESSAGE = b"From: a@example.com\r\nSubject: Hi\r\n\r\nHello.\r\n"
 MEMORY = 64 * 1024 * 1024  # bytes
+NOW = 1_794_744_000_000_000  # 2026-11-15T12:00:00Z
 
 
 @dataclass
@@ -123,7 +124,7 @@ def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = ME
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
     logins = Logins(backend.known_caller, backend.admit, _unused, _unused, plaintext=plaintext_login)
     check = partial(caller_sender, backend.check)
-    asked = Backend(check, any_recipient, _unused, _unused, RECIPIENTS, logins, dsn=True)
+    asked = Backend(check, any_recipient, _unused, _unused, RECIPIENTS, logins, dsn=True, now=lambda: NOW)
     protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure)
     made = Talk(protocol, backend, budget)
     assert made.replies() == [b"220 mail.example.com ESMTP\r\n"]

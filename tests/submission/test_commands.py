@@ -12,7 +12,8 @@ from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.submission import dialogue
 from appliance.submission.content import FindCaller, Phase, PlainAction
 from appliance.submission.dialogue import Rejected, dsn_request, mail_path
-from tests.submission.offline_client import CALLER, MESSAGE, PASSWORD, USERNAME, Talk, credential, logged_in, talk
+from appliance.times import DAY, SECOND
+from tests.submission.offline_client import CALLER, MESSAGE, NOW, PASSWORD, USERNAME, Talk, credential, logged_in, talk
 
 SUCCESS, FAILURE, DELAY = DsnCondition
 FROM, TO = b"MAIL FROM:<a@example.com>", b"RCPT TO:<ada@example.net>"
@@ -79,6 +80,59 @@ def test_raw_characters_of_an_original_recipient() -> None:
     found = asked(b" SMTPUTF8", TO + " NOTIFY=DELAY ORCPT=utf-8;mü@x.example".encode())
     assert found is not None
     assert found["ada@example.net"].original == "utf-8;m\\x{FC}@x.example"
+
+
+# ---- future release (RFC 4865)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "due"),
+    [
+        (b"HOLDFOR=1", NOW + SECOND),
+        (b"holdfor=2592000", NOW + 30 * DAY),
+        (b"HOLDUNTIL=2026-11-15T12:00:00.5Z", NOW + SECOND // 2),
+        (b"HOLDUNTIL=2026-12-15T13:00:00+01:00 RET=HDRS", NOW + 30 * DAY),
+    ],
+)
+def test_a_message_is_held(parameter: bytes, due: int) -> None:
+    made = logged_in()
+    assert b"250-FUTURERELEASE 2592000 2026-12-15T12:00:00Z\r\n" in made.say(b"EHLO client.example.com")
+    assert made.say(FROM + b" " + parameter) == dialogue.SENDER_OK
+    for line in (TO, b"DATA"):
+        made.say(line)
+    made.send(MESSAGE + b".\r\n")
+    assert made.submitted().hold == due
+
+
+@pytest.mark.parametrize(
+    ("parameter", "reply"),
+    [
+        (b"HOLDFOR", dialogue.BAD_HOLDFOR),
+        (b"HOLDFOR=0", dialogue.BAD_HOLDFOR),
+        (b"HOLDFOR=-5", dialogue.BAD_HOLDFOR),
+        (b"HOLDFOR=1.5", dialogue.BAD_HOLDFOR),
+        (b"HOLDFOR=1234567890", dialogue.BAD_HOLDFOR),
+        (b"HOLDUNTIL", dialogue.BAD_HOLDUNTIL),
+        (b"HOLDUNTIL=tomorrow", dialogue.BAD_HOLDUNTIL),
+        (b"HOLDUNTIL=2026-11-16", dialogue.BAD_HOLDUNTIL),
+        (b"HOLDUNTIL=2026-11-16T12:00:00", dialogue.BAD_HOLDUNTIL),
+        (b"HOLDUNTIL=2026-11-15T12:00:00Z", dialogue.BAD_HOLDUNTIL),  # now
+        (b"HOLDUNTIL=" + b"2" * 200, dialogue.BAD_HOLDUNTIL),
+        (b"HOLDFOR=5 HOLDFOR=5", dialogue.SYNTAX_MAIL),
+        (b"HOLDFOR=5 HOLDUNTIL=2026-11-16T12:00:00Z", dialogue.HELD_TWICE),
+        (b"HOLDFOR=2592001", dialogue.TOO_FAR_AHEAD),
+        (b"HOLDFOR=999999999", dialogue.TOO_FAR_AHEAD),
+        (b"HOLDUNTIL=2026-12-15T12:00:00.001Z", dialogue.TOO_FAR_AHEAD),
+        (b"HOLDUNTIL=9999-12-31T23:59:59-10:00", dialogue.TOO_FAR_AHEAD),
+    ],
+)
+def test_wrong_times_to_hold_until(parameter: bytes, reply: bytes) -> None:
+    made = logged_in()
+    assert made.say(FROM + b" " + parameter) == reply
+    assert made.say(TO) == dialogue.MAIL_FIRST
+    made = talk()
+    made.say(b"EHLO client.example.com")
+    assert made.say(FROM + b" " + parameter) == dialogue.LOGIN_NEEDED
 
 
 @pytest.mark.parametrize(

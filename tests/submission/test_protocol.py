@@ -243,7 +243,7 @@ def test_a_bare_line_feed_ends_the_session(data: bytes) -> None:
     ("begin", "longest"),
     [
         (b"NOOP ", 512),
-        (b"MAIL FROM:<a@example.com> ", 1180),
+        (b"MAIL FROM:<a@example.com> ", 1214),
         (b"RCPT TO:<a@example.com> ", 1040),
         (b"AUTH PLAIN ", 12_288),
     ],
