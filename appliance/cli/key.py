@@ -23,7 +23,7 @@ KEY_FIELDS = (
     *("name", "hint", "scope", "test", "domain", "created_by", "created_at", "expires_at", "last_used_at"),
     *("last_used_from", "previous_hint", "previous_expires_at", "revoked_at"),
 )
-CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
+CREDENTIAL_COLUMNS = {"username": "USERNAME", "dsn": "DSN", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
 CREDENTIAL_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 SCOPES = ("send", "read", "full", "manage")
 SCOPE_HELP = "Permissions: send, read (message status), full (both) or manage (both, and a developer's routes of /v1)."
@@ -141,9 +141,24 @@ credential = CommandGroup(
 
 @credential.command("create")
 @database.of_only_account
-def create_credential(name: str, as_json: bool) -> None:
-    """Create an SMTP credential for the account. Its password is shown only once."""
-    username, password = database.run_for(name, lambda store, account_id: store.access.create_credential(account_id))
+@click.option(
+    "--dsn",
+    type=click.Choice(["failure"]),
+    help="Mail a DSN for failed recipients whose RCPT has no NOTIFY (default none).",
+)
+def create_credential(name: str, dsn: str | None, as_json: bool) -> None:
+    """Create an SMTP credential for the account. Its password is shown only once.
+
+    Examples:
+      appliance credential create --account acme
+      appliance credential create --account acme --dsn failure
+    """
+    from appliance.model.accounts import DsnDefault
+
+    default = None if dsn is None else DsnDefault(dsn)
+    username, password = database.run_for(
+        name, lambda store, account_id: store.access.create_credential(account_id, dsn=default)
+    )
     show_record(as_json, {"username": username, "password": password})
 
 
@@ -154,7 +169,7 @@ def list_credentials(name: str, as_json: bool) -> None:
     credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create --account {name}"
-    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing, ("created_by",))
+    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing, ("created_by", "dsn"))
 
 
 @credential.command("remove")

@@ -45,6 +45,12 @@ class CredentialKind(StrEnum):
     TOKEN = "token"  # noqa: S105 - the word, not a secret
 
 
+class DsnDefault(StrEnum):
+    """What an SMTP client is told by mail for recipients without NOTIFY; otherwise nothing."""
+
+    FAILURE = "failure"
+
+
 # ---- principals
 
 _DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
@@ -121,6 +127,7 @@ class Caller(Struct, frozen=True, gc=False):
     return_paths: dict[str, str] = {}  # in use, by domain
     may_send: bool = True
     key: "KeyPrincipal | None" = None
+    dsn: DsnDefault | None = None
 
     @property
     def credential(self) -> str | None:
@@ -211,6 +218,7 @@ class SmtpCredential(Struct, frozen=True):
     name: str = ""  # chosen by its owner
     last_used_at: int | None = None
     created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
+    dsn: DsnDefault | None = None
 
 
 class ApiKey(Struct, frozen=True):

@@ -23,6 +23,7 @@ from appliance.model.accounts import (
     CredentialKind,
     Domain,
     DomainDns,
+    DsnDefault,
     KeyPrincipal,
     OwnedAccess,
     Scope,
@@ -46,9 +47,10 @@ _SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path
     WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
 _DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
     WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
-_ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at, created_by)
-    VALUES (:username, :account_id, :sha256, :name, :now, :created_by)"""
-_CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email
+_ADD_CREDENTIAL = """INSERT INTO smtp_credentials
+        (username, account_id, password_sha256, name, created_at, created_by, dsn)
+    VALUES (:username, :account_id, :sha256, :name, :now, :created_by, :dsn)"""
+_CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email, s.dsn
     FROM smtp_credentials s LEFT JOIN users u ON u.id = s.created_by WHERE s.account_id = :account_id"""
 _REVOKE_CREDENTIAL = """UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
     WHERE account_id = :account_id AND username = :username RETURNING username"""
@@ -74,7 +76,7 @@ _SENDER = """a.id, a.suspended,
         ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')
         FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
     (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
-_CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
+_CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256, s.dsn FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, k.expires_at,
         CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END, k.created_by
@@ -146,12 +148,17 @@ def domain_of(name: str, usable: int, *columns: Any) -> Domain:
 
 
 def add_credential(
-    tx: Tx, env: Environment, account_id: str, name: str = "", created_by: str | None = None
+    tx: Tx,
+    env: Environment,
+    account_id: str,
+    name: str = "",
+    created_by: str | None = None,
+    dsn: DsnDefault | None = None,
 ) -> tuple[str, str]:
     _check_creator(tx, account_id, created_by)
     username, password = env.identifier("smtp"), _new_secret(env, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": env.now()}
-    run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by})
+    run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by, "dsn": dsn})
     return username, password
 
 
@@ -240,12 +247,19 @@ class Access(StorePart):
 
     @transaction
     def create_credential(
-        self, tx: Tx, account_id: str, name: str = "", *, by_owner: bool = False, created_by: str | None = None
+        self,
+        tx: Tx,
+        account_id: str,
+        name: str = "",
+        *,
+        by_owner: bool = False,
+        created_by: str | None = None,
+        dsn: DsnDefault | None = None,
     ) -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
-        return add_credential(tx, self.env, account_id, name, created_by)
+        return add_credential(tx, self.env, account_id, name, created_by, dsn)
 
     async def credentials(self, account_id: str) -> list[SmtpCredential]:
         return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
@@ -259,7 +273,7 @@ class Access(StorePart):
         return (await self._credentials("AND s.username = :username", whose))[0]
 
     async def _credentials(self, which: str, bindings: Bindings) -> list[SmtpCredential]:
-        return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", bindings)
+        return await self.engine.all(_credential, f"{_CREDENTIALS} {which}", bindings)
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         row = {"account_id": account_id, "username": username, "now": self.env.now()}
@@ -359,8 +373,9 @@ class Access(StorePart):
 
     async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
         """Who an SMTP username stands for, with the SHA-256 its password must have."""
-        for *sender, password_sha256 in await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
-            return _caller(CredentialKind.SMTP, f"smtp:{username}", *sender), bytes(password_sha256)
+        for *sender, password_sha256, dsn in await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
+            caller = _caller(CredentialKind.SMTP, f"smtp:{username}", *sender, dsn=dsn)
+            return caller, bytes(password_sha256)
         return None
 
     async def caller_by_key(self, key: str) -> Caller | None:
@@ -383,6 +398,15 @@ class Access(StorePart):
         return await self.engine.one(made, _CALLER_BY_ACCOUNT, {"account_id": account_id})
 
 
+def _credential(*columns: Any) -> SmtpCredential:
+    *others, dsn = columns
+    return SmtpCredential(*others, _dsn(dsn))
+
+
+def _dsn(value: str | None) -> DsnDefault | None:
+    return None if value is None else DsnDefault(value)
+
+
 def _caller(
     kind: CredentialKind,
     scope: str,
@@ -393,10 +417,11 @@ def _caller(
     *,
     test: bool = False,
     key: KeyPrincipal | None = None,
+    dsn: str | None = None,
 ) -> Caller:
     pairs = [item.partition("=") for item in (domains or "").split()]
     names, return_paths = frozenset([name for name, _, _ in pairs]), {name: path for name, _, path in pairs if path}
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
     may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)
     fixed = (account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)
-    return Caller(*fixed, may_send=may_send, key=key)
+    return Caller(*fixed, may_send=may_send, key=key, dsn=_dsn(dsn))

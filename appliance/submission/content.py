@@ -212,6 +212,8 @@ class IncomingTransaction:
         text, parameters = dialogue.rcpt_path(argument, dsn=self._backend.dsn)
         if not (self._utf8 or text.isascii()):
             raise Rejected(dialogue.NEEDS_SMTPUTF8)
+        if self.caller is not None and self.caller.dsn is not None:
+            parameters = {"NOTIFY": self.caller.dsn.value, **parameters}
         self._dsn_request = dialogue.dsn_request(self._parameters, parameters, utf8=self._utf8) if parameters else None
         recipient = self._backend.check_recipient(self.caller, text)
         if isinstance(recipient, Address):

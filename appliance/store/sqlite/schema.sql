@@ -112,7 +112,8 @@ CREATE TABLE smtp_credentials (
     revoked_at INTEGER,
     name TEXT NOT NULL DEFAULT '',              -- what its owner calls it
     last_used_at INTEGER,                       -- to the minute
-    created_by TEXT                             -- the user who created it; NULL: the shell, or unknown
+    created_by TEXT,                            -- the user who created it; NULL: the shell, or unknown
+    dsn TEXT                                    -- 'failure': the default of NOTIFY; NULL: no notification
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX smtp_credentials_by_account ON smtp_credentials (account_id);
 

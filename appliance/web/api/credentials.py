@@ -14,9 +14,9 @@ from quart import request
 from appliance.errors import Code, Refused, invalid
 from appliance.intake import account_rules
 from appliance.message.characters import LINE_PATTERN
-from appliance.model.accounts import KeyPrincipal, Principal, Scope
+from appliance.model.accounts import DsnDefault, KeyPrincipal, Principal, Scope
 from appliance.store.audit import about
-from appliance.times import DAY, SECOND, rfc3339
+from appliance.times import DAY, SECOND
 from appliance.web.app import Routes, check_line, page_limit
 from appliance.web.auth import check_reach
 from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from
@@ -32,6 +32,7 @@ KeyScope = Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `
 IsTest = Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")]
 _DOMAIN = Meta(description="Only sending domain; null for all domains.")
 _EXPIRY = Meta(description="Expiry time; null for none.")
+_DSN = Meta(description="`failure`: mail a DSN for failed recipients whose RCPT has no NOTIFY; null for none.")
 _LIFETIME = Meta(description="Lifetime in seconds, instead of `expires_at`.")
 _OVERLAP = Meta(ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working.")
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
@@ -49,9 +50,10 @@ class RevokedAnswer(ApiAnswer):
 
 
 class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The name of a new credential."""
+    """The properties of a new credential."""
 
     name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
+    dsn: Annotated[DsnDefault | None, _DSN] = None
 
 
 class SmtpCredentialObject(msgspec.Struct):
@@ -59,19 +61,18 @@ class SmtpCredentialObject(msgspec.Struct):
 
     username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
     name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    dsn: Annotated[DsnDefault | None, _DSN]
     created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
     created_at: CreatedAt
     last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
     revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
 
-class NewSmtpCredentialAnswer(ApiAnswer):
+class NewSmtpCredentialAnswer(SmtpCredentialObject):
     """A new credential; the password is shown only here."""
 
-    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
     password: Annotated[str, Meta(description="Password for SMTP and HTTP Basic. Shown only once.")]
-    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
-    created_at: CreatedAt
+    request_id: RequestId
 
 
 class SmtpCredentialsAnswer(ApiAnswer):
@@ -169,10 +170,10 @@ class CredentialRoutes(Routes):
         name = body.name.strip()
         about(None, {"name": name}, made=itemgetter(0))
         username, password = await self.store.access.create_credential(
-            user.account_id, name, by_owner=True, created_by=_creator(user)
+            user.account_id, name, by_owner=True, created_by=_creator(user), dsn=body.dsn
         )
-        created_at = rfc3339((await self.store.access.credential(user.account_id, username)).created_at)
-        return NewSmtpCredentialAnswer(username, password, name, created_at)
+        created = await self.store.access.credential(user.account_id, username)
+        return object_from(NewSmtpCredentialAnswer, created, password=password)
 
     @for_customers("DELETE /v1/smtp-credentials/{username}", RevokedAnswer, _USERNAME, action="smtp_credential.revoked")
     async def revoke_smtp_credential(self, user: Principal, username: str) -> RevokedAnswer:

@@ -3,6 +3,7 @@
 import email
 import email.policy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,28 @@ async def test_each_result_is_told(tmp_path: Path) -> None:
         assert made.rows("SELECT count(*) FROM events") == [(4,)]
         assert made.credits() == CREDITS - 2  # two were delivered; bounces gave theirs back
         assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(2,)]
+
+
+@pytest.mark.both_engines
+async def test_a_credential_asks_for_reports_of_failures(tmp_path: Path) -> None:
+    """With `dsn`, a client that never heard of NOTIFY is told; one that gives it decides itself."""
+    async with world(tmp_path, delays("1h")) as made:
+        home, far = FakeMx(), FakeMx(answers={f"RCPT {name}@far.test": UNKNOWN for name in ("gone", "never", "only")})
+        await made.domain("example.com", home)
+        await made.domain("far.test", far)
+        answer = (await made.ask("POST", "/v1/smtp-credentials", {"name": "CRM", "dsn": "failure"})).json()
+        assert answer["dsn"] == "failure"
+        login = {"username": answer["username"], "password": answer["password"]}
+        made.running.account = replace(made.running.account, **login)
+        await submit(made, ["never@far.test"], ["NOTIFY=NEVER"])
+        await submit(made, ["only@far.test"], ["NOTIFY=SUCCESS"])
+        await submit(made, ["ada@far.test", "gone@far.test"], (), ["RET=FULL", "ENVID=order-42"])
+        await made.until(lambda: home.messages and made.unfinished() == [])
+        (report,) = home.messages
+        about, group, returned = fields(report)
+        assert (group["Action"], group["Final-Recipient"]) == ("failed", "rfc822; gone@far.test")
+        assert (about["Original-Envelope-Id"], returned.get_content_type()) == ("order-42", "message/rfc822")
+        assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(1,)]
 
 
 @pytest.mark.sqlite_only  # its clock goes ahead by hours, and a database server has one of its own

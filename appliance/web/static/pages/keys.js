@@ -204,9 +204,20 @@ function newKey(place, domain, domains) {
 function newCredential(place, service) {
 	formDialog("New SMTP credential", {
 		about: "A username and a password for a program that sends by SMTP.",
-		fields: [nameField("Name of the credential", "CRM")],
+		fields: [
+			nameField("Name of the credential", "CRM"),
+			{
+				name: "dsn",
+				label: "Bounces by mail",
+				type: "select",
+				options: [
+					["", "only if the program asks (NOTIFY)"],
+					["failure", "always, to the envelope sender"],
+				],
+			},
+		],
 		submit: "Create credential",
-		send: ({ name }) => post("/v1/smtp-credentials", { name }),
+		send: ({ name, dsn }) => post("/v1/smtp-credentials", { name, dsn: dsn || null }),
 		done: (made) => {
 			const rows = [...smtp(service, made.username), ["Password", made.password]];
 			reveal(place, secretBox(`SMTP credential ${made.name ?? ""}`.trim(), rows));
