@@ -399,8 +399,7 @@ class Access(StorePart):
 
 
 def _credential(*columns: Any) -> SmtpCredential:
-    *others, dsn = columns
-    return SmtpCredential(*others, _dsn(dsn))
+    return SmtpCredential(*(*columns[:-1], _dsn(columns[-1])))
 
 
 def _dsn(value: str | None) -> DsnDefault | None:

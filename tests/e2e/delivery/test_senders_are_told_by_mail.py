@@ -92,7 +92,7 @@ async def test_a_credential_asks_for_reports_of_failures(tmp_path: Path) -> None
         await submit(made, ["never@far.test"], ["NOTIFY=NEVER"])
         await submit(made, ["only@far.test"], ["NOTIFY=SUCCESS"])
         await submit(made, ["ada@far.test", "gone@far.test"], (), ["RET=FULL", "ENVID=order-42"])
-        await made.until(lambda: home.messages and made.unfinished() == [])
+        await made.until(lambda: bool(home.messages) and made.unfinished() == [])
         (report,) = home.messages
         about, group, returned = fields(report)
         assert (group["Action"], group["Final-Recipient"]) == ("failed", "rfc822; gone@far.test")
