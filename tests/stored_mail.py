@@ -40,6 +40,7 @@ async def accept(
     simulated: bool = False,
     tags: tuple[str, ...] = (),
     template: str | None = None,
+    scheduled_at: int | None = None,
 ) -> NewMessage:
     message_id = env.identifier("msg")
     recipients = tuple(
@@ -64,6 +65,7 @@ async def accept(
         credits=len(recipients),
         created_at=env.now(),
         idempotency=None,
+        scheduled_at=scheduled_at,
     )
     await store.messages.accept(new)
     return new

@@ -39,11 +39,13 @@ from appliance.errors import start_failure
 
 PROGRAM_NAME, COMPLETE_VARIABLE = "appliance", "_APPLIANCE_COMPLETE"  # which click reads under this name
 ALIASES = {
+    "cancel": "queue cancel",
     "messages": "message list",
     "nodes": "node",
     "requests": "request",
+    "reschedule": "queue reschedule",
     "suppressions": "suppression",
-}  # earlier spellings
+}  # earlier and short spellings
 
 
 class _Program(CommandGroup):

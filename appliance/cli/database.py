@@ -171,6 +171,7 @@ AUDITED_COMMANDS = {
     "template push": "template.saved",
     "template remove": "template.deleted",
     "queue cancel": "email.cancelled",
+    "queue reschedule": "email.rescheduled",
     "queue pause": "pool.paused",
     "queue resume": "pool.resumed",
     "pause": "mail.paused",

@@ -1,14 +1,14 @@
 """`appliance mcp`: a Model Context Protocol server over stdin and stdout, for assistants and editors.
 
 Each line is one JSON-RPC 2.0 message. A tool runs a command of this program with --json, so both return the same. All
-tools only read, except `send_email`: it needs an API key, and `--allow-send` if that key sends real mail.
+tools only read, except those of `_KEYED`: they need an API key, and `--allow-send` if that key sends real mail.
 """
 
 import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,9 @@ from appliance.cli import database
 from appliance.cli.options import config_option, flag, named_config
 
 if TYPE_CHECKING:
+    from appliance.config.settings import Config
+    from appliance.environment import Environment
+    from appliance.model.accounts import Caller
     from appliance.store import Store
 
 Json = dict[str, Any]
@@ -98,6 +101,9 @@ def _text(description: str) -> Json:
 _KINDS: dict[str, type] = {"string": str, "boolean": bool, "integer": int}
 _ACCOUNT = _Argument("account", _text("Name of the account; optional if there is only one."))
 _DOMAIN = _Argument("domain", _text("A sending domain of the account."), required=True)
+_MESSAGE = _text("The message's id (msg_…).")
+_AHEAD = "RFC 3339 with an offset, up to 30 days ahead, such as 2026-11-15T13:00:00+01:00."
+_CHANGES = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
 _MOMENT = "A span before now (30m, 12h, 2d), a date or a UTC time."
 _TOOLS = (
     _Tool(
@@ -121,7 +127,9 @@ _TOOLS = (
             _Argument("status", _text("queued, delivered, partial or failed."), "--status"),
             _Argument(
                 "outcome",
-                _text("Of a recipient: bounced, deferred, suppressed, cancelled, late_bounced, complained …"),
+                _text(
+                    "Of a recipient: scheduled, bounced, deferred, suppressed, cancelled, late_bounced, complained …"
+                ),
                 "--outcome",
             ),
             _Argument("since", _text(_MOMENT), "--since"),
@@ -151,21 +159,40 @@ _SEND: Json = {
             "subject": _text("The subject."),
             "text": _text("Plain text; text or html is required."),
             "html": _text("HTML."),
+            "scheduled_at": _text(f"When to send it: {_AHEAD} Default: at once."),
+            "metadata": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "Up to 20 values by key, returned with the message and in events, and never sent.",
+            },
         },
         "required": ["from", "to", "subject"],
     },
-    "annotations": {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True},
+    "annotations": _CHANGES,
+}
+_RESCHEDULE: Json = {
+    "name": "reschedule_email",
+    "description": "Move a scheduled message that is not due yet to another time.",
+    "inputSchema": _schema({"id": _MESSAGE, "scheduled_at": _text(_AHEAD)}) | {"required": ["id", "scheduled_at"]},
+    "annotations": _CHANGES,
+}
+_CANCEL: Json = {
+    "name": "cancel_email",
+    "description": "Cancel all recipients of a message that are scheduled, queued or deferred.",
+    "inputSchema": _schema({"id": _MESSAGE}) | {"required": ["id"]},
+    "annotations": _CHANGES,
 }
 
 
 @click.command()
-@flag("--allow-send", "Allow send_email to send real mail, with a key that is not a test key.")
+@flag("--allow-send", "Allow tools to send and change real mail, with a key that is not a test key.")
 @config_option
 def mcp(allow_send: bool) -> None:
     """Serve the Model Context Protocol over stdin and stdout, for assistants and editors.
 
     Clients can explain messages and addresses, search, see the queue, run doctor and read the documentation. They can
-    send only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with --allow-send any key.
+    send, reschedule and cancel only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with
+    --allow-send any key.
 
     Examples:
       appliance mcp
@@ -176,7 +203,9 @@ def mcp(allow_send: bool) -> None:
     methods: dict[str, Callable[[Json], Json]] = {
         "initialize": _initialize,
         "ping": lambda _: {},
-        "tools/list": lambda _: {"tools": [tool.described() for tool in _TOOLS] + ([_SEND] if key else [])},
+        "tools/list": lambda _: {
+            "tools": [tool.described() for tool in _TOOLS] + ([tool for tool, _ in _KEYED] if key else [])
+        },
         "tools/call": partial(_call, key, allow_send),
         "resources/list": _list_documents,
         "resources/read": _read_document,
@@ -225,8 +254,9 @@ def _call(key: str | None, allow_send: bool, params: Json) -> Json:
     if not isinstance(arguments, dict):
         raise _Fault(INVALID_PARAMS, "arguments: must be an object")
     try:
-        if name == _SEND["name"] and key is not None:
-            return _content(_send(key, arguments, allow_send=allow_send))
+        for keyed, work in _KEYED if key is not None else ():
+            if keyed["name"] == name:
+                return _content(_with_key(key or "", work, arguments, allow_send=allow_send))
         for tool in _TOOLS:
             if tool.name == name:
                 return _content(_run(tool.words(dict(arguments))))
@@ -259,13 +289,12 @@ def _run(words: list[str]) -> str:
     return printed.getvalue()
 
 
-def _send(key: str, fields: Json, *, allow_send: bool) -> str:
+def _with_key(key: str, act: "_Act", arguments: Json, *, allow_send: bool) -> str:
+    """Do what the key may do; return JSON."""
     from appliance.environment import Environment
     from appliance.errors import Code, Refused
-    from appliance.intake.accept import build_services
-    from appliance.message.request import decode
 
-    settings, env, body = database.load_settings(), Environment(), json.dumps(fields).encode()
+    settings, env = database.load_settings(), Environment()
 
     async def work(store: "Store") -> str:
         caller = await store.access.caller_by_key(key)
@@ -277,12 +306,69 @@ def _send(key: str, fields: Json, *, allow_send: bool) -> str:
         if not (caller.test or allow_send):
             text = "this key sends real mail: use a test key, or start `appliance mcp --allow-send`"
             raise Refused(Code.FORBIDDEN, text)
-        intake = build_services(settings, env, store, await database.installation_key(store, settings)).intake
-        intake.check_open(caller)
-        identifier = env.identifier("req")
-        return (await intake.send(caller, decode(body), f"mcp_{identifier}", identifier, len(body))).receipt.decode()
+        return (await act(_Sender(settings, env, store, caller), arguments)).decode()
 
     return database.run(work, settings=settings)
+
+
+class _Sender(NamedTuple):
+    settings: "Config"
+    env: "Environment"
+    store: "Store"
+    caller: "Caller"
+
+
+async def _send(sender: _Sender, fields: Json) -> bytes:
+    from appliance.intake.accept import build_services
+    from appliance.message.request import decode
+
+    settings, env, store, caller = sender
+    body = json.dumps(fields).encode()
+    intake = build_services(settings, env, store, await database.installation_key(store, settings)).intake
+    intake.check_open(caller)
+    identifier = env.identifier("req")
+    return (await intake.send(caller, decode(body), f"mcp_{identifier}", identifier, len(body))).receipt
+
+
+async def _reschedule(sender: _Sender, arguments: Json) -> bytes:
+    from appliance.message.schedule import due_time
+
+    message_id, scheduled_at = _texts(arguments, "id", "scheduled_at")
+    due_at = due_time(scheduled_at, sender.env.now())
+    move = partial(sender.store.scheduled.move, sender.caller.account_id, message_id, due_at)
+    return await _change(sender, message_id, "email.rescheduled", move)
+
+
+async def _cancel(sender: _Sender, arguments: Json) -> bytes:
+    (message_id,) = _texts(arguments, "id")
+    cancel = sender.store.queue_control.cancel
+    by_sender = partial(cancel, message_id, "by its sender", sender.caller.account_id)
+    return await _change(sender, message_id, "email.cancelled", by_sender)
+
+
+async def _change(sender: _Sender, message_id: str, action: str, work: Callable[[], Awaitable[object]]) -> bytes:
+    """Change a message as over HTTP, and return it."""
+    from appliance.web.api.message_objects import message_json
+    from appliance.web.app import actor_of
+    from appliance.web.sent import check_may_change, seen
+
+    _, env, store, caller = sender
+    await check_may_change(store, caller, message_id)
+    assert caller.key is not None  # noqa: S101 - found by its key
+    async with store.audit.noting(actor_of(caller.key), action, "mcp", [caller.account_id], message_id):
+        await work()
+    return message_json(await seen(store, caller, message_id), env.identifier("req"))
+
+
+def _texts(arguments: Json, *names: str) -> list[str]:
+    for name in (*names, *arguments):
+        if name not in names or not isinstance(arguments.get(name), str):
+            raise _Fault(INVALID_PARAMS, f"{name}: expected the arguments {' and '.join(names)}, each a string")
+    return [arguments[name] for name in names]
+
+
+_Act = Callable[[_Sender, Json], Awaitable[bytes]]
+_KEYED: tuple[tuple[Json, _Act], ...] = ((_SEND, _send), (_RESCHEDULE, _reschedule), (_CANCEL, _cancel))
 
 
 def _list_documents(_: Json) -> Json:

@@ -42,6 +42,7 @@ MESSAGES_EXPLAINED = 10  # of an address
 SEARCH_SECONDS = 10.0  # enough for a few million messages
 STATUSES = ("queued", "delivered", "partial", "failed")
 OUTCOMES = (
+    "scheduled",
     "queued",
     "deferred",
     "delivered",
@@ -79,6 +80,7 @@ feedback = CommandGroup("feedback", "Mail about the mail of this installation.",
 @text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Filter by the outcome of any recipient.")
+@flag("--scheduled", "Only scheduled messages, with their time (as --outcome scheduled).")
 @click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
 @click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before this time.")
 @number_option("--limit", MESSAGES_LISTED, MOST_LISTED, "Number of messages to show.")
@@ -95,6 +97,7 @@ def list_messages(
     key: str | None,
     status: str | None,
     outcome: str | None,
+    scheduled: bool,
     since: int | None,
     until: int | None,
     limit: int,
@@ -112,6 +115,7 @@ def list_messages(
       appliance message list
       appliance message list --to ada@example.net --since 2d
       appliance message list --account acme --outcome bounced --limit 10
+      appliance message list --scheduled
     """
     from appliance.intake.account_rules import searched_recipient, searched_sender
     from appliance.message.labels import metadata_entry
@@ -119,12 +123,14 @@ def list_messages(
     from appliance.model.dashboard import FoundMail, MailFilter
     from appliance.model.mail import MessageStatus, RecipientOutcome
 
+    if scheduled and outcome not in (None, "scheduled"):
+        raise click.UsageError("--scheduled cannot be combined with another --outcome.")
     with database.refusals():
         searched = query_words(" ".join(words)) if words else ()
         entry = metadata_entry(metadata) if metadata else None
     mail_filter = MailFilter(
         words=searched,
-        outcome=RecipientOutcome(outcome) if outcome else None,
+        outcome=RecipientOutcome(outcome or "scheduled") if outcome or scheduled else None,
         since=since,
         until=until,
         status=MessageStatus(status) if status else None,
@@ -151,7 +157,8 @@ def list_messages(
         show(True, {"messages": rows, "searched_to": back_to}, "")
         return
     worded = [_worded_message(row) for row in rows]
-    show_list(False, "messages", worded, MESSAGE_COLUMNS, "No message matches.", MESSAGE_SPARE)
+    columns = MESSAGE_COLUMNS | ({"scheduled_at": "SCHEDULED (UTC)"} if scheduled else {})
+    show_list(False, "messages", worded, columns, "No message matches.", MESSAGE_SPARE)
     if back_to is not None:
         click.echo(f"Searched back to {back_to} only. To continue, add --until {back_to}")
 
@@ -163,7 +170,7 @@ def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
     row: dict[str, Any] = {"id": message.id, "account": account, "status": message.status.value}
     row |= {"source": message.source.value, "from": message.sender, "recipients": recipients}
     row["outcomes"] = {outcome.value: count for outcome, count in message.outcomes.items()}
-    return row | record(message, "recipient_count", "subject", "created_at")
+    return row | record(message, "recipient_count", "subject", "created_at", "scheduled_at")
 
 
 def _worded_message(row: dict[str, Any]) -> dict[str, Any]:

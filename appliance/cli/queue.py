@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database, options
-from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, listing, number_option, text_option
+from appliance.cli.options import PRINTABLE, TIME_AHEAD, CommandGroup, common, flag, listing, number_option, text_option
 from appliance.cli.output import counted, record, show, show_list
 from appliance.times import microseconds, rfc3339
 
@@ -24,7 +24,7 @@ POOLS_LISTED, DESTINATIONS_LISTED = 50, 5  # by default; destinations per pool
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
 NOT_LOOKED_UP, SIMULATED = "(not looked up)", "(sandbox)"  # mail without a pool
 
-_HELP = "Show, retry, cancel and pause queued mail. Without a command, show the queue."
+_HELP = "Show, retry, cancel, reschedule and pause queued mail. Without a command, show the queue."
 queue = CommandGroup("queue", _HELP, default="show")
 
 
@@ -112,13 +112,41 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
 @click.argument("message", type=PRINTABLE)
 @common
 def cancel(message: str, as_json: bool) -> None:
-    """Cancel the queued recipients of MESSAGE: they fail, their credits are refunded and their events are sent.
+    """Cancel the queued and scheduled recipients of MESSAGE: they fail, credits are refunded and events are sent.
 
     A delivery that is in progress may still succeed.
     """
     count = database.run(lambda store: store.queue_control.cancel(message, "given up by the operator"))
     text = f"Cancelled {counted(count, 'recipient')} of {message}."
     show(as_json, {"message": message, "cancelled": count}, text)
+
+
+@queue.command()
+@click.argument("message", type=PRINTABLE)
+@click.argument("due_at", type=TIME_AHEAD, metavar="TIME")
+@common
+def reschedule(message: str, due_at: int, as_json: bool) -> None:
+    """Move MESSAGE, which is scheduled and not due yet, to TIME: a span from now (2h, 3d), a date or a time.
+
+    A time without an offset is UTC. `message list --scheduled` lists scheduled messages.
+
+    Examples:
+      appliance queue reschedule msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a 2h
+      appliance queue reschedule msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a 2026-11-15T13:00:00+01:00
+    """
+    from appliance.environment import Environment
+    from appliance.errors import Code, Refused
+    from appliance.message.schedule import due_time
+
+    async def work(store: "Store") -> None:
+        if (stored := await store.records.of(message)) is None:
+            raise Refused(Code.NOT_FOUND, f"there is no message {message!r}")
+        await store.scheduled.move(stored.account_id, message, due_at)
+
+    with database.refusals():
+        due_time(at := rfc3339(due_at), Environment().now(), "TIME")
+    database.run(work)
+    show(as_json, {"message": message, "scheduled_at": at}, f"{message} is scheduled for {at}.")
 
 
 reason_option = options.reason_option("paused by the operator", "Reason to show with the pause.")

@@ -46,7 +46,7 @@ class CredentialKind(StrEnum):
 
 
 class DsnDefault(StrEnum):
-    """What an SMTP client is told by mail for recipients without NOTIFY; otherwise nothing."""
+    """The default of NOTIFY for recipients of a credential; without it they cause no DSN."""
 
     FAILURE = "failure"
 

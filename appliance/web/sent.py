@@ -16,6 +16,7 @@ from appliance.message.schedule import due_time
 from appliance.message.schema import ScheduledAt
 from appliance.model.accounts import Caller, CredentialKind
 from appliance.model.mail import Message, Source
+from appliance.store import Store
 from appliance.web.api.message_objects import MessageObject, message_json
 from appliance.web.app import ApiServices, actor_of
 from appliance.web.auth import sees
@@ -129,9 +130,7 @@ class SentMessages:
         self, exchange: Exchange, address: str, caller: Caller, message_id: str, action: str
     ) -> AsyncIterator[None]:
         """Let a caller change a message that it may change. Changes by people and API keys are audited."""
-        message = await self._seen(caller, message_id)
-        if not caller.may_read and (caller.credential is None or caller.credential != message.credential):
-            raise _unknown()
+        await check_may_change(self.services.store, caller, message_id)
         auth, principal = self.services.auth, caller.key
         async with AsyncExitStack() as noted:
             if caller.kind is not CredentialKind.SMTP:
@@ -141,24 +140,27 @@ class SentMessages:
                 await noted.enter_async_context(auth.store.audit.noting(actor, action, address, accounts, message_id))
             yield
 
-    async def _seen(self, caller: Caller, message_id: str) -> Message:
-        message = await self.services.store.messages.read(caller.account_id, message_id)
-        if message is None or not await self._may_see(caller, message):
-            raise _unknown()
-        return message
-
     async def _answer(self, exchange: Exchange, caller: Caller, message_id: str) -> Answer:
-        body = message_json(await self._seen(caller, message_id), exchange.request_id)
+        body = message_json(await seen(self.services.store, caller, message_id), exchange.request_id)
         return 200, json_answer(body, exchange.request_id), body
 
-    async def _may_see(self, caller: Caller, message: Message) -> bool:
-        # A key covers its domain; a test key covers only simulated mail.
-        if not sees(caller.key, message):
-            return False
-        if caller.key is None or not caller.key.test:
-            return True
-        facts = await self.services.store.mail_log.facts(caller.account_id, message.id)
-        return message.source is Source.TEST and facts is not None and facts.simulated
+
+async def seen(store: Store, caller: Caller, message_id: str) -> Message:
+    """Read a message that this caller may see. A key covers its domain; a test key covers only simulated mail."""
+    message = await store.messages.read(caller.account_id, message_id)
+    if message is None or not sees(caller.key, message):
+        raise _unknown()
+    if caller.key is not None and caller.key.test:
+        facts = await store.mail_log.facts(caller.account_id, message.id)
+        if message.source is not Source.TEST or facts is None or not facts.simulated:
+            raise _unknown()
+    return message
+
+
+async def check_may_change(store: Store, caller: Caller, message_id: str) -> None:
+    message = await seen(store, caller, message_id)
+    if not caller.may_read and (caller.credential is None or caller.credential != message.credential):
+        raise _unknown()
 
 
 def _unknown() -> Refused:

@@ -17,6 +17,7 @@ ALIASES = [
     ("messages", "message list"),
     ("messages invoice", "message list invoice"),
     ("message", "message list"),
+    ("messages --scheduled", "message list --scheduled"),
     ("nodes", "node list"),
     ("nodes list", "node list"),
     ("queue", "queue show"),

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from appliance.cli.mcp import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND, PARSE_ERROR
+from appliance.times import HOUR, rfc3339
 from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
 
@@ -112,9 +114,10 @@ def test_its_tools_answer_as_the_commands_do(start: Start, acme: Shell) -> None:
     assert session.found("list_accounts") == acme.json("account", "list")
     assert session.found("queue") == acme.json("queue")
     assert set(session.found("doctor")) == set(documented("doctor"))
-    called = {"send_email", "search_messages", "explain", "domain_records", "list_domains", "list_accounts", "queue"}
+    changing = {"send_email", "reschedule_email", "cancel_email"}
+    called = changing | {"search_messages", "explain", "domain_records", "list_domains", "list_accounts", "queue"}
     assert set(tools) == called | {"doctor"}
-    assert {name for name, tool in tools.items() if not tool["annotations"]["readOnlyHint"]} == {"send_email"}
+    assert {name for name, tool in tools.items() if not tool["annotations"]["readOnlyHint"]} == changing
 
 
 def test_what_is_asked_wrongly_is_told(start: Start) -> None:
@@ -132,6 +135,32 @@ def test_what_is_asked_wrongly_is_told(start: Start) -> None:
     assert "no message '--help'" in session.refused("explain", what="--help")
     assert "no account named '--json'" in session.refused("list_domains", account="--json")
     assert "'nope' is not one of" in session.refused("search_messages", status="nope")
+
+
+def test_it_moves_and_cancels_as_the_key_may(start: Start, acme: Shell) -> None:
+    """Scheduled mail only of the key's own account, and a test key's only if it is simulated."""
+    later, latest = (rfc3339(time.time_ns() // 1000 + hours * HOUR) for hours in (1, 2))
+    live = acme.json("key", "create", "acme", "--scope", "full")["key"]
+    session = start("--allow-send", key=live)
+    extra: dict[str, Any] = {"scheduled_at": later, "metadata": {"order": "10045"}}
+    sent = session.found("send_email", **MAIL, **extra)
+    assert sent["scheduled_at"] == later
+    testing = start(key=acme.json("key", "create", "acme", "--test")["key"])
+    for stranger, words in ((testing, "No message has this id"), (start(key=live), "--allow-send")):
+        assert words in stranger.refused("cancel_email", id=sent["id"])
+        assert words in stranger.refused("reschedule_email", id=sent["id"], scheduled_at=latest)
+    moved = session.found("reschedule_email", id=sent["id"], scheduled_at=latest)
+    assert (moved["scheduled_at"], moved["metadata"]) == (latest, {"order": "10045"})
+    assert "scheduled_at: expected an RFC 3339" in session.refused("reschedule_email", id=sent["id"], scheduled_at="2h")
+    call = "tools/call"
+    expected = "scheduled_at: expected the arguments id and scheduled_at, each a string"
+    assert session.fault(call, name="reschedule_email", arguments={"id": "a"}) == (INVALID_PARAMS, expected)
+    assert session.fault(call, name="cancel_email", arguments={"id": "a", "b": 1})[1].startswith("b: expected")
+    cancelled = session.found("cancel_email", id=sent["id"])
+    assert (cancelled["status"], cancelled["recipients"][0]["status"]) == ("failed", "failed")
+    assert "waits any more" in session.refused("cancel_email", id=sent["id"])
+    found = {(line["action"], line["object"], line["address"]) for line in acme.json("audit")["audit"]}
+    assert {(f"email.{what}", sent["id"], "mcp") for what in ("rescheduled", "cancelled")} <= found
 
 
 def test_it_sends_only_what_it_may(start: Start, acme: Shell) -> None:

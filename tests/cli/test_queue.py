@@ -17,7 +17,7 @@ from appliance.model.queue import PoolState, SlowedAccount
 from appliance.model.warmup import begin
 from appliance.report.explain import clock
 from appliance.store import Store, open_store
-from appliance.times import rfc3339
+from appliance.times import DAY, HOUR, microseconds, rfc3339
 from tests import stored_mail
 from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
@@ -35,10 +35,8 @@ def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any
     return trio.run(opened)
 
 
-def accept(shell: Shell, *addresses: str, simulated: bool = False) -> NewMessage:
-    made = changed(
-        shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, simulated=simulated)
-    )
+def accept(shell: Shell, *addresses: str, **options: Any) -> NewMessage:
+    made = changed(shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, **options))
     assert isinstance(made, NewMessage)
     return made
 
@@ -251,6 +249,31 @@ def test_a_cancelled_message_fails_with_its_credits_returned(acme: Shell) -> Non
     assert "there is no message" in acme.refused("queue", "cancel", "msg_0")
     again = accept(acme, "a@gmail.com")
     assert acme.text("queue", "cancel", again.id) == f"Cancelled 1 recipient of {again.id}.\n"
+
+
+def test_a_scheduled_message_is_listed_moved_and_cancelled(acme: Shell) -> None:
+    ahead = OUTSIDE.now() + DAY
+    message, now = accept(acme, "a@gmail.com", scheduled_at=ahead), accept(acme, "b@gmail.com")
+    (listed,) = acme.json("messages", "--scheduled")["messages"]
+    assert (listed["id"], listed["scheduled_at"]) == (message.id, rfc3339(ahead))
+    acme.misused("message", "list", "--scheduled", "--outcome", "queued")
+    answer = acme.json("reschedule", message.id, "2h")
+    assert fields(answer) == fields(documented("queue reschedule"))
+    (listed,) = acme.json("message", "list", "--outcome", "scheduled")["messages"]
+    assert (listed["id"], listed["scheduled_at"]) == (message.id, answer["scheduled_at"])
+    assert answer["scheduled_at"][:16].replace("T", " ") in acme.text("messages", "--scheduled", "--wide")
+    at = rfc3339(microseconds(answer["scheduled_at"]) + HOUR)
+    assert acme.text("queue", "reschedule", message.id, at) == f"{message.id} is scheduled for {at}.\n"
+    assert "at most 30 days ahead" in acme.refused("reschedule", message.id, "31d")
+    acme.misused("reschedule", message.id, "2020-11-15")
+    acme.misused("reschedule", message.id)
+    assert "there is no message 'msg_0'" in acme.refused("reschedule", "msg_0", "2h")
+    assert "is not scheduled" in acme.refused("reschedule", now.id, "2h")
+    assert acme.json("cancel", message.id) == {"message": message.id, "cancelled": 1}
+    assert "is not scheduled" in acme.refused("reschedule", message.id, "2h")
+    assert acme.json("messages", "--scheduled")["messages"] == []
+    found = {(line["action"], line["object"]) for line in acme.json("audit")["audit"]}
+    assert {("email.rescheduled", message.id), ("email.cancelled", message.id)} <= found
 
 
 def test_a_pool_is_paused_and_resumed(acme: Shell) -> None:
