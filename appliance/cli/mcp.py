@@ -191,8 +191,8 @@ def mcp(allow_send: bool) -> None:
     """Serve the Model Context Protocol over stdin and stdout, for assistants and editors.
 
     Clients can explain messages and addresses, search, see the queue, run doctor and read the documentation. They can
-    send, reschedule and cancel only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with
-    --allow-send any key.
+    send, reschedule and cancel only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or
+    with --allow-send any key.
 
     Examples:
       appliance mcp
