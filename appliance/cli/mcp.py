@@ -350,14 +350,14 @@ async def _change(sender: _Sender, message_id: str, action: str, work: Callable[
     """Change a message as over HTTP, and return it."""
     from appliance.web.api.message_objects import message_json
     from appliance.web.app import actor_of
-    from appliance.web.sent import check_may_change, seen
+    from appliance.web.sent import check_may_change, visible_message
 
     _, env, store, caller = sender
     await check_may_change(store, caller, message_id)
     assert caller.key is not None  # noqa: S101 - found by its key
     async with store.audit.noting(actor_of(caller.key), action, "mcp", [caller.account_id], message_id):
         await work()
-    return message_json(await seen(store, caller, message_id), env.identifier("req"))
+    return message_json(await visible_message(store, caller, message_id), env.identifier("req"))
 
 
 def _texts(arguments: Json, *names: str) -> list[str]:

@@ -21,7 +21,8 @@ from appliance.message.schema import METADATA_KEY
 _KEY: Final = re.compile(METADATA_KEY)
 _KEY_SHOWN: Final = 64  # characters of a wrong key quoted in an error
 _FIELD: Final = "X-Service-Metadata"
-_CONSIDERED: Final = 100  # tags, and metadata, of other providers' headers
+_OWN_FIELD: Final = _FIELD.lower().encode()
+_CONSIDERED: Final = 100  # fields of other providers that are read, and tags and metadata in them
 _encoder = msgspec.json.Encoder()
 
 
@@ -64,15 +65,19 @@ class _Offered(NamedTuple):
 def read_labels(tags: tuple[str, ...], removed: Sequence[Field]) -> tuple[tuple[str, ...], str | None]:
     """Return tags and metadata, from our own tags and all removed fields. Our own come first and win."""
     own: dict[str, str] = {}
-    offered = _Offered([], {})
+    offered, considered = _Offered([], {}), 0
     for name, value in removed:
         key = name.lower()
-        if key == _FIELD.lower().encode():
+        if key == _OWN_FIELD:
             _add_own(own, value)
+        elif considered == _CONSIDERED:
+            continue
         elif (reader := PROVIDER_HEADERS.get(key)) is not None:
             reader(offered, value)
+            considered += 1
         elif key.startswith(_POSTMARK_METADATA):
             offered.metadata[name[len(_POSTMARK_METADATA) :].decode()] = header_text(value)
+            considered += 1
     if len(own) > limits.METADATA:
         raise invalid(_FIELD, f"must occur at most {limits.METADATA} times")
     more_tags = filter(_is_tag, offered.tags[:_CONSIDERED])
@@ -139,7 +144,7 @@ def _decoded(field: bytes) -> Any:
 
 def _strings(value: Any) -> Iterable[tuple[str, str]]:
     """The entries of a JSON object; numbers and booleans as JSON writes them."""
-    for key, item in value.items() if isinstance(value, dict) else ():
+    for key, item in islice(value.items(), _CONSIDERED) if isinstance(value, dict) else ():
         if isinstance(item, str):
             yield key, item
         elif isinstance(item, int | float):

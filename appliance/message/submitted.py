@@ -88,10 +88,11 @@ class SubmittedMessage(Struct, frozen=True, gc=False):
 
 
 def cost_of_submission(data: bytes, recipients: Iterable[str]) -> int:
-    """Estimate a microsecond per line, three more for a line of the header, and the bytes and recipients."""
+    """Estimate a microsecond per line, three more for a header line or encoded word, bytes and recipients."""
     end = data.find(b"\r\n\r\n", 0, _COUNTED)
-    header_lines = data.count(b"\n", 0, _COUNTED if end < 0 else end)
-    lines = data.count(b"\n", 0, _COUNTED) + 3 * header_lines
+    header_end = _COUNTED if end < 0 else end
+    dear = data.count(b"\n", 0, header_end) + data.count(b"=?", 0, header_end)
+    lines = data.count(b"\n", 0, _COUNTED) + 3 * dear
     return cost_of_size(len(data)) + lines + sum(map(cost_of_address, recipients))
 
 

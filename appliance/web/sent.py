@@ -141,11 +141,11 @@ class SentMessages:
             yield
 
     async def _answer(self, exchange: Exchange, caller: Caller, message_id: str) -> Answer:
-        body = message_json(await seen(self.services.store, caller, message_id), exchange.request_id)
+        body = message_json(await visible_message(self.services.store, caller, message_id), exchange.request_id)
         return 200, json_answer(body, exchange.request_id), body
 
 
-async def seen(store: Store, caller: Caller, message_id: str) -> Message:
+async def visible_message(store: Store, caller: Caller, message_id: str) -> Message:
     """Read a message that this caller may see. A key covers its domain; a test key covers only simulated mail."""
     message = await store.messages.read(caller.account_id, message_id)
     if message is None or not sees(caller.key, message):
@@ -158,7 +158,7 @@ async def seen(store: Store, caller: Caller, message_id: str) -> Message:
 
 
 async def check_may_change(store: Store, caller: Caller, message_id: str) -> None:
-    message = await seen(store, caller, message_id)
+    message = await visible_message(store, caller, message_id)
     if not caller.may_read and (caller.credential is None or caller.credential != message.credential):
         raise _unknown()
 

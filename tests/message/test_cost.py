@@ -105,6 +105,8 @@ def test_a_submission_that_is_called_cheap_is_cheap() -> None:
         header + b"x: y\r\n" * 450 + b"\r\n",
         header + b"\r\n" + b"\r\n" * 1_500,
         header + b"\r\n" + b"x" * 900,
+        header + b"Subject:" + b" =?utf-8?q?=C3=A4?=\r\n" * 240 + b"\r\n",
+        header + b"X-PM-Tag: =?utf-8?q?=C3=A4?=\r\n" * 240 + b"\r\n",
     ):
         assert cost_of_submission(data, ("b@example.net",)) <= ON_LOOP
 
@@ -114,6 +116,8 @@ def test_a_submission_that_is_called_cheap_is_cheap() -> None:
         assert seconds(work) * 1e6 <= LONGEST
     assert cost_of_submission(header + b"x: y\r\n" * 600 + b"\r\n", ("b@example.net",)) > ON_LOOP
     assert cost_of_submission(header + b"x: y\r\n" * 600, ("b@example.net",)) > ON_LOOP
+    words = b"X-Mailgun-Tag: " + b"=?utf-8?q?a?= " * 40 + b"\r\n"
+    assert cost_of_submission(header + words * 20 + b"\r\n", ("b@example.net",)) > ON_LOOP
     assert cost_of_submission(header, [f"a@{CYRILLIC}{each}.example" for each in range(6)]) > ON_LOOP
 
 

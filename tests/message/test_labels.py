@@ -1,11 +1,14 @@
 """Metadata of a send request, and what the headers of a submitted message say: tags, metadata, an idempotency key."""
 
 import json
+import sys
+from types import FrameType
 
 import pytest
 
 from appliance.errors import Refused
 from appliance.message.compose import draft
+from appliance.message.labels import read_labels
 from appliance.message.request import decode, fingerprint
 from appliance.message.submitted import SubmittedMessage, read, write
 from tests.cpu_time import cpu_seconds
@@ -132,6 +135,28 @@ def test_the_idempotency_key_of_resend_works_unless_there_is_our_own() -> None:
     assert (theirs.key, ours.key, theirs.fingerprint) == ("r1", "r1", ours.fingerprint)
     assert submitted("Resend-Idempotency-Key: r1", "Idempotency-Key: i1").key == "i1"
     assert submitted("Idempotency-Key: r1", f"{OWN}: a=1").fingerprint != ours.fingerprint
+
+
+@pytest.mark.parametrize("field", ["X-Mailgun-Tag", "X-MC-Metadata", "X-SMTPAPI", "X-PM-Metadata-{}"])
+def test_only_the_first_fields_of_a_provider_are_read(field: str) -> None:
+    """Counted in calls of functions, of which none more is made for ten times as many fields."""
+
+    def calls(fields: int) -> int:
+        removed = [(field.format(number).encode(), b' {"a": "\xc3\xa4"}') for number in range(fields)]
+        made = 0
+
+        def note(_: FrameType, event: str, __: object) -> None:
+            nonlocal made
+            made += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            read_labels((), removed)
+        finally:
+            sys.setprofile(None)
+        return made - fields  # each name is put into lower case
+
+    assert 100 < calls(100) == calls(1_000)
 
 
 def test_no_header_of_a_provider_takes_long() -> None:
