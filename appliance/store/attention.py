@@ -6,6 +6,7 @@ another node sends it again. The mail has no envelope sender: it is free, has no
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from appliance.environment import Environment
@@ -95,7 +96,8 @@ class AttentionStore(StorePart):
 
     async def of(self, account_id: str) -> list[StoredProblem]:
         """The problems of an account or of the machine, open or ended within a day."""
-        return await self.engine.all(_problem, _OF, {"account_id": account_id})
+        bindings = {"account_id": account_id}
+        return await self.engine.scan(lambda tx: [_problem(*row) for row in rows(tx, _OF, bindings)], account_id)
 
     async def observe(self, account_id: str, problems: Sequence[AttentionItem], node: str = "") -> None:
         """Record a check's result. A check that changes nothing writes nothing."""
@@ -109,7 +111,7 @@ class AttentionStore(StorePart):
                 run(tx, _SAVE, _row(row) | {"account_id": account_id})
 
         if changed(await self.of(account_id)):
-            await self.engine.write(work)
+            await self.engine.write(work, large=True)
 
     async def end_of_nodes(self, running: Sequence[str]) -> None:
         """End the problems of nodes that no longer run."""
@@ -120,8 +122,8 @@ class AttentionStore(StorePart):
     async def forget(self) -> None:
         """Delete problems that ended a day ago, and those of deleted accounts."""
         bindings = {"before": self.env.now() - ENDED_KEPT}
-        if (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
-            await self.engine.change(f"{_FORGET} RETURNING kind", bindings)
+        if await self.engine.scan(lambda tx: one(tx, bool, _ANY_OLD, bindings)):
+            await self.engine.write(lambda tx: run(tx, _FORGET, bindings), large=True)
 
     # ---- mail
 
@@ -130,9 +132,12 @@ class AttentionStore(StorePart):
         query = f"{_DUE} ORDER BY u.notified_at, u.id LIMIT :most"
         return await self.engine.scan(lambda tx: [_person(*row) for row in rows(tx, query, bindings)])
 
-    @transaction
-    def notify(self, tx: Tx, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
+    async def notify(self, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         """Queue one mail with all problems that are new to a person; False if no account may send it."""
+        work = partial(self._notify, user_id=user_id, sender=sender, compose=compose, simulated=simulated)
+        return await self.engine.write(work, large=True)
+
+    def _notify(self, tx: Tx, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         now = self.env.now()
         person = one(
             tx, _person, f"{_DUE} AND u.id = :user_id", {"user_id": user_id, "digest_before": now - DIGEST_EVERY}
