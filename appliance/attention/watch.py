@@ -21,7 +21,7 @@ from appliance.telemetry.log import get_logger
 
 ATTENTION_CHORE = "attention"
 CHECK_EVERY = 30.0  # seconds
-ACCOUNTS_READ = 100  # at once
+ACCOUNTS_CHECKED = 100  # at once
 ACCOUNT_REST = 0.02  # seconds between two accounts, so that senders have priority
 MAILS_AT_ONCE, MAILS_PER_SECOND = 10, 2 / 3600  # to one person
 
@@ -64,7 +64,7 @@ class AttentionWatch:
         if await engine.has_chore(ATTENTION_CHORE):
             await self._observe(MACHINE, of_all, seen)
             name = START
-            while accounts := await store.accounts.page(name, ACCOUNTS_READ):
+            while accounts := await store.accounts.page(name, ACCOUNTS_CHECKED):
                 for account in accounts:
                     await self._observe(account.id, await self.problems.of_account(account), seen)
                     await trio.sleep(ACCOUNT_REST)
