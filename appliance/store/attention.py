@@ -32,6 +32,7 @@ from appliance.times import DAY, HOUR
 
 DIGEST_EVERY = DAY
 ENDED_KEPT = DAY  # longer than a problem that returns is the same
+ENDED_MOST = 200  # of an account, and those of one check: it can create and revoke expiring keys all day
 PEOPLE_NOTIFIED = 100  # in one round
 
 _COLUMNS = "kind, subject, severity, title, detail, link, since, opened_at, ended_at, node"
@@ -41,6 +42,8 @@ _SAVE = f"""INSERT INTO attention (account_id, {_COLUMNS})
     ON CONFLICT (account_id, node, kind, subject) DO UPDATE SET severity = excluded.severity, title = excluded.title,
         detail = excluded.detail, link = excluded.link, since = excluded.since, opened_at = excluded.opened_at,
         ended_at = excluded.ended_at"""
+_TRIM = """DELETE FROM attention WHERE account_id = :account_id AND ended_at < (SELECT e.ended_at FROM attention e
+    WHERE e.account_id = :account_id AND e.ended_at IS NOT NULL ORDER BY e.ended_at DESC LIMIT 1 OFFSET :most)"""
 _OLD = """ended_at < :before OR (account_id <> ''
     AND NOT EXISTS (SELECT 1 FROM users u WHERE u.account_id = attention.account_id))"""
 _ANY_OLD = f"SELECT EXISTS (SELECT 1 FROM attention WHERE {_OLD})"
@@ -109,6 +112,7 @@ class AttentionStore(StorePart):
         def work(tx: Tx) -> None:
             for row in changed([_problem(*columns) for columns in rows(tx, _OF, {"account_id": account_id})]):
                 run(tx, _SAVE, _row(row) | {"account_id": account_id})
+            run(tx, _TRIM, {"account_id": account_id, "most": ENDED_MOST})
 
         if changed(await self.of(account_id)):
             await self.engine.write(work, large=True)
