@@ -249,7 +249,7 @@ class UserRoutes(_People):
 
     def _may_mail(self, email: str) -> bool:
         """Whether an invitation may be mailed: many must not go to one stranger."""
-        name, _, domain = email.rpartition("@")
+        name, _, domain = email.lower().rpartition("@")
         try:
             self.invited.take(f"{name.partition('+')[0]}@{domain}")
         except Refused:

@@ -63,8 +63,8 @@ async def test_a_replay_counts_by_its_size(tmp_path: Path) -> None:
         options = WebhookOptions("https://hooks.example/", tuple(EventType), True)
         await store.webhooks.save(account.id, options, "whk_1", SealedSecret(b"sealed", "hint"))
         ping = await store.webhook_history.ping(account.id)
-        large = {"body": b"x" * 10_000, "id": ping.id}
-        await store.engine.change("UPDATE webhook_deliveries SET request_body = :body WHERE id = :id RETURNING id", large)
+        statement = "UPDATE webhook_deliveries SET request_body = :body WHERE id = :id RETURNING id"
+        await store.engine.change(statement, {"body": b"x" * 10_000, "id": ping.id})
         routes = WebhookRoutes(services_for(tmp_path, store, env, account.id))
         client = create_app(routes.services.auth, [routes]).test_client()
         routes.replays.burst = 8
