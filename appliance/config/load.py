@@ -369,7 +369,7 @@ def _check_pools(config: Config, file: str) -> None:
 _LIVE = {
     "server": "log_level",
     "http": "tls_cert tls_key trusted_proxies max_connections max_connections_per_address header_timeout body_timeout "
-    "write_timeout keep_alive_timeout max_body",
+    "write_timeout keep_alive_timeout max_body doors",
     "smtp": "tls_cert tls_key allow_plaintext_auth max_connections max_connections_per_address "
     "max_connections_per_credential command_timeout data_timeout session_timeout",
     "inbound": "tls_cert tls_key",

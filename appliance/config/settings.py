@@ -70,6 +70,15 @@ class TotpDemand(StrEnum):
     ALL = "all"
 
 
+class DoorName(StrEnum):
+    """The providers whose clients can send through a door."""
+
+    RESEND = "resend"
+    POSTMARK = "postmark"
+    MAILGUN = "mailgun"
+    SENDGRID = "sendgrid"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Host name, data directory, shutdown and log level."""
@@ -119,6 +128,11 @@ class HttpSettings:
         v.size(),
         "256MiB",
         "Memory for request bodies, at least max_body; lower on small machines; further ones get 503",
+    )
+    doors: tuple[DoorName, ...] = key(
+        v.many(v.choice(DoorName)),
+        ["resend", "postmark", "mailgun", "sendgrid"],
+        "Providers whose clients can send here: resend, postmark, mailgun, sendgrid; [] for none",
     )
     text_from_html: bool = key(v.BOOLEAN, True, "Add a text part, generated from the HTML, to messages with html only")
 

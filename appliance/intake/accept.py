@@ -63,6 +63,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     receipt: bytes
     message_id: str
     replay_of: str | None = None
+    refusals: dict[int, Refused] | None = None  # of a batch, by index; none of a replay
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False):
@@ -126,10 +127,10 @@ class MessageIntake:
 
     # ---- over HTTP
 
-    async def send(self, caller: Caller, request: SendRequest, key: str, request_id: str, size: int) -> Accepted:
+    async def send(self, caller: Caller, request: SendRequest, key: str | None, request_id: str, size: int) -> Accepted:
         """Accept one HTTP message. `size` is that of the body, for the cost estimate."""
         estimate = cost_of_request(request, size)
-        digest = await self.workers.run(caller.account_id, estimate, fingerprint, request)
+        digest = b"" if key is None else await self.workers.run(caller.account_id, estimate, fingerprint, request)
         message = self.begin(caller, Source.API, request_id, key, digest)
         return await self.once(
             message, partial(self._send_new, request, message, estimate), partial(_replayed, request_id)

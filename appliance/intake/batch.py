@@ -20,7 +20,7 @@ from appliance.concurrency.fair_share import FairQueue
 from appliance.errors import Code, Refused
 from appliance.intake.accept import Accepted, Begun, MessageIntake, scheduled, unknown_template
 from appliance.message.compose import Draft
-from appliance.message.limits import BATCH_ASSEMBLED
+from appliance.message.limits import BATCH_ASSEMBLED, BATCH_MESSAGES
 from appliance.message.request import Batch, cost_of_request, place
 from appliance.message.schema import BatchReceipt, BatchResult, SendRequest
 from appliance.message.template import cost_of_template
@@ -31,6 +31,15 @@ from appliance.telemetry.metrics import ACCEPT_SECONDS
 
 SLICE = 1_000  # microseconds of composing, estimated, between two checkpoints; threads would cost a tenth more
 COMPOSING = 100  # microseconds to compose the smallest message
+
+
+class NoneAccepted(Refused):
+    """Every message of a batch was refused; the first refusal stands for them."""
+
+    def __init__(self, refusals: dict[int, Refused]) -> None:
+        self.refusals = refusals
+        first = refusals[min(refusals)]
+        super().__init__(first.code, first.reason, retry_after=first.retry_after, field=first.field)
 
 
 class _Request(NamedTuple):
@@ -53,8 +62,33 @@ class BatchIntake:
     intake: MessageIntake
     _turns: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
 
-    async def send(self, caller: Caller, batch: Batch, key: str, request_id: str, size: int) -> Accepted:
-        """Accept the messages of one request. `size` is that of its body."""
+    async def send(self, caller: Caller, batch: Batch, key: str | None, request_id: str, size: int) -> Accepted:
+        """Accept the messages of one request. `size` is that of its body. Each BATCH_MESSAGES have a transaction."""
+        if len(batch.items) <= BATCH_MESSAGES:
+            return await self._send(caller, batch, key, request_id, size)
+        accepted: Accepted | None = None
+        results, refusals = list[BatchResult](), dict[int, Refused]()
+        for part in batch.parts(BATCH_MESSAGES):
+            part_key = None if key is None else f"{key}#{part.begin}"
+            try:
+                sent = await self._send(caller, part, part_key, request_id, size)
+            except NoneAccepted as none:
+                refusals |= none.refusals
+            except Refused as refused:
+                if not results:
+                    raise
+                places = range(part.begin, part.begin + len(part.items))
+                refusals |= {index: refused.within(place(index)) for index in places}
+            else:
+                accepted = accepted or sent
+                refusals |= sent.refusals or {}
+                part_results = msgspec.json.decode(sent.receipt, type=BatchReceipt).results
+                results += [one for one in part_results if one.id is not msgspec.UNSET]
+        if accepted is None:
+            raise NoneAccepted(refusals)
+        return replace(accepted, receipt=_encoded(results, refusals, request_id), refusals=refusals)
+
+    async def _send(self, caller: Caller, batch: Batch, key: str | None, request_id: str, size: int) -> Accepted:
         head = self.intake.begin(caller, Source.API, request_id, key, batch.fingerprint)
         return await self.intake.once(head, partial(self._send_new, batch, head, size), partial(_replayed, request_id))
 
@@ -74,7 +108,7 @@ class BatchIntake:
     async def _with_templates(self, batch: Batch, head: Begun, bad: "_Bad") -> list[_Request]:
         find, templates = self.intake.store.templates.current, dict[str, StoredTemplate | None]()
         requests = []
-        for index, (item, size) in enumerate(zip(batch.items, batch.sizes, strict=True)):
+        for index, (item, size) in enumerate(zip(batch.items, batch.sizes, strict=True), batch.begin):
             if isinstance(item, Refused):
                 bad.refusals[index] = item
                 continue
@@ -124,7 +158,7 @@ class BatchIntake:
             raise bad.first()
         for item in accepted:
             self.intake.note_accepted(head.caller, item.message, item.draft, item.template)
-        return Accepted(receipt(results), accepted[0].message.id)
+        return Accepted(receipt(results), accepted[0].message.id, refusals=bad.refusals)
 
 
 class _Bad:
@@ -141,7 +175,7 @@ class _Bad:
         self.refusals[index] = refused
 
     def first(self) -> Refused:
-        return self.refusals[min(self.refusals)]
+        return NoneAccepted(self.refusals)
 
 
 def _slices(requests: Sequence[_Request]) -> Iterator[tuple[list[_Request], int]]:
@@ -179,7 +213,11 @@ def _receipt(
             refusals.setdefault(index, result.within(place(index)))
         else:
             lines.append(BatchResult(index, new.id, "queued", len(new.recipients), new.credits))
-    lines += [BatchResult(index, error=refused.text, code=refused.code) for index, refused in refusals.items()]
+    return _encoded(lines, refusals, request_id)
+
+
+def _encoded(lines: list[BatchResult], refusals: dict[int, Refused], request_id: str) -> bytes:
+    lines = lines + [BatchResult(index, error=refused.text, code=refused.code) for index, refused in refusals.items()]
     lines.sort(key=attrgetter("index"))
     return msgspec.json.encode(BatchReceipt(lines, len(lines) - len(refusals), len(refusals), request_id))
 
@@ -189,4 +227,4 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
         return None
     receipt = msgspec.json.decode(first.receipt, type=BatchReceipt)
     receipt.request_id = request_id
-    return Accepted(msgspec.json.encode(receipt), first.message_id, replay_of=first.request_id)
+    return Accepted(msgspec.json.encode(receipt), first.message_id, replay_of=first.request_id, refusals={})

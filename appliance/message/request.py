@@ -9,6 +9,7 @@ are linear in the body; a large text or attachment is never copied whole more th
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -40,7 +41,7 @@ _NEEDED = 3  # times the body's size: its texts, one text being unescaped, and o
 
 def decode(body: Body) -> SendRequest:
     """Decode a body of any bytes; raises only Refused and MemoryError."""
-    _check_number_of_values(body)
+    check_number_of_values(body)
     # msgspec does not check allocations and would crash. This raises MemoryError first.
     bytes(_NEEDED * len(body))
     try:
@@ -65,7 +66,7 @@ def decode(body: Body) -> SendRequest:
     return request
 
 
-def _check_number_of_values(body: Body, most: int = limits.JSON_VALUES) -> None:
+def check_number_of_values(body: Body, most: int = limits.JSON_VALUES) -> None:
     """Refuse millions of tiny values before each becomes an object of 60 bytes or more."""
     if len(body) <= most or _count(body, b",") <= most:
         return
@@ -88,11 +89,12 @@ def _has_repeated_key(request: SendRequest, body: Body) -> bool:
     slim, texts = _take_out_long_texts(request) if len(body) > _BLOCK else (request, [])
     again = _ENCODER.encode(slim)
     if b"\\" in body and b"\\u003" in body and _ESCAPED_COLON.search(body):
-        return _colons_outside_strings(body) != _colons_outside_strings(again)
+        return colons_outside_strings(body) != colons_outside_strings(again)
     return _count(body, b":") != _count(again, b":") + sum(_count(text, ":") for _, text in texts)
 
 
-def _colons_outside_strings(body: Body) -> int:
+def colons_outside_strings(body: Body) -> int:
+    """Return how many pairs the objects of valid JSON have."""
     return _STRINGS.sub(b"", mask_escapes(body)).count(b":")
 
 
@@ -176,6 +178,12 @@ class Batch(msgspec.Struct, frozen=True):
     sizes: list[int]  # bytes of each
     skip: bool
     fingerprint: bytes
+    begin: int = 0  # place of the first one
+
+    def parts(self, most: int) -> list["Batch"]:
+        starts = range(0, len(self.items), most)
+        part = [(self.items[at : at + most], self.sizes[at : at + most], at) for at in starts]
+        return [Batch(items, sizes, self.skip, self.fingerprint, at) for items, sizes, at in part]
 
     @property
     def requests(self) -> int:
@@ -187,8 +195,30 @@ def place(index: int) -> str:
     return f"emails[{index}]"
 
 
-def cost_of_batch(size: int) -> int:
-    return cost_of_size(size) + DECODING * min(limits.BATCH_MESSAGES, size // SMALLEST)
+def cost_of_batch(size: int, most: int = limits.BATCH_MESSAGES) -> int:
+    return cost_of_size(size) + DECODING * min(most, size // SMALLEST)
+
+
+def batch_of(items: Sequence[SendRequest | Refused], *, skip: bool) -> Batch:
+    """A batch of requests that came in another form. Unless it skips, the first refusal among them counts."""
+    digest = hashlib.sha256()
+    placed: list[SendRequest | Refused] = []
+    for index, item in enumerate(items):
+        if isinstance(item, Refused):
+            if not skip:
+                raise item.within(place(index))
+            placed.append(item.within(place(index)))
+            digest.update(f"-{item.text}".encode())
+        else:
+            placed.append(item)
+            digest.update(b"+" + fingerprint(item))
+    return Batch(placed, [0 if isinstance(item, Refused) else _size(item) for item in items], skip, digest.digest())
+
+
+def _size(request: SendRequest) -> int:
+    texts = [text for text in (request.text, request.html) if isinstance(text, str)]
+    texts += [file.content for file in request.attachments or ()]
+    return SMALLEST + sum(map(len, texts))
 
 
 def decode_batch(body: Body) -> Batch:
@@ -214,7 +244,7 @@ def decode_batch(body: Body) -> Batch:
 
 
 def _open_envelope(body: Body) -> tuple[list[bytes], bool]:
-    _check_number_of_values(body, limits.BATCH_JSON_VALUES)
+    check_number_of_values(body, limits.BATCH_JSON_VALUES)
     try:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
@@ -310,7 +340,7 @@ def explain(fault: Exception, body: Body, tokens: int = TOKENS) -> Refused:
     if isinstance(fault, RecursionError):
         return invalid("body", f"nested deeper than {limits.JSON_DEPTH} levels")
     if isinstance(fault, msgspec.ValidationError):
-        return _explain_value(text, body)
+        return explain_value(text, body)
     if isinstance(fault, UnicodeDecodeError):
         try:
             body.decode("utf-8")
@@ -333,7 +363,7 @@ def explain(fault: Exception, body: Body, tokens: int = TOKENS) -> Refused:
     return invalid(scan(body, position, tokens)[0], reason)
 
 
-def _explain_value(text: str, body: Body) -> Refused:
+def explain_value(text: str, body: Body = b"") -> Refused:
     path = match[1] if (match := _PATH.search(text)) else ""
     if path.endswith("[...]"):
         path = _entry(path.removesuffix("[...]"), body)

@@ -9,12 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import trio
 
 from appliance.config.settings import HttpSettings
-from appliance.errors import Code, PublicError, Refused
+from appliance.errors import Code, Refused
 from appliance.feedback.return_path import UNSUBSCRIBE_PATH
 from appliance.intake.accept import Accepted
 from appliance.intake.batch import BatchIntake
@@ -25,12 +24,10 @@ from appliance.message.request import Batch, cost_of_batch, decode, decode_batch
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.net.address_policy import client_network
-from appliance.store import translated
-from appliance.telemetry.log import get_logger
 from appliance.web.app import ApiServices
 from appliance.web.auth import COOKIE_NAME, check_reach
+from appliance.web.doors.serving import ONE_AUTHORIZATION, Doors, Form
 from appliance.web.exchange import (
-    OUR_FAULT,
     Answer,
     AsgiExchange,
     AsgiScope,
@@ -43,22 +40,20 @@ from appliance.web.exchange import (
     Peer,
     Receive,
     RequestBody,
-    check_content_type,
     check_encoding,
     declared_length,
-    error_answer,
-    idempotency_key,
+    failure_answer,
     json_answer,
+    keep_connection,
     received,
-    refusal_answer,
 )
 from appliance.web.http1 import QuickRequest
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams
 from appliance.web.operations import KEY_PARAMETER, SEND, Operation
 from appliance.web.sent import SentMessages, check_may_send
 
+NO_PATH = "Nothing exists at this path. See /openapi.json for all paths."
 V1_BODY = 64 * 1024  # bytes
-DROPPED_BODY = 64 * 1024  # largest body to discard after a 429, in bytes
 RECHECK_AFTER = 1.0  # seconds after which a slow body's sender is authenticated again
 BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header and no body, and adds no row
 # Requests that work on a full disk, besides DELETE: logging out, and stopping what fills the disk.
@@ -84,17 +79,7 @@ _GET_EMAIL = {
     "description": "Status of the message.",
 }
 
-log = get_logger("web")
-
-
-class _Form(NamedTuple):
-    """A kind of request that sends: how its body is decoded, and what that costs in microseconds."""
-
-    decode: Callable[[bytes | bytearray], SendRequest | Batch]
-    cost: Callable[[int], int]
-
-
-_MESSAGE, _BATCH = _Form(decode, cost_of_size), _Form(decode_batch, cost_of_batch)
+_MESSAGE, _BATCH = Form(decode, cost_of_size), Form(decode_batch, cost_of_batch)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +95,7 @@ class Edge:
     sent: SentMessages
     streams: LiveStreams
     batches: BatchIntake
+    doors: Doors
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
         if scope["type"] != "http":
@@ -122,21 +108,27 @@ class Edge:
         except ClientGone:
             return
         except Exception as error:
-            answer = _failure(error, request_id, scope["method"], scope["path"])
-            await _keep_connection(exchange, error)
+            answer = failure_answer(error, request_id, scope["method"], scope["path"])
+            await keep_connection(exchange, error)
         if answer is not None:
             await exchange.send(answer)
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
-        """Answer a complete `POST /emails`. Return the answer, and whether the connection must close."""
+        """Answer a complete POST that sends. Return the answer, and whether the connection must close."""
         request_id = self.services.env.identifier("req")
         exchange = Exchange(received(request.body), request.headers, peer, request_id, secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
+        address = self.client_address(peer, request.headers)
         try:
-            answer = await self.send_email(exchange, self.client_address(peer, request.headers))
+            if request.path == "/emails":
+                answer = await self.send_email(exchange, address)
+            elif (found := self.doors.find(self.settings.doors, request.path, request.headers)) is not None:
+                answer = await self.doors.answer(self, exchange, address, found, "POST", b"")
+            else:
+                raise Refused(Code.NOT_FOUND, NO_PATH)
         except Exception as error:
-            answer = _failure(error, request_id, "POST", "/emails")
-            await _keep_connection(exchange, error)
+            answer = failure_answer(error, request_id, "POST", request.path)
+            await keep_connection(exchange, error)
         status, headers, body = answer
         return (status, exchange.framed(headers), body), exchange.expects_body
 
@@ -145,10 +137,13 @@ class Edge:
         if len(headers) < len(scope["headers"]):
             times = Counter(name for name, _ in scope["headers"])
             exchange.doubled = frozenset(name for name in times if times[name] > 1)
-        if b"authorization" in exchange.doubled:
-            raise Refused(Code.UNAUTHORIZED, "Send exactly one Authorization header.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         raw_path = scope["path"]
+        if (found := self.doors.find(self.settings.doors, raw_path, headers)) is not None:
+            address = self.client_address(exchange.peer, headers)
+            return await self.doors.answer(self, exchange, address, found, scope["method"], scope["query_string"])
+        if b"authorization" in exchange.doubled:
+            raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         path = scope["path"] = _route(raw_path)
         if path == "/emails" and raw_path.endswith("/") and scope["method"] in ("GET", "HEAD"):
             path = "/emails/"  # the id is missing: not found
@@ -195,7 +190,7 @@ class Edge:
         After no response, a 429, a 503 or `idempotency_in_progress`, retry with the same `Idempotency-Key` and body.
         The message is never accepted twice.
         """
-        return await self._submit(exchange, address, "POST /emails", _MESSAGE)
+        return self._accepted(await self.submit(exchange, address, "POST /emails", _MESSAGE), exchange)
 
     @Operation(
         "POST /emails/batch",
@@ -215,11 +210,19 @@ class Edge:
 
         One `Idempotency-Key` covers the call: a retry returns the results of the first one.
         """
-        return await self._submit(exchange, address, "POST /emails/batch", _BATCH)
+        return self._accepted(await self.submit(exchange, address, "POST /emails/batch", _BATCH), exchange)
 
-    async def _submit(self, exchange: Exchange, address: str, route: str, form: "_Form") -> Answer:
+    def _accepted(self, accepted: Accepted, exchange: Exchange) -> Answer:
+        answer = json_answer(accepted.receipt, exchange.request_id)
+        if accepted.replay_of is not None:
+            answer.append((b"idempotent-replayed", b"true"))
+            answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
+        return 202, answer, accepted.receipt
+
+    async def submit(self, exchange: Exchange, address: str, route: str, form: Form) -> Accepted:
+        """Accept the messages of a request, and log it."""
         caller = await self._sender(exchange, address)
-        submission = SubmittedRequest(caller, exchange.request_id, "api", route, address)
+        submission = SubmittedRequest(caller, exchange.request_id, form.source, route, address)
         try:
             accepted = await self._accept(exchange, submission, form)
         except ClientGone:
@@ -227,14 +230,10 @@ class Edge:
         except Exception as error:
             self.requests.failed(submission, error)
             raise
-        self.requests.accepted(submission, 202, accepted.message_id)
-        answer = json_answer(accepted.receipt, exchange.request_id)
-        if accepted.replay_of is not None:
-            answer.append((b"idempotent-replayed", b"true"))
-            answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
-        return 202, answer, accepted.receipt
+        self.requests.accepted(submission, form.status, accepted.message_id)
+        return accepted
 
-    async def _accept(self, exchange: Exchange, submission: SubmittedRequest, form: "_Form") -> Accepted:
+    async def _accept(self, exchange: Exchange, submission: SubmittedRequest, form: Form) -> Accepted:
         headers, caller = exchange.headers, submission.caller
         check_may_send(caller)
         if self.services.stopping.is_set():
@@ -242,20 +241,21 @@ class Edge:
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         self.rate.take(caller.idempotency_scope)
         length = declared_length(headers, self.settings.max_body)
-        check_content_type(headers.get(b"content-type", b""))
+        form.check_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
-        key = idempotency_key(headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled)
+        key = form.key(exchange)
         self.services.intake.check_open(caller)
         memory, began = self.budgets.of_account(caller.account_id), trio.current_time()
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             submission.size = size = len(body)
-            submission.body = bytes(body[:LARGE_BODY])
+            if form.source == "api":  # the request log knows the secrets of our own requests only
+                submission.body = bytes(body[:LARGE_BODY])
             workers, cost = self.services.intake.workers, form.cost(size)
             request = await workers.run(caller.account_id, cost, form.decode, body)
             body.clear()  # frees memory: a large message does not fit twice
             if isinstance(request, Batch):
                 self.rate.take(caller.idempotency_scope, request.requests, paid=1)
-            if size > LARGE_BODY:
+            if size > LARGE_BODY or form.source != "api":
                 submission.body = await workers.run(caller.account_id, cost, shortened, request)
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, submission.client)
@@ -352,37 +352,6 @@ class Edge:
     def _trusted(self, client: str) -> bool:
         address = ipaddress.ip_address(client.partition("%")[0])
         return any(address in network for network in self.settings.trusted_proxies)
-
-
-def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
-    """The answer to a failed request. Called inside the exception handler."""
-    error = translated(error)  # a full or failing disk is not a bug
-    if not isinstance(error, PublicError):
-        log.exception("request failed", request_id=request_id, method=method, path=path[:200])
-        return error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id)
-    if error.__cause__ is not None and error.code.status >= 500:
-        log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
-    answer = refusal_answer(error, request_id)
-    # Drop the traceback and with it the request body. An error from a worker thread is in a reference cycle that is
-    # collected much later: sixty rejected bodies of 15 MB held 2 GB.
-    chained: BaseException | None = error
-    while chained is not None:
-        chained.__traceback__ = None
-        chained = chained.__cause__ or chained.__context__
-    return answer
-
-
-async def _keep_connection(exchange: Exchange, error: Exception) -> None:
-    """After a 429, discard a small body so that the connection stays open.
-
-    Otherwise a client over its limit reconnects for each request, which costs more than the request.
-    """
-    if not isinstance(error, Refused) or error.code is not Code.RATE_LIMITED or b"expect" in exchange.headers:
-        return
-    if not 0 < int(exchange.headers.get(b"content-length", b"0")) <= DROPPED_BODY:
-        return
-    while exchange.expects_body and (await exchange.receive())["type"] == "http.request":
-        pass
 
 
 def _route(path: str) -> str:

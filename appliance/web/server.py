@@ -42,6 +42,7 @@ from appliance.web import openapi, pages
 from appliance.web.api.message_body import MessageBodies
 from appliance.web.app import ApiServices, create_app, route_classes
 from appliance.web.auth import Authenticator, LoginCheck, SessionCookies, Tokens
+from appliance.web.doors.serving import Doors
 from appliance.web.edge import Edge
 from appliance.web.exchange import BodyBudgets, Peer, answer_bytes, dated, error_answer
 from appliance.web.http1 import Application, Http1, InlineTaskGroup
@@ -410,4 +411,5 @@ def build(
         sent=SentMessages(services, intake_services.rate, budgets),
         streams=LiveStreams(intake.accepted, stopping),
         batches=BatchIntake(intake),
+        doors=Doors(),
     )

@@ -1,12 +1,12 @@
 """`appliance account delete`: asks for the name, and then the account is gone while its books stay."""
 
 import os
-import pty
 import subprocess
 import sys
 
 from tests.cli.shell import ROOT, Shell, fields
 from tests.docs.test_cli import documented
+from tests.terminal import open_terminal
 
 
 def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:
@@ -30,7 +30,7 @@ def test_another_name_deletes_nothing(acme: Shell) -> None:
 def test_a_terminal_is_asked(acme: Shell) -> None:
     words = [sys.executable, "-m", "appliance", "account", "delete", "acme", "--config", str(acme.config)]
     for typed, code in (("yes", 1), ("acme", 0)):
-        ours, theirs = pty.openpty()
+        ours, theirs = open_terminal()
         os.write(ours, f"{typed}\n".encode())
         ran = subprocess.run(
             words, stdin=theirs, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120

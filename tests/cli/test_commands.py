@@ -19,6 +19,7 @@ from appliance.store import Store
 from tests.cli.shell import ROOT, Shell, fields, user_of
 from tests.docs.test_cli import documented
 from tests.fork_client import fork
+from tests.terminal import shown_on_terminal
 
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 OF_OTHERS = """
@@ -542,14 +543,7 @@ def test_a_terminal_gets_a_table_in_one_piece(acme: Shell) -> None:
     """On a terminal the first column, which other commands ask for, is never broken."""
     key_id = acme.json("key", "create", "acme")["id"]
     command = f"{sys.executable} -m appliance key list --config {acme.config}"
-    shown = subprocess.run(
-        [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1].split())", command],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TERM": "xterm"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    ).stdout
+    shown = shown_on_terminal(command)
     assert key_id in shown
     assert "\x1b[1m" in shown
 

@@ -1,14 +1,13 @@
 """Tables for terminals of any width, and colours only where they are wanted."""
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from appliance.cli.output import fitted
-from tests.cli.shell import ROOT, Shell
+from tests.cli.shell import Shell
+from tests.terminal import shown_on_terminal
 
 HEADINGS = ["ID", "NAME", "CREATED (UTC)", "REASON"]
 
@@ -32,15 +31,7 @@ def test_columns_are_omitted_in_the_given_order() -> None:
 def on_a_terminal(shell: Shell, columns: int, *words: str, **environment: str) -> list[str]:
     """The lines that a command prints on a terminal of this width."""
     command = f"{sys.executable} -m appliance {' '.join(words)} --config {shell.config}"
-    shown = subprocess.run(
-        [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1].split())", command],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TERM": "xterm", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    ).stdout
-    return shown.replace("\r", "").splitlines()
+    return shown_on_terminal(command, columns, **environment).splitlines()
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from appliance.config.load import VARIABLE
 from tests.ports import free_port
 from tests.running_appliance import STOP_TIMEOUT, add_account, ran
+from tests.terminal import open_terminal
 
 ROOT = Path(__file__).parents[2]
 HINT = "appliance account create NAME EMAIL --password-stdin"
@@ -192,7 +192,7 @@ def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str,
 def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
     """An operator who starts it by hand reads the hint, and the reason why it does not start, as plain lines."""
     config = settings(tmp_path)
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     process = start(config, stdout=theirs, stderr=theirs)
     seen = b""
     while HINT.encode() not in seen:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import select
 import signal
 import socketserver
@@ -31,6 +30,7 @@ from appliance.system.data_directory import only_server
 from tests.cli.test_domain import dns_server
 from tests.fakes.dns import DnsServer, Trouble
 from tests.fakes.dns_thread import served
+from tests.terminal import open_terminal
 
 HOST = "mail.example.com"
 
@@ -236,7 +236,7 @@ class Terminal:
     """`appliance setup` on a terminal, and a person who waits for each question."""
 
     def __init__(self, directory: Path, *words: str) -> None:
-        self._ours, theirs = pty.openpty()
+        self._ours, theirs = open_terminal()
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
         environment.pop("APPLIANCE_CONFIG", None)
         command = [sys.executable, "-m", "appliance", "setup", *words]

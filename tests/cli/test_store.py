@@ -1,7 +1,6 @@
 """`appliance store copy`, as an operator types it: what it says, and each refusal in one line."""
 
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from tests.cli.test_queue import accept, due
 from tests.docs.test_cli import documented
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import needs
+from tests.terminal import open_terminal
 
 pytestmark = needs("postgresql")
 
@@ -156,7 +156,7 @@ def test_wrong_usage(acme: Shell, words: tuple[str, ...], told: str) -> None:
 
 
 def test_a_terminal_has_a_bar(acme: Shell, url: str) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     words = [sys.executable, "-m", "appliance", "store", "copy", "--to", url, "--config", str(acme.config)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as copying:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import pty
 import subprocess
 import termios
 import time
@@ -17,6 +16,7 @@ import pytest
 from tests import engines
 from tests.ports import free_port
 from tests.running_appliance import NO_TLS, PROGRAM, Provisioned, add_account
+from tests.terminal import open_terminal
 
 ROOT = Path(__file__).parents[2]
 F_SETPIPE_SZ = 1031  # fcntl(2)
@@ -119,7 +119,7 @@ def test_a_pipe_that_is_not_read(small_pipe: tuple[int, int], tmp_path: Path) ->
 
 def test_a_terminal_stopped_by_ctrl_s(tmp_path: Path) -> None:
     """Ctrl-S on the terminal that shows the log stops the log, not the mail; nor does it hold the exit."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     try:
         with serving(tmp_path, theirs) as server:
             termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
@@ -154,7 +154,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
 
 def test_a_greeting_that_is_not_read(tmp_path: Path) -> None:
     """The greeting on a stopped terminal waits; the server does not, and says in its log that it is not read."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
     log = tmp_path / "log"
     config = tmp_path / "config.toml"

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 from appliance.telemetry import log, log_lines
 from appliance.telemetry.log_lines import LineFormatter
 from tests.cpu_time import cpu_seconds
+from tests.terminal import open_terminal
 
 Lines = Callable[[], list[str]]
 
@@ -328,7 +328,7 @@ def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_width_is_that_of_the_terminal_now() -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with open(ours, "rb", buffering=0) as shown, open(theirs, "w") as terminal:
         for columns in (60, 90):
             termios.tcsetwinsize(theirs, (25, columns))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -14,6 +13,7 @@ from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import FakeMx
 from tests.fork_client import fork
 from tests.running_appliance import Running, appliance, command, ran
+from tests.terminal import open_terminal
 
 pytestmark = pytest.mark.both_engines
 
@@ -53,7 +53,7 @@ def test_a_terminal_gets_a_line_for_each_step(tmp_path: Path) -> None:
     with appliance(tmp_path) as running:
         command(running.config_file, "pause")
         words = ["send-test", "--to", "ada@example.net", "--wait", "--timeout", "1"]
-        ours, theirs = pty.openpty()
+        ours, theirs = open_terminal()
         with (
             TemporaryFile() as stdout,
             os.fdopen(theirs, "wb", buffering=0) as terminal,

@@ -1,0 +1,1 @@
+"""Doors: the HTTP APIs of other providers, for their clients. `frame.py` says what a door consists of."""

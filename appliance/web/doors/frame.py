@@ -1,0 +1,160 @@
+"""What a door consists of, and what its translation uses. A door translates requests into ours, and our answers back.
+
+One file per provider exports `DOOR`, a `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
+in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
+
+- A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest, or
+  `Sends` for several. It decodes JSON with `decoded` into structs that forbid unknown fields, and makes each request
+  with `send_request`, which checks sizes and shape; the intake checks all other rules. In `Sends`, `skip` accepts the
+  good messages; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for
+  each message, in order; a call that does not skip raises its first refusal instead.
+- Any other route is `async handle(call, api)`. `await api(method, path, body, **query)` asks our own API and returns
+  its JSON, or raises its refusal. `needs` is the key's right; `query` lists the parameters that exist.
+- `refused` lists starts of paths that the provider has and we have not, with a sentence that says what to do.
+- `refuse(refusal)` returns status and JSON of an error. `names` maps our names of fields to the provider's, for texts.
+- `call.kept` takes what `answer` needs from `parse`. Clients that drop the path of a base URL are found by `is_root`.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from appliance.config.settings import DoorName
+from appliance.errors import Code, Refused, invalid
+from appliance.message import limits
+from appliance.message.request import Body, check_number_of_values, colons_outside_strings, explain, explain_value
+from appliance.message.schema import SendRequest
+from appliance.web.exchange import check_content_type
+
+T = TypeVar("T")
+Json = Any
+
+
+# ---- what a door consists of
+
+
+class Needs(Enum):
+    """What a route that sends nothing needs of its key: sending, reading (`full`, `read`), or the scope `manage`."""
+
+    SEND = auto()
+    READ = auto()
+    MANAGE = auto()
+
+
+@dataclass(slots=True)
+class Call:
+    """One request of a door, without its body."""
+
+    params: dict[str, str]  # of the path
+    query: dict[str, str]
+    headers: Mapping[bytes, bytes]
+    request_id: str
+    now: int  # microseconds
+    key: str | None = None  # the client's idempotency key
+    body: bytes = b""  # of a request that sends nothing
+    kept: Any = None
+
+
+class Sent(NamedTuple):
+    id: str
+
+
+class Sends(NamedTuple):
+    items: list[SendRequest | Refused]
+    skip: bool = False  # accept the good messages if others are bad
+
+
+class Reply(NamedTuple):
+    body: Json  # None: empty
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Refusal(NamedTuple):
+    code: Code
+    text: str  # with the provider's names
+    field: str  # at fault, with the provider's names, or empty
+    has_credential: bool  # whether the request had a credential
+
+
+Result = Sent | Refused
+Api = Callable[..., Awaitable[Json]]
+
+
+class Send(NamedTuple):
+    parse: Callable[[Call, Body], SendRequest | Sends]
+    answer: Callable[[Call, list[Result]], Reply]
+    messages: int = 1  # in one request, at most
+    status: int = 200
+    check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
+
+
+class Route(NamedTuple):
+    method: str
+    path: str  # below the door; `{name}` is one segment
+    handle: Send | Callable[[Call, Api], Awaitable[Reply]]
+    needs: Needs = Needs.SEND
+    query: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    name: DoorName
+    credential: Callable[[Mapping[bytes, bytes]], bytes | None]  # the value of our Authorization, or None
+    credential_header: bytes = b"authorization"  # where it comes from
+    routes: Sequence[Route]
+    refuse: Callable[[Refusal], tuple[int, Json]]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    has_keys: bool = False  # whether the provider has Idempotency-Key
+    is_root: Callable[[str, Mapping[bytes, bytes]], bool] = lambda path, headers: False  # for clients that drop paths
+
+    @cached_property
+    def patterns(self) -> list[tuple[Route, re.Pattern[str]]]:
+        named = [(route, re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)) for route in self.routes]
+        return [(route, re.compile(pattern)) for route, pattern in named]
+
+    def route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        for route, pattern in self.patterns:
+            if route.method == method and (match := pattern.fullmatch(path)) is not None:
+                return route, match.groupdict()
+        for start, text in self.refused.items():
+            if path.startswith(start):
+                raise Refused(Code.NOT_FOUND, text)
+        text = f"{method} {path[:100]} does not exist here. docs/doors.md lists the routes of this door."
+        raise Refused(Code.NOT_FOUND, text)
+
+
+# ---- for the providers' files
+
+
+def decoded(body: Body, kind: type[T], most: int = limits.JSON_VALUES) -> T:
+    """Decode JSON of any bytes; raises only Refused and MemoryError."""
+    check_number_of_values(body, most)
+    bytes(3 * len(body))  # msgspec does not check allocations and would crash; this raises MemoryError first
+    try:
+        value = msgspec.json.decode(body)
+        if _pairs(value) != colons_outside_strings(body):
+            raise invalid("body", "an object in it has the same key twice")
+        return msgspec.convert(value, kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as cause:
+        raise explain(cause, body) from cause
+
+
+def _pairs(value: Json) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(_pairs(inner) for inner in value.values() if isinstance(inner, dict | list))
+    return sum(_pairs(inner) for inner in value if isinstance(inner, dict | list)) if isinstance(value, list) else 0
+
+
+def send_request(fields: Mapping[str, Json]) -> SendRequest:
+    """Our request with these fields; those that are None are left out."""
+    try:
+        return msgspec.convert({name: value for name, value in fields.items() if value is not None}, SendRequest)
+    except msgspec.ValidationError as cause:
+        raise explain_value(str(cause)) from cause
