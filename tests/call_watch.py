@@ -1,7 +1,8 @@
 """The real program, which names the files that ran: `python -m tests.call_watch serve --config …`.
 
 Every call of a product function is noted, on every thread. Each connection to the socket that WATCH_SOCKET names
-receives the files of the functions called since the last connection, as one line of JSON.
+receives the functions called since the last connection, as one line of JSON: those of the event loop's thread, and
+those of others.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import appliance
 from appliance.cli import main
@@ -18,19 +19,33 @@ from tests.loop_watch import ask, serve_watch
 PRODUCT = str(Path(appliance.__file__).parent) + os.sep
 
 
+Function = tuple[str, str]  # file and name
+
+
+class Calls(NamedTuple):
+    on_loop: set[Function]
+    on_threads: set[Function]
+
+    @property
+    def files(self) -> set[str]:
+        return {file for file, _ in self.on_loop | self.on_threads}
+
+
 class Watch:
-    """The files in which a function was called."""
+    """The functions that were called."""
 
     def __init__(self) -> None:
-        self.files: set[str] = set()
+        self.calls = Calls(set(), set())
+        self.loop = threading.get_ident()
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and (name := frame.f_code.co_filename).startswith(PRODUCT):
-            self.files.add(name.removeprefix(PRODUCT))
+            function = name.removeprefix(PRODUCT), frame.f_code.co_name
+            self.calls[threading.get_ident() != self.loop].add(function)
 
-    def take(self) -> list[str]:
-        files, self.files = self.files, set()
-        return sorted(files)
+    def take(self) -> list[list[Function]]:
+        calls, self.calls = self.calls, Calls(set(), set())
+        return [sorted(functions) for functions in calls]
 
 
 def run_watched() -> None:
@@ -46,10 +61,9 @@ def program() -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.call_watch")
 
 
-def files_called(path: str) -> list[str]:
-    """Return the files in which a function was called since the last call."""
-    files: list[str] = ask(path)
-    return files
+def calls(path: str) -> Calls:
+    """Return the functions called since the last call."""
+    return Calls(*({(file, name) for file, name in functions} for functions in ask(path)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.intake import account_rules
 from appliance.message.addresses import Address, parse
 from appliance.model.accounts import PasswordLink
@@ -16,10 +17,14 @@ from appliance.model.attention import AttentionItem, NotifiedPerson, Notify
 from appliance.model.dashboard import Actor
 from appliance.store import Store
 from appliance.store.people import FORGOTTEN_LIFETIME
+from appliance.telemetry.log import get_logger
 from appliance.times import HOUR, rfc3339
 
 NOTICE_SENDER = "Mail appliance"
+PROBLEMS_LISTED = 50  # in one mail
 PASSWORD_MAIL = Actor("service", "password mail")
+
+log = get_logger("attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,15 @@ class Mailer:
         return await self.store.attention.send_secret(self.sender, link.email, subject, text, simulated=self.simulated)
 
     async def mail_forgotten(self, email: str, client: str) -> None:
-        """Mail a password link to the user with this address; nothing without such a user."""
+        """Mail a password link to the user with this address; nothing without such a user. Errors are only logged."""
+        try:
+            await self._mail_forgotten(email, client)
+        except StorageUnavailable as outage:
+            log.warning("password link not mailed: storage unavailable", reason=outage.text)
+        except Exception:
+            log.exception("password link not mailed")
+
+    async def _mail_forgotten(self, email: str, client: str) -> None:
         user = await self.store.accounts.user_by_email(email)
         if user is None:
             return
@@ -86,10 +99,12 @@ def problem_texts(person: NotifiedPerson, problems: Sequence[AttentionItem], bas
     first, *others = problems
     subject = f"[{_host(base_url)}] {first.title}" + (f", and {len(others)} more" if others else "")
     parts = []
-    for problem in problems:
+    for problem in problems[:PROBLEMS_LISTED]:
         since = "" if problem.since is None else f"Since {rfc3339(problem.since)[:16].replace('T', ' ')} UTC. "
         title = f"{problem.severity.upper()}: {problem.title}"
         parts.append(f"{title}\n{since}{problem.detail}\n{base_url}{problem.link}\n")
+    if (count := len(problems) - PROBLEMS_LISTED) > 0:
+        parts.append(f"And {count:,} more: {base_url}/dashboard\n")
     often = "once a day" if person.notify is Notify.DAILY else "at once"
     ending = f"You get mail about each new problem {often}. Change this at {base_url}/dashboard/account\n"
     return subject, "\n".join([*parts, ending])

@@ -7,6 +7,7 @@ problems of the machine (certificates, disk, queue, held pools) concern administ
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from urllib.parse import quote, urlsplit
 
 import trio
@@ -31,6 +32,7 @@ from appliance.tls.certificate import ACME_FILE, acme_directory, by_acme, expiry
 
 RATES_SINCE = 7 * DAY
 FEW_CREDITS = 100
+DOMAINS_LISTED = 50  # broken ones of an account, by name
 KEY_EXPIRES_WITHIN = 7 * DAY
 CERTIFICATE_EXPIRES_WITHIN = 10 * DAY
 EXPIRES_SOON = 2 * DAY  # critical from then on
@@ -53,12 +55,13 @@ class Problems:
 
     async def of_account(self, account: Account) -> list[AttentionItem]:
         now, store = self.env.now(), self.store
+        broken = await store.access.judge_domains(account.id, lambda domains: list(_first_broken(domains)))
         recent = await store.attention.recent_mail(account.id, now - RATES_SINCE)
         keys = await store.access.expiring_keys(account.id, now + KEY_EXPIRES_WITHIN)
         return [
             *judge_holds(await store.pools.holding(account.id)),
             *judge_credits(account, recent.used),
-            *judge_domains(await store.access.domains(account.id)),
+            *broken,
             *judge_webhook(await store.webhooks.of(account.id)),
             *judge_rates(recent),
             *judge_keys(keys, now),
@@ -131,6 +134,10 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
             f"In DNS, {' and '.join(wrong)}. Providers may reject mail from this domain. Publish the records again.",
             f"/dashboard/domains/{quote(domain.name, safe='')}",
         )
+
+
+def _first_broken(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
+    return islice(judge_domains(domains), DOMAINS_LISTED)
 
 
 _STATES = {RecordStatus.MISSING: "missing", RecordStatus.DIFFERS: "wrong"}

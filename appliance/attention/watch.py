@@ -16,10 +16,12 @@ from appliance.errors import Refused, StorageUnavailable
 from appliance.intake.limits import RequestRate
 from appliance.model.attention import MACHINE, AttentionItem
 from appliance.store import StorageFault
+from appliance.store.engine import START
 from appliance.telemetry.log import get_logger
 
 ATTENTION_CHORE = "attention"
 CHECK_EVERY = 30.0  # seconds
+ACCOUNTS_CHECKED = 100  # at once
 ACCOUNT_REST = 0.02  # seconds between two accounts, so that senders have priority
 MAILS_AT_ONCE, MAILS_PER_SECOND = 10, 2 / 3600  # to one person
 
@@ -61,9 +63,12 @@ class AttentionWatch:
             of_all += await self.problems.of_node()
         if await engine.has_chore(ATTENTION_CHORE):
             await self._observe(MACHINE, of_all, seen)
-            for account in await store.accounts.all():
-                await self._observe(account.id, await self.problems.of_account(account), seen)
-                await trio.sleep(ACCOUNT_REST)
+            name = START
+            while accounts := await store.accounts.page(name, ACCOUNTS_CHECKED):
+                for account in accounts:
+                    await self._observe(account.id, await self.problems.of_account(account), seen)
+                    await trio.sleep(ACCOUNT_REST)
+                name = accounts[-1].name
             await store.attention.end_of_nodes([node.name for node in await engine.nodes() if not node.ended])
             await store.attention.forget()
             await self._mail()

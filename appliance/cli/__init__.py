@@ -54,7 +54,10 @@ class _Program(CommandGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except click.Abort:  # Ctrl-C at a question; a command changes nothing before its questions
+            click.echo("\nStopped. Nothing was changed.", err=True)
+            raise click.exceptions.Exit(130) from None
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             try:

@@ -13,7 +13,7 @@ from appliance.model.accounts import Account, AccountRole, LedgerEntry, LedgerKi
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, rows, run, transaction
-from appliance.store.people import OF_USER, REPLACE_RESET, check_admin
+from appliance.store.people import END_RESETS, OF_USER, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
@@ -228,7 +228,7 @@ class Accounts(StorePart):
         changed = first(tx, _CHANGE_LOGIN, change) is not None
         if changed:
             run(tx, _END_SESSIONS, {"user_id": user_id})
-            run(tx, REPLACE_RESET, {"user_id": user_id})
+            run(tx, END_RESETS, {"user_id": user_id})
         return changed
 
 

@@ -6,6 +6,7 @@ another node sends it again. The mail has no envelope sender: it is free, has no
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from appliance.environment import Environment
@@ -31,6 +32,7 @@ from appliance.times import DAY, HOUR
 
 DIGEST_EVERY = DAY
 ENDED_KEPT = DAY  # longer than a problem that returns is the same
+ENDED_MOST = 200  # of an account, and those of one check: it can create and revoke expiring keys all day
 PEOPLE_NOTIFIED = 100  # in one round
 
 _COLUMNS = "kind, subject, severity, title, detail, link, since, opened_at, ended_at, node"
@@ -40,6 +42,8 @@ _SAVE = f"""INSERT INTO attention (account_id, {_COLUMNS})
     ON CONFLICT (account_id, node, kind, subject) DO UPDATE SET severity = excluded.severity, title = excluded.title,
         detail = excluded.detail, link = excluded.link, since = excluded.since, opened_at = excluded.opened_at,
         ended_at = excluded.ended_at"""
+_TRIM = """DELETE FROM attention WHERE account_id = :account_id AND ended_at < (SELECT e.ended_at FROM attention e
+    WHERE e.account_id = :account_id AND e.ended_at IS NOT NULL ORDER BY e.ended_at DESC LIMIT 1 OFFSET :most)"""
 _OLD = """ended_at < :before OR (account_id <> ''
     AND NOT EXISTS (SELECT 1 FROM users u WHERE u.account_id = attention.account_id))"""
 _ANY_OLD = f"SELECT EXISTS (SELECT 1 FROM attention WHERE {_OLD})"
@@ -95,7 +99,8 @@ class AttentionStore(StorePart):
 
     async def of(self, account_id: str) -> list[StoredProblem]:
         """The problems of an account or of the machine, open or ended within a day."""
-        return await self.engine.all(_problem, _OF, {"account_id": account_id})
+        bindings = {"account_id": account_id}
+        return await self.engine.scan(lambda tx: [_problem(*row) for row in rows(tx, _OF, bindings)], account_id)
 
     async def observe(self, account_id: str, problems: Sequence[AttentionItem], node: str = "") -> None:
         """Record a check's result. A check that changes nothing writes nothing."""
@@ -107,9 +112,10 @@ class AttentionStore(StorePart):
         def work(tx: Tx) -> None:
             for row in changed([_problem(*columns) for columns in rows(tx, _OF, {"account_id": account_id})]):
                 run(tx, _SAVE, _row(row) | {"account_id": account_id})
+            run(tx, _TRIM, {"account_id": account_id, "most": ENDED_MOST})
 
         if changed(await self.of(account_id)):
-            await self.engine.write(work)
+            await self.engine.write(work, large=True)
 
     async def end_of_nodes(self, running: Sequence[str]) -> None:
         """End the problems of nodes that no longer run."""
@@ -120,8 +126,8 @@ class AttentionStore(StorePart):
     async def forget(self) -> None:
         """Delete problems that ended a day ago, and those of deleted accounts."""
         bindings = {"before": self.env.now() - ENDED_KEPT}
-        if (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
-            await self.engine.change(f"{_FORGET} RETURNING kind", bindings)
+        if await self.engine.scan(lambda tx: one(tx, bool, _ANY_OLD, bindings)):
+            await self.engine.write(lambda tx: run(tx, _FORGET, bindings), large=True)
 
     # ---- mail
 
@@ -130,9 +136,12 @@ class AttentionStore(StorePart):
         query = f"{_DUE} ORDER BY u.notified_at, u.id LIMIT :most"
         return await self.engine.scan(lambda tx: [_person(*row) for row in rows(tx, query, bindings)])
 
-    @transaction
-    def notify(self, tx: Tx, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
+    async def notify(self, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         """Queue one mail with all problems that are new to a person; False if no account may send it."""
+        work = partial(self._notify, user_id=user_id, sender=sender, compose=compose, simulated=simulated)
+        return await self.engine.write(work, large=True)
+
+    def _notify(self, tx: Tx, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         now = self.env.now()
         person = one(
             tx, _person, f"{_DUE} AND u.id = :user_id", {"user_id": user_id, "digest_before": now - DIGEST_EVERY}

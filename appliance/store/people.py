@@ -50,7 +50,9 @@ _ADD_LINK = """INSERT INTO password_links
     VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
 _REPLACE_INVITATION = "DELETE FROM password_links WHERE account_id = :account_id AND email = :email AND user_id IS NULL"
 _WITHDRAW_ALL = "DELETE FROM password_links WHERE account_id = :account_id AND user_id IS NULL"
-REPLACE_RESET = "DELETE FROM password_links WHERE user_id = :user_id"
+END_RESETS = "DELETE FROM password_links WHERE user_id = :user_id"
+# An anonymous request ends links like its own, but not the longer one that an administrator made.
+_REPLACE_RESET = f"{END_RESETS} AND expires_at - created_at <= :lifetime"
 _WITHDRAW = """DELETE FROM password_links WHERE id = :id AND account_id = :account_id AND user_id IS NULL
     AND expires_at > :now RETURNING email"""
 _ACCOUNT_OF = "SELECT account_id FROM users WHERE email = :email"
@@ -151,12 +153,12 @@ class People(StorePart):
 
     @transaction
     def reset(self, tx: Tx, user_id: str, lifetime: int = RESET_LIFETIME) -> tuple[PasswordLink, str]:
-        """A link that sets another password of a user, and its token; an earlier one ends."""
+        """A link that sets another password of a user, and its token; earlier ones that are not longer end."""
         row: dict[str, object] = {"user_id": user_id, **self._new_link(lifetime)}
         results = first(tx, _FOR_RESET, row)
         if results is None:
             raise Refused(Code.NOT_FOUND, "No user has this id.")
-        run(tx, REPLACE_RESET, row)
+        run(tx, _REPLACE_RESET, {**row, "lifetime": lifetime})
         return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
 
     def _new_link(self, lifetime: int) -> dict[str, object]:
@@ -176,14 +178,15 @@ class People(StorePart):
 
     @transaction
     def use_link(self, tx: Tx, token: str, password_hash: str) -> PasswordLink | None:
-        """Set the password that a link is for, which ends the link, and every session of the user."""
+        """Set the password that a link is for, which ends all links and sessions of the user."""
         user = {"password_hash": password_hash, "now": self.env.now()}
         link = one(tx, _link, _USE, user | {"sha256": sha256(token)})
         if link is None:
             return None
         if link.user_id is not None:
             run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
-            run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
+            for statement in (END_RESETS, f"{_END_SESSIONS} = :user_id"):
+                run(tx, statement, {"user_id": link.user_id})
             return link
         named = {"id": self.env.identifier("usr"), "account_id": link.account_id, "email": link.email}
         if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:

@@ -34,6 +34,8 @@ _PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DES
 _OF_MESSAGE = """AND d.id IN
     (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
 _ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
+_SIZE = """SELECT octet_length(d.request_body) FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+    WHERE w.account_id = :account_id AND d.id = :id"""
 _BLOCK = """SELECT d.id, d.status, d.type FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
     WHERE w.account_id = :account_id AND d.id < :before ORDER BY d.id DESC LIMIT :block"""
 _HOURS = """SELECT h.hour, h.outcome, h.attempts, h.total_ms, h.slowest_ms
@@ -82,6 +84,10 @@ class WebhookHistory(StorePart):
         delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id, kind))
         self.posts.add_new([account_id])
         return delivery
+
+    async def size(self, account_id: str, delivery_id: str) -> int:
+        """The length of a delivery's body; 0 if there is none."""
+        return await self.engine.one(int, _SIZE, {"account_id": account_id, "id": delivery_id}) or 0
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
         """Post the body of an earlier post again, under the same event id."""

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
-from appliance.attention.mail import Mailer, link_texts, problem_texts
-from appliance.attention.problems import Problems
+from appliance.attention.mail import PROBLEMS_LISTED, Mailer, link_texts, problem_texts
+from appliance.attention.problems import DOMAINS_LISTED, Problems
 from appliance.attention.watch import MAILS_AT_ONCE, AttentionWatch
 from appliance.config.load import parse as parse_settings
 from appliance.environment import Environment
@@ -14,11 +15,17 @@ from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import AccountRole, PasswordLink
 from appliance.model.attention import MACHINE, AttentionItem, AttentionKind, NotifiedPerson, Notify, Severity
 from appliance.store import Store, open_store
+from appliance.store.engine import run
 from appliance.times import HOUR, SECOND
+from tests.loop_watch import Watch
 
 SETTINGS = '[delivery]\nmode = "sandbox"\n[http]\nbase_url = "https://mail.example.com"\n'
 SENDER = '[notifications]\nfrom = "alerts@example.com"\n'
 LINK = PasswordLink("inv_1", "acc_1", None, "ann@example.org", AccountRole.VIEWER, 0, 7 * 24 * HOUR)
+MANY_DOMAINS = """WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < 9999)
+    INSERT INTO domains (account_id, name, usable, created_at, dns)
+    SELECT :account_id, printf('d%05d.example', n), 1, 0, :dns FROM numbers"""
+BROKEN = '{"checked_at": 0, "dkim": "missing", "spf": "missing", "dmarc": "missing", "return_path": "missing"}'
 
 
 @pytest.fixture
@@ -90,6 +97,26 @@ async def test_a_person_gets_a_limited_number_of_mails(store: Store, tmp_path: P
     assert len(await store.attention.people_to_notify()) == 1
 
 
+async def test_thousands_of_broken_domains_do_not_hold_the_event_loop(tmp_path: Path) -> None:
+    async with open_store(tmp_path, Environment()) as store:
+        watch = await watch_on(store, tmp_path)
+        (account,) = await store.accounts.all()
+        await store.engine.write(lambda tx: run(tx, MANY_DOMAINS, {"account_id": account.id, "dns": BROKEN}))
+        steps = Watch()
+        steps.before_run()
+        trio.lowlevel.add_instrument(steps)
+        await trio.lowlevel.checkpoint()
+        steps.take()  # the step that began before
+        for _ in range(2):
+            await watch.round()
+        shown = await watch.problems.shown(account, is_admin=False)
+        trio.lowlevel.remove_instrument(steps)
+        assert len([each for each in shown if each.kind is AttentionKind.DOMAIN_BROKEN]) == DOMAINS_LISTED
+        assert len(await store.attention.of(account.id)) == DOMAINS_LISTED + 1
+        assert await subjects(store) == ["[mail.example.com] DNS of d00000.example is broken, and 50 more"]
+        assert steps.longest[0] < 0.005, steps.longest
+
+
 def test_the_texts_name_the_link_its_lifetime_and_what_to_do() -> None:
     subject, text = link_texts(LINK, "https://m.example/#token=x", "acme", "https://m.example")
     assert subject == "Invitation to acme on m.example"
@@ -104,4 +131,6 @@ def test_the_texts_name_the_link_its_lifetime_and_what_to_do() -> None:
         "CRITICAL: Disk space is low\nSince 1970-01-01 00:00 UTC. Free space.\nhttps://m.example/dashboard/admin"
         in text
     )
+    assert problem_texts(person, [problem] * (PROBLEMS_LISTED + 2), "https://m.example")[1].count("CRITICAL") == 50
+    assert "And 2 more: https://m.example/dashboard\n" in problem_texts(person, [problem] * 52, "https://m.example")[1]
     assert "once a day. Change this at https://m.example/dashboard/account" in text

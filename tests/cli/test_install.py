@@ -109,23 +109,28 @@ def test_uninstalled_below_another_root(root: Path, script: Path) -> None:
     assert not (root / "etc/appliance").exists()
 
 
-@pytest.mark.parametrize("answer", ["right", "wrong", None], ids=["the name", "another name", "no terminal"])
+@pytest.mark.parametrize(
+    ("typed", "code", "text"),
+    [
+        ("right\n", 0, "all mail and all accounts of right"),
+        ("wrong\n", 1, "nothing was deleted"),
+        ("", 130, "Stopped. Nothing was changed."),  # Ctrl-C, or the end of the input
+        (None, 2, "add --yes"),  # no terminal
+    ],
+)
 def test_a_purge_is_confirmed(
-    answer: str | None, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+    typed: str | None, code: int, text: str, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It deletes only after the name of the host has been typed; without a terminal it names --yes."""
     root = tmp_path / "right"
     config = root / "etc/appliance/config.toml"
     config.parent.mkdir(parents=True)
     config.touch()
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: answer is not None, raising=False)
-    ran = CliRunner().invoke(main, ["uninstall", "--purge", "--root", str(root)], input=f"{answer or ''}\n")
-    assert config.exists() is (answer != "right"), ran.output
-    assert ran.exit_code == {"right": 0, "wrong": 1, None: 2}[answer]
-    expected = {"right": "all mail and all accounts of right", "wrong": "nothing was deleted", None: "add --yes"}[
-        answer
-    ]
-    assert expected in ran.output
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: typed is not None, raising=False)
+    ran = CliRunner().invoke(main, ["uninstall", "--purge", "--root", str(root)], input=typed)
+    assert config.exists() is (code != 0), ran.output
+    assert ran.exit_code == code
+    assert text in ran.output
 
 
 def refusal(*arguments: str) -> str:

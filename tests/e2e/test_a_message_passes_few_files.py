@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.call_watch import files_called, program
+from tests.call_watch import calls, program
 from tests.e2e.delivery.world import World, world
 from tests.fakes.mx import FakeMx
 from tests.fakes.webhook_server import hooks
@@ -44,10 +44,23 @@ async def test_a_message_passes_few_files(tmp_path: Path, send: Callable[[World]
             for number in range(1, MESSAGES + 2):
                 await send(made)
                 await made.until(lambda number=number: len(receiver.posts) == number)  # type: ignore[misc]  # a default in a lambda
-                called = set(files_called(watch))
+                called = calls(watch).files
                 if number > 1:  # what is looked up once for all was looked up for the first
                     files = called if files is None else files & called
     assert files is not None
     files -= HOUSEKEEPING | LEAVES
     assert {"store/sqlite/engine.py", "deliver/scheduler.py", "webhook/post.py"} <= files, files
     assert len(files) <= MOST, "\n".join([str(len(files)), *sorted(files)])
+
+
+async def test_a_large_message_is_read_and_shortened_off_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = str(tmp_path / "watch")
+    monkeypatch.setenv("WATCH_SOCKET", watch)
+    decode, shortened = ("message/request.py", "decode"), ("intake/request_log.py", "shortened")
+    async with world(tmp_path, program=program()) as made:
+        for size, places in ((100, ({decode}, set())), (100_000, (set(), {decode, shortened}))):
+            calls(watch)
+            await made.send("ada@example.net", text="a" * size)
+            assert tuple(called & {decode, shortened} for called in calls(watch)) == places

@@ -16,8 +16,8 @@ from appliance.model.attention import (
     Severity,
 )
 from appliance.store import Store
-from appliance.store.attention import DIGEST_EVERY, ENDED_KEPT, RecentMail
-from appliance.times import DAY, HOUR
+from appliance.store.attention import DIGEST_EVERY, ENDED_KEPT, ENDED_MOST, RecentMail
+from appliance.times import DAY, HOUR, SECOND
 from tests.store.samples import HASH, Clock
 
 SENDER = parse("Alerts <alerts@example.com>", "from")
@@ -153,6 +153,16 @@ async def test_ended_problems_and_those_of_deleted_accounts_go(store: Store, acc
     clock.now += ENDED_KEPT + 1
     await store.attention.forget()
     assert await store.attention.of(account.id) == []
+
+
+async def test_an_account_cannot_store_problems_without_end(store: Store, account: Account, clock: Clock) -> None:
+    for number in range(10):  # keys that expire soon, created and revoked
+        keys = [problem(f"key_{number}_{key}", AttentionKind.KEY_EXPIRING) for key in range(100)]
+        await store.attention.observe(account.id, [problem("a.example"), *keys])
+        clock.now += SECOND
+    stored = await store.attention.of(account.id)
+    assert len(stored) <= 101 + ENDED_MOST + 100
+    assert sum(row.ended_at is None for row in stored) == 101
 
 
 async def test_recent_mail_is_what_statistics_counted(store: Store, account: Account, clock: Clock) -> None:

@@ -21,7 +21,7 @@ BOUNDS = {
     "accounts": "operator",
     "api_keys": "rows: CredentialLimits.working and .revoked",
     "attempts": "parent: recipients, one row for each of the attempts in delivery.retry_delays",
-    "attention": "parent: domains, keys, webhooks, pools and nodes, one for each problem of them; age: ENDED_KEPT",
+    "attention": "parent: domains, keys, webhooks, pools, nodes; rows: ENDED_MOST of former ones; age: ENDED_KEPT",
     "audit_log": "rows: AUDIT_LINES, AUDIT_MOST; age: AUDIT_KEPT",
     "complaints": "parent: recipients; age: retention.metadata",
     "counted_until": "rows: one for each kind of statistics",

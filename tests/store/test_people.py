@@ -9,6 +9,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, AccountRole, Role, Scope, User
 from appliance.store import Store
 from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME, VIEWS_PER_USER
+from appliance.times import DAY, HOUR
 from tests.store.samples import HASH, Clock, Database, existing, refusal
 
 OWNER, DEVELOPER, VIEWER = AccountRole.OWNER, AccountRole.DEVELOPER, AccountRole.VIEWER
@@ -132,6 +133,16 @@ async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
     assert await store.people.use_link(token, HASH) is None
     assert [person.email for person in await store.people.of(account.id)] == ["demo@example.org"]
     await joined(store, account, "ann@example.org", VIEWER)
+
+
+async def test_an_anonymous_request_keeps_the_link_of_an_administrator(store: Store, account: Account) -> None:
+    user = await first_user(store, account)
+    tokens = [(await store.people.reset(user.id, lifetime))[1] for lifetime in (DAY, HOUR, HOUR)]
+    assert [await store.people.open_link(token) is not None for token in tokens] == [True, False, True]
+    assert await store.people.use_link(tokens[2], HASH) is not None
+    assert await store.people.open_link(tokens[0]) is None  # a new password ends every link
+    tokens = [(await store.people.reset(user.id, lifetime))[1] for lifetime in (HOUR, DAY)]
+    assert await store.people.open_link(tokens[0]) is None
 
 
 @pytest.mark.parametrize("removed", [True, False])

@@ -1,13 +1,16 @@
 """The request log in the store: pages are searched newest first, and bounded by age and bytes."""
 
+import time
+
 import pytest
 
 from appliance.errors import Refused
+from appliance.model.accounts import Account
 from appliance.model.dashboard import LoggedRequest, RequestFilter
 from appliance.store import Store
 from appliance.store.request_log import packed
 from appliance.times import HOUR, SECOND
-from tests.store.samples import Clock
+from tests.store.samples import HASH, Clock
 
 EVERY = RequestFilter()
 
@@ -70,8 +73,8 @@ async def test_a_request_id_is_found_without_reading_the_whole_log(store: Store,
     assert ([request.message_id for _, request in results], following) == (["msg_1"], None)
 
 
-async def test_a_search_reads_a_bounded_number_of_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(store.request_pages), "scanned", 5)
+async def test_a_search_reads_a_bounded_number_of_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(store.request_pages), "scanned", 3_000)  # four to five pages
     for number in range(1, 13):
         await add(store, "acc_1", logged(number))
     counts, cursor = [], None
@@ -83,33 +86,64 @@ async def test_a_search_reads_a_bounded_number_of_requests(store: Store, monkeyp
     assert counts == [0, 0, 1]
 
 
-async def test_old_pages_are_deleted(store: Store, clock: Clock) -> None:
-    await add(store, "acc_1", logged(1))
+@pytest.mark.parametrize(
+    ("subject", "text"), [("".join(map(str, range(600))), "nowhere"), ("a" * 2_000, "a" * 100 + "b" + "a" * 99)]
+)
+async def test_no_text_holds_the_reader(store: Store, subject: str, text: str) -> None:
+    """Whatever the log has, and whatever is looked for, one answer takes a short time and leads to the next."""
+    for _ in range(40):
+        await add(store, "acc_1", *(logged(number, body=subject) for number in range(64)))
+
+    taken = []
+    for _ in range(3):
+        began = time.thread_time()
+        _, following = await store.request_pages.search("acc_1", RequestFilter(text=text), 50)
+        taken.append(time.thread_time() - began)
+        assert following is not None
+    assert min(taken) < 0.25
+
+
+async def test_old_pages_are_deleted(store: Store, account: Account, clock: Clock) -> None:
+    await add(store, account.id, logged(1))
     clock.now += 10 * SECOND
     middle = store.request_pages.env.now() - 5 * SECOND
-    await add(store, "acc_1", logged(2))
+    await add(store, account.id, logged(2))
     assert (await store.request_pages.forget(middle, 100)).deleted == 1
-    assert await numbers(store) == [2]
+    assert await numbers(store, account_id=account.id) == [2]
     assert (await store.request_pages.forget(middle, 100)).deleted == 0
 
 
 async def test_the_account_with_the_largest_log_loses_its_oldest_pages(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One account cannot push out the requests of another."""
-    await add(store, "acc_2", logged(100))
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    await add(store, other.id, logged(100))
     for number in range(1, 6):
-        await add(store, "acc_1", logged(number))
+        await add(store, account.id, logged(number))
     one = 200 + len(packed([logged(1)]))
     monkeypatch.setattr(type(store.request_pages), "account_bytes", 4 * one + 20)
     assert await _forget_all(store) == 1
-    assert await numbers(store) == [5, 4, 3, 2]
+    assert await numbers(store, account_id=account.id) == [5, 4, 3, 2]
     monkeypatch.setattr(type(store.request_pages), "log_bytes", 3 * one + 50)
     assert await _forget_all(store) == 2
-    assert await numbers(store) == [5, 4]
-    assert await numbers(store, account_id="acc_2") == [100]
+    assert await numbers(store, account_id=account.id) == [5, 4]
+    assert await numbers(store, account_id=other.id) == [100]
     assert (await store.request_pages.forget(store.request_pages.env.now() + SECOND, 1_000)).deleted == 3
     assert await store.request_pages.engine.rows("SELECT count(*) FROM request_sizes", {}) == [(0,)]
+
+
+async def test_the_log_of_a_deleted_account_is_deleted(store: Store, account: Account) -> None:
+    gone = await store.accounts.create("gone", "gone@example.org", HASH)
+    await store.accounts.delete(gone.id)
+    for number in range(1, 6):
+        await add(store, gone.id, logged(number))
+        await add(store, account.id, logged(number + 10))
+    assert (await store.request_pages.forget(0, 8)).deleted == 2
+    assert await _forget_all(store) == 3
+    assert await numbers(store, account_id=None) == [15, 14, 13, 12, 11]
+    sizes = await store.request_pages.engine.rows("SELECT account_id FROM request_sizes", {})
+    assert sizes == [(account.id,)]
 
 
 async def _forget_all(store: Store) -> int:

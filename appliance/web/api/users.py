@@ -44,6 +44,9 @@ INVITATIONS_AT_ONCE = 100  # maximum number of users per account
 INVITATIONS_PER_SECOND = 20 / 3600
 TOO_MANY_INVITATIONS = "This account has sent 100 invitations. Send one every 3 minutes from now on."
 
+INVITATIONS_OF_ADDRESS = 3  # mails at once, from all accounts
+INVITATION_MAILS_PER_SECOND = 6 / 3600  # from then on
+
 FORGOTTEN_OF_ADDRESS, FORGOTTEN_OF_NETWORK = 3, 10  # requests at once, by login address and by client network
 FORGOTTEN_PER_SECOND = 6 / 3600  # from then on, of each
 TOO_MANY_FORGOTTEN = "Too many requests for a password link. Retry in ten minutes."
@@ -205,10 +208,10 @@ class _People(Routes):
         access = await self.store.access.of_people(account_id)
         return _shown(UserAnswer, await self.store.people.one(account_id, user_id), access)
 
-    async def _with_link(self, link: PasswordLink, token: str) -> PasswordLinkAnswer:
+    async def _with_link(self, link: PasswordLink, token: str, *, mail: bool = True) -> PasswordLinkAnswer:
         shown = account_rules.password_link(self.services.config.http.base_url, link.email, token)
         account = await self.store.accounts.find(link.account_id)
-        mailed = await self.services.mailer.mail_link(link, token, account.name)
+        mailed = mail and await self.services.mailer.mail_link(link, token, account.name)
         return object_from(PasswordLinkAnswer, link, role=link.account_role, link=shown, mailed=mailed)
 
 
@@ -217,10 +220,12 @@ class UserRoutes(_People):
 
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
-        self.invitations = RequestRate(INVITATIONS_PER_SECOND, services.env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS)
-        limits = TOO_MANY_FORGOTTEN, services.store.engine.live_nodes
-        self.forgotten_addresses = RequestRate(FORGOTTEN_PER_SECOND, services.env, FORGOTTEN_OF_ADDRESS, *limits)
-        self.forgotten_networks = RequestRate(FORGOTTEN_PER_SECOND, services.env, FORGOTTEN_OF_NETWORK, *limits)
+        env, nodes = services.env, services.store.engine.live_nodes
+        self.invitations = RequestRate(INVITATIONS_PER_SECOND, env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS, nodes)
+        self.invited = RequestRate(INVITATION_MAILS_PER_SECOND, env, INVITATIONS_OF_ADDRESS, nodes=nodes)
+        limits = TOO_MANY_FORGOTTEN, nodes
+        self.forgotten_addresses = RequestRate(FORGOTTEN_PER_SECOND, env, FORGOTTEN_OF_ADDRESS, *limits)
+        self.forgotten_networks = RequestRate(FORGOTTEN_PER_SECOND, env, FORGOTTEN_OF_NETWORK, *limits)
 
     @for_customers("GET /v1/users", UsersAnswer)
     async def list_users(self, user: User) -> UsersAnswer:
@@ -231,14 +236,25 @@ class UserRoutes(_People):
     async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
         """Invite a person to the account with a role.
 
-        The server mails the link if it can (`mailed`); otherwise send it to the person yourself. It works once, for
-        seven days. A second invitation of the same address replaces the first. An address can log in to one account
-        only; a person with another account learns this when opening the link.
+        The server mails the link if it can (`mailed`), to one address three times at once and then six times an hour;
+        otherwise send it to the person yourself. It works once, for seven days. A second invitation of the same address
+        replaces the first. An address can log in to one account only; a person with another account learns this when
+        opening the link.
         """
         email = account_rules.login_email(body.email)
         self.invitations.take(user.account_id)
         about(email, {"role": body.role})
-        return await self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
+        link, token = await self.store.people.invite(user.account_id, email, body.role)
+        return await self._with_link(link, token, mail=self._may_mail(email))
+
+    def _may_mail(self, email: str) -> bool:
+        """Whether an invitation may be mailed: many must not go to one stranger."""
+        name, _, domain = email.lower().rpartition("@")
+        try:
+            self.invited.take(f"{name.partition('+')[0]}@{domain}")
+        except Refused:
+            return False
+        return True
 
     @for_owners("POST /v1/users/{id}/role", UserAnswer, Code.CONFLICT, _USER_ID, action="user.role_changed")
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
@@ -316,8 +332,8 @@ class UserRoutes(_People):
         if not ip_network(network).is_loopback:  # all clients of a local proxy that is not trusted share it
             self.forgotten_networks.take(network)
         self.forgotten_addresses.take(email)
-        if "\0" not in email:
-            await mailer.mail_forgotten(email, address)
+        if "\0" not in email:  # in a task of its own: neither an error nor a wait reveals that the address has a login
+            trio.lowlevel.spawn_system_task(mailer.mail_forgotten, email, address)
         await trio.sleep_until(answered_at)
         return ForgottenAnswer(True)
 

@@ -9,6 +9,7 @@ from quart import request
 
 from appliance.concurrency.fair_share import ON_LOOP
 from appliance.config.settings import Config
+from appliance.config.values import KIB
 from appliance.errors import Code, invalid
 from appliance.intake.limits import RequestRate
 from appliance.model.accounts import User
@@ -55,6 +56,7 @@ DELIVERIES_ON_PAGE = 20  # default
 DEFAULT_HOURS, MAX_HOURS = 24, 168  # of the statistics; retention.webhook_logs is 7 days by default
 DELIVERY_COST = 60  # microseconds to read and encode a delivery with the longest bodies
 # A replay is stored for seven days and is free. These limits bound replays to about 300 MB per account.
+REPLAY_BYTES = 2 * KIB  # of a body, that count as one
 REPLAYS_AT_ONCE = 10_000  # the events of a long outage of the receiver
 REPLAYS_PER_SECOND = 0.2
 TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries. Replay one every 5 seconds from now on."
@@ -308,7 +310,8 @@ class WebhookRoutes(Routes):
     @for_customers("POST /v1/webhook/deliveries/{id}/replay", _NEW_DELIVERY, Code.CONFLICT, _DELIVERY_ID)
     async def replay_webhook_delivery(self, user: User, delivery_id: str) -> DeliveryAnswer:
         """Post the same body again."""
-        self.replays.take(user.account_id)
+        size = await self.store.webhook_history.size(user.account_id, delivery_id)
+        self.replays.take(user.account_id, 1 + size // REPLAY_BYTES)
         delivery = await self.store.webhook_history.replay(user.account_id, delivery_id)
         return DeliveryAnswer(_delivery(delivery, self.services.config))
 

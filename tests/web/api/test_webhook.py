@@ -14,6 +14,7 @@ from appliance.concurrency.fair_share import Workers
 from appliance.config.load import load
 from appliance.environment import Environment
 from appliance.model.accounts import Role, User
+from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from appliance.store import Store, open_store
 from appliance.web.api.emails import EmailRoutes
 from appliance.web.api.webhook import WebhookRoutes
@@ -53,6 +54,21 @@ async def test_replays_are_bounded(tmp_path: Path) -> None:
         assert refused.status_code == 429
         assert (await refused.get_json())["code"] == "rate_limited"
         assert refused.headers["Retry-After"] == "5"
+
+
+async def test_a_replay_counts_by_its_size(tmp_path: Path) -> None:
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", "hash")
+        options = WebhookOptions("https://hooks.example/", tuple(EventType), True)
+        await store.webhooks.save(account.id, options, "whk_1", SealedSecret(b"sealed", "hint"))
+        ping = await store.webhook_history.ping(account.id)
+        statement = "UPDATE webhook_deliveries SET request_body = :body WHERE id = :id RETURNING id"
+        await store.engine.change(statement, {"body": b"x" * 10_000, "id": ping.id})
+        routes = WebhookRoutes(services_for(tmp_path, store, env, account.id))
+        client = create_app(routes.services.auth, [routes]).test_client()
+        routes.replays.burst = 8
+        assert [(await replay(client, ping.id)).status_code for _ in range(3)] == [202, 429, 429]
 
 
 PATHS = ("/v1/emails", "/v1/webhook/deliveries")
