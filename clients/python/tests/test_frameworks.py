@@ -65,8 +65,9 @@ def framework(request: pytest.FixtureRequest, server: Server) -> Iterator[Framew
         settings = pytest.importorskip("django.conf").settings
         mail, utils = import_module("django.core.mail"), import_module("django.test.utils")
         if not settings.configured:
-            settings.configure(DEFAULT_FROM_EMAIL="shop@example.com")
-        with utils.override_settings(**django_backend(), **configured):
+            settings.configure()
+        # Another test of this process may have configured Django.
+        with utils.override_settings(DEFAULT_FROM_EMAIL="shop@example.com", **django_backend(), **configured):
             yield Framework(mail, mail.EmailMultiAlternatives, server)
     else:
         flask = pytest.importorskip("flask")
