@@ -156,6 +156,15 @@ def cost_of_request(request: SendRequest, size: int) -> int:
     return cost
 
 
+class Mime(msgspec.Struct, frozen=True):
+    """A complete message with its envelope."""
+
+    sender: str
+    recipients: list[str]
+    data: bytes
+    due_at: int | None = None  # microseconds
+
+
 # ---- batches
 
 DECODING = 80  # microseconds to decode and fingerprint the smallest request

@@ -3,11 +3,12 @@
 One file per provider exports `DOOR`, a `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
 in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
 
-- A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest, or
-  `Sends` for several. It decodes JSON with `decoded` into structs that forbid unknown fields, and makes each request
-  with `send_request`, which checks sizes and shape; the intake checks all other rules. In `Sends`, `skip` accepts the
-  good messages; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for
-  each message, in order; a call that does not skip raises its first refusal instead.
+- A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
+  `Sends` for several, or a complete message as `Mime`. It decodes JSON with `decoded` into structs that forbid unknown
+  fields, and makes each request with `send_request`, which checks sizes and shape; the intake checks all other rules.
+  In `Sends`, `skip` accepts the good messages; `attempted` makes its items, so that one bad message refuses only
+  itself; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for each
+  message, in order; a call that does not skip raises its first refusal instead.
 - Any other route is `async handle(call, api)`. `await api(method, path, body, **query)` asks our own API and returns
   its JSON, or raises its refusal. `needs` is the key's right; `query` lists the parameters that exist.
 - `refused` lists starts of paths that the provider has and we have not, with a sentence that says what to do.
@@ -27,8 +28,8 @@ import msgspec
 from appliance.config.settings import DoorName
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.request import Body, check_number_of_values, colons_outside_strings, explain, explain_value
-from appliance.message.schema import SendRequest
+from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
+from appliance.message.schema import DoorRequest, SendRequest
 from appliance.web.exchange import check_content_type
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class Call:
     key: str | None = None  # the client's idempotency key
     body: bytes = b""  # of a request that sends nothing
     kept: Any = None
+    is_test: bool = False  # set by `parse`: simulate the messages, as with a test key
 
 
 class Sent(NamedTuple):
@@ -87,11 +89,10 @@ Api = Callable[..., Awaitable[Json]]
 
 
 class Send(NamedTuple):
-    parse: Callable[[Call, Body], SendRequest | Sends]
+    parse: Callable[[Call, Body], SendRequest | Sends | Mime]
     answer: Callable[[Call, list[Result]], Reply]
     messages: int = 1  # in one request, at most
     status: int = 200
-    check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
 
 
 class Route(NamedTuple):
@@ -100,6 +101,7 @@ class Route(NamedTuple):
     handle: Send | Callable[[Call, Api], Awaitable[Reply]]
     needs: Needs = Needs.SEND
     query: Sequence[str] = ()
+    check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +154,24 @@ def _pairs(value: Json) -> int:
     return sum(_pairs(inner) for inner in value if isinstance(inner, dict | list)) if isinstance(value, list) else 0
 
 
-def send_request(fields: Mapping[str, Json]) -> SendRequest:
-    """Our request with these fields; those that are None are left out."""
+def converted(value: Json, kind: type[T]) -> T:
     try:
-        return msgspec.convert({name: value for name, value in fields.items() if value is not None}, SendRequest)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as cause:
         raise explain_value(str(cause)) from cause
+
+
+def attempted(items: Sequence[Json], make: Callable[[Json], SendRequest]) -> list[SendRequest | Refused]:
+    """Make a request of each item; one that is refused leaves its refusal in its place."""
+    requests: list[SendRequest | Refused] = []
+    for item in items:
+        try:
+            requests.append(make(item))
+        except Refused as refused:
+            requests.append(refused)
+    return requests
+
+
+def send_request(fields: Mapping[str, Json]) -> DoorRequest:
+    """Our request with these fields; those that are None are left out. `reply_to` may be a list."""
+    return converted({name: value for name, value in fields.items() if value is not None}, DoorRequest)

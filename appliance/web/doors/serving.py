@@ -18,7 +18,7 @@ from appliance.intake.accept import Accepted
 from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Body, batch_of, cost_of_batch
+from appliance.message.request import Batch, Body, Mime, batch_of, cost_of_batch
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.telemetry.metrics import REFUSALS
@@ -58,7 +58,7 @@ _WORD = re.compile(r"[A-Za-z_]+")
 class Form(NamedTuple):
     """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
 
-    decode: Callable[[Body], SendRequest | Batch]
+    decode: Callable[[Body], SendRequest | Batch | Mime]
     cost: Callable[[int], int]
     key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
         exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
@@ -66,6 +66,7 @@ class Form(NamedTuple):
     check_type: Callable[[bytes], None] = check_content_type
     source: str = "api"
     status: int = 202
+    is_test: Callable[[], bool] = lambda: False  # after decoding: whether it is simulated, as with a test key
 
 
 class Core(Protocol):
@@ -137,7 +138,7 @@ class Doors:
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)
-        request.body = await api.body()
+        request.body = await api.body(route.check_type)
         return await route.handle(request, api)
 
 
@@ -147,7 +148,7 @@ class Doors:
 async def _send(
     core: Core, exchange: Exchange, address: str, door: Door, route: Route, send: Send, call: Call
 ) -> Reply:
-    def decode(body: Body) -> SendRequest | Batch:
+    def decode(body: Body) -> SendRequest | Batch | Mime:
         parsed = send.parse(call, body)
         return batch_of(parsed.items, skip=parsed.skip) if isinstance(parsed, Sends) else parsed
 
@@ -155,9 +156,10 @@ async def _send(
         decode,
         lambda size: PARSING * (cost_of_size(size) if send.messages == 1 else cost_of_batch(size, send.messages)),
         partial(_key, door),
-        send.check_type,
+        route.check_type,
         door.name,
         send.status,
+        lambda: call.is_test,
     )
     try:
         accepted = await core.submit(exchange, address, f"{route.method} /{door.name}{route.path}", form)
@@ -209,13 +211,13 @@ class _Api:
                 core.services.intake.check_disk()
         return cls(core, exchange, address, caller, needs)
 
-    async def body(self) -> bytes:
+    async def body(self, check_type: Callable[[bytes], None]) -> bytes:
         headers = self._exchange.headers
         check_encoding(headers.get(b"content-encoding"))
         length, owner = declared_length(headers, SMALL_BODY), self._core.budgets.of_account(self._caller.account_id)
         async with RequestBody(self._exchange.receive, length, SMALL_BODY, owner) as body:
             if body:
-                check_content_type(headers.get(b"content-type", b""))
+                check_type(headers.get(b"content-type", b""))
             return bytes(body)
 
     async def __call__(self, method: str, path: str, body: Json = None, **query: str | int) -> Json:
