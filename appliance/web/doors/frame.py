@@ -1,6 +1,6 @@
 """What a door consists of, and what its translation uses. A door translates requests into ours, and our answers back.
 
-One file per provider exports `DOOR`, a `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
+One file per provider exports its `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
 in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
 
 - A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,

@@ -7,15 +7,15 @@ from msgspec import Struct
 from appliance.errors import Code, Refused, invalid
 from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
 
-PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
+_PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
 
 
-class Capabilities(Struct, forbid_unknown_fields=True):
+class _Capabilities(Struct, forbid_unknown_fields=True):
     sending: Literal["enabled"] | None = None
     receiving: Literal["disabled"] | None = None
 
 
-class NewDomain(Struct, forbid_unknown_fields=True):
+class _NewDomain(Struct, forbid_unknown_fields=True):
     name: str
     region: str | None = None
     custom_return_path: str | None = None
@@ -23,11 +23,11 @@ class NewDomain(Struct, forbid_unknown_fields=True):
     click_tracking: bool | None = None
     tracking_subdomain: str | None = None
     tls: str | None = None
-    capabilities: Capabilities | None = None
+    capabilities: _Capabilities | None = None
 
 
 async def _create(call: Call, api: Api) -> Reply:
-    new = decoded(call.body, NewDomain)
+    new = decoded(call.body, _NewDomain)
     for name in ("region", "tracking_subdomain"):
         if getattr(new, name) is not None:
             raise invalid(name, "this server has none. Leave the field out.")
@@ -46,7 +46,7 @@ async def _create(call: Call, api: Api) -> Reply:
 async def _list(call: Call, api: Api) -> Reply:
     if "before" in call.query:
         raise invalid("before", "this server lists domains by name. Page with after.")
-    page = await api("GET", "/v1/domains", limit=call.query.get("limit", PAGE_DOMAINS), after=call.query.get("after"))
+    page = await api("GET", "/v1/domains", limit=call.query.get("limit", _PAGE_DOMAINS), after=call.query.get("after"))
     domains = [_shown(domain) for domain in page["domains"]]
     return Reply({"object": "list", "has_more": page["next"] is not None, "data": domains})
 
@@ -100,7 +100,7 @@ def _records(domain: Json) -> list[Json]:
     return shown
 
 
-ROUTES = (
+DOMAIN_ROUTES = (
     Route("POST", "/domains", _create, Needs.MANAGE),
     Route("GET", "/domains", _list, Needs.MANAGE, ("limit", "after", "before")),
     Route("GET", "/domains/{id}", _get, Needs.MANAGE),

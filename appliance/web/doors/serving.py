@@ -23,8 +23,8 @@ from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
-from appliance.web.doors import resend
 from appliance.web.doors.frame import Call, Door, Json, Needs, Refusal, Reply, Result, Route, Send, Sends, Sent
+from appliance.web.doors.resend import RESEND
 from appliance.web.exchange import (
     Answer,
     AsgiScope,
@@ -45,10 +45,10 @@ from appliance.web.exchange import (
 )
 from appliance.web.sent import SentMessages
 
-T = TypeVar("T")
-U = TypeVar("U")
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (resend.DOOR,)}
+DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND,)}
 SMALL_BODY = 64 * 1024  # bytes of a request that sends nothing
 QUERY_BYTES = 4 * 1024
 PARSING = 2  # times the cost of decoding a request of our own
@@ -261,7 +261,7 @@ class _Api:
         """Encode what was made of the answers."""
         return await self._work(self._read, msgspec.json.encode, body)
 
-    async def _work(self, size: int, work: Callable[[T], U], value: T) -> U:
+    async def _work(self, size: int, work: Callable[[_T], _U], value: _T) -> _U:
         workers = self._core.services.intake.workers
         return await workers.run(self._caller.account_id, cost_of_size(size), work, value)
 
