@@ -71,7 +71,7 @@ class Sends(NamedTuple):
     skip: bool = False  # accept the good messages if others are bad
 
 
-class Reply(NamedTuple):
+class DoorReply(NamedTuple):
     body: Json  # None: empty
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -90,15 +90,15 @@ Api = Callable[..., Awaitable[Json]]
 
 class Send(NamedTuple):
     parse: Callable[[Call, Body], SendRequest | Sends | Mime]
-    answer: Callable[[Call, list[Result]], Reply]
+    answer: Callable[[Call, list[Result]], DoorReply]
     messages: int = 1  # in one request, at most
     status: int = 200
 
 
-class Route(NamedTuple):
+class DoorRoute(NamedTuple):
     method: str
     path: str  # below the door; `{name}` is one segment
-    handle: Send | Callable[[Call, Api], Awaitable[Reply]]
+    handle: Send | Callable[[Call, Api], Awaitable[DoorReply]]
     needs: Needs = Needs.SEND
     query: Sequence[str] = ()
     check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
@@ -109,7 +109,7 @@ class Door:
     name: DoorName
     credential: Callable[[Mapping[bytes, bytes]], bytes | None]  # the value of our Authorization, or None
     credential_header: bytes = b"authorization"  # where it comes from
-    routes: Sequence[Route]
+    routes: Sequence[DoorRoute]
     refuse: Callable[[Refusal], tuple[int, Json]]
     refused: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -118,11 +118,11 @@ class Door:
     is_root: Callable[[str, Mapping[bytes, bytes]], bool] = lambda path, headers: False  # for clients that drop paths
 
     @cached_property
-    def patterns(self) -> list[tuple[Route, re.Pattern[str]]]:
+    def patterns(self) -> list[tuple[DoorRoute, re.Pattern[str]]]:
         named = [(route, re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)) for route in self.routes]
         return [(route, re.compile(pattern)) for route, pattern in named]
 
-    def route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def route(self, method: str, path: str) -> tuple[DoorRoute, dict[str, str]]:
         for start, text in self.refused.items():
             if path.startswith(start):
                 raise Refused(Code.NOT_FOUND, text)

@@ -22,12 +22,12 @@ from appliance.web.doors.frame import (
     Api,
     Call,
     Door,
+    DoorReply,
+    DoorRoute,
     Json,
     Needs,
     Refusal,
-    Reply,
     Result,
-    Route,
     Send,
     Sends,
     Sent,
@@ -186,15 +186,15 @@ def _base64(content: list[int]) -> str:
 # ---- answers
 
 
-def _sent(call: Call, results: list[Result]) -> Reply:
-    return Reply({"id": results[0].id} if isinstance(results[0], Sent) else None)
+def _sent(call: Call, results: list[Result]) -> DoorReply:
+    return DoorReply({"id": results[0].id} if isinstance(results[0], Sent) else None)
 
 
-def _sent_batch(call: Call, results: list[Result]) -> Reply:
+def _sent_batch(call: Call, results: list[Result]) -> DoorReply:
     sent = [{"id": result.id} for result in results if isinstance(result, Sent)]
     errors = [{"index": at, "message": one.text} for at, one in enumerate(results) if isinstance(one, Refused)]
     permissive = call.headers.get(b"x-batch-validation") == b"permissive"
-    return Reply({"data": sent, "errors": errors} if permissive else {"data": sent})
+    return DoorReply({"data": sent, "errors": errors} if permissive else {"data": sent})
 
 
 # The last event of a message is that of the recipient which stands first here.
@@ -216,7 +216,7 @@ def _last_event(outcomes: list[str]) -> str:
     return next(event for outcome, event in _LAST_EVENTS.items() if outcome in outcomes)
 
 
-async def _get(call: Call, api: Api) -> Reply:
+async def _get(call: Call, api: Api) -> DoorReply:
     message = await api("GET", f"/v1/emails/{message_id(call)}")
     headers: dict[str, str] = {}
     content: Json = {"text": None, "html": None}
@@ -246,7 +246,7 @@ async def _get(call: Call, api: Api) -> Reply:
         "message_id": headers.get("message-id", header_id_of(message["id"], _domain(message["from"]))),
         "topic_id": None,
     }
-    return Reply({"object": "email", **shown})
+    return DoorReply({"object": "email", **shown})
 
 
 def _domain(sender: str) -> str:
@@ -271,7 +271,7 @@ def _listed(headers: Mapping[str, str], name: str) -> list[str] | None:
     return split_addresses(headers[name]) if name in headers else None
 
 
-async def _list(call: Call, api: Api) -> Reply:
+async def _list(call: Call, api: Api) -> DoorReply:
     if "before" in call.query:
         raise invalid("before", "this server lists messages from the newest on. Page with after.")
     limit = call.query.get("limit", _PAGE_MESSAGES)
@@ -280,20 +280,20 @@ async def _list(call: Call, api: Api) -> Reply:
     for message in page["emails"]:
         shown = _shown(message, [recipient["email"] for recipient in message["recipients"]])
         data.append(shown | {"last_event": _last_event(list(message["outcomes"]))})
-    return Reply({"object": "list", "has_more": page["next"] is not None, "data": data})
+    return DoorReply({"object": "list", "has_more": page["next"] is not None, "data": data})
 
 
-async def _update(call: Call, api: Api) -> Reply:
+async def _update(call: Call, api: Api) -> DoorReply:
     schedule = decoded(call.body, _Schedule)
     if schedule.id not in (UNSET, message_id(call)):
         raise invalid("id", "differs from the id in the path")
     await api("PATCH", f"/emails/{message_id(call)}", {"scheduled_at": schedule.scheduled_at})
-    return Reply({"object": "email", "id": message_id(call)})
+    return DoorReply({"object": "email", "id": message_id(call)})
 
 
-async def _cancel(call: Call, api: Api) -> Reply:
+async def _cancel(call: Call, api: Api) -> DoorReply:
     await api("POST", f"/emails/{message_id(call)}/cancel")
-    return Reply({"object": "email", "id": message_id(call)})
+    return DoorReply({"object": "email", "id": message_id(call)})
 
 
 # ---- errors
@@ -340,12 +340,12 @@ RESEND = Door(
     name=DoorName.RESEND,
     credential=lambda headers: headers.get(b"authorization"),
     routes=(
-        Route("POST", "/emails", Send(_parse, _sent)),
-        Route("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
-        Route("GET", "/emails", _list, Needs.READ, ("limit", "after", "before")),
-        Route("GET", _READ_ONE, _get, Needs.READ),
-        Route("PATCH", _READ_ONE, _update),
-        Route("POST", "/emails/{id}/cancel", _cancel),
+        DoorRoute("POST", "/emails", Send(_parse, _sent)),
+        DoorRoute("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
+        DoorRoute("GET", "/emails", _list, Needs.READ, ("limit", "after", "before")),
+        DoorRoute("GET", _READ_ONE, _get, Needs.READ),
+        DoorRoute("PATCH", _READ_ONE, _update),
+        DoorRoute("POST", "/emails/{id}/cancel", _cancel),
         *DOMAIN_ROUTES,
     ),
     refuse=_refuse,

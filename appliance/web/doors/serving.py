@@ -23,7 +23,7 @@ from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
-from appliance.web.doors.frame import Call, Door, Json, Needs, Refusal, Reply, Result, Route, Send, Sends, Sent
+from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
 from appliance.web.doors.resend import RESEND
 from appliance.web.exchange import (
     Answer,
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND,)}
-SMALL_BODY = 64 * 1024  # bytes of a request that sends nothing
+REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
 QUERY_BYTES = 4 * 1024
 PARSING = 2  # times the cost of decoding a request of our own
 ONE_AUTHORIZATION = "Send exactly one Authorization header."
@@ -129,7 +129,7 @@ class Doors:
         credential: bytes | None,
         method: str,
         query: bytes,
-    ) -> Reply:
+    ) -> DoorReply:
         door, headers = found.door, exchange.headers
         headers.pop(b"authorization", None)
         if credential is not None:
@@ -151,8 +151,8 @@ class Doors:
 
 
 async def _send(
-    core: Core, exchange: Exchange, address: str, door: Door, route: Route, send: Send, call: Call
-) -> Reply:
+    core: Core, exchange: Exchange, address: str, door: Door, route: DoorRoute, send: Send, call: Call
+) -> DoorReply:
     def decode(body: Body) -> SendRequest | Batch | Mime:
         parsed = send.parse(call, body)
         return batch_of(parsed.items, skip=parsed.skip) if isinstance(parsed, Sends) else parsed
@@ -200,7 +200,7 @@ class _Api:
         self._read = 0  # bytes of answers
 
     @classmethod
-    async def opened(cls, core: Core, exchange: Exchange, address: str, route: Route) -> "_Api":
+    async def opened(cls, core: Core, exchange: Exchange, address: str, route: DoorRoute) -> "_Api":
         """Check what can be checked without the body."""
         caller, needs = await core.services.auth.caller(exchange.headers.get(b"authorization"), address), route.needs
         exchange.peer.authenticated = True
@@ -220,8 +220,8 @@ class _Api:
     async def body(self, check_type: Callable[[bytes], None]) -> bytes:
         headers = self._exchange.headers
         check_encoding(headers.get(b"content-encoding"))
-        length, owner = declared_length(headers, SMALL_BODY), self._core.budgets.of_account(self._caller.account_id)
-        async with RequestBody(self._exchange.receive, length, SMALL_BODY, owner) as body:
+        length, owner = declared_length(headers, REQUEST_BODY), self._core.budgets.of_account(self._caller.account_id)
+        async with RequestBody(self._exchange.receive, length, REQUEST_BODY, owner) as body:
             if body:
                 check_type(headers.get(b"content-type", b""))
             return bytes(body)
@@ -322,10 +322,10 @@ def _named(name: str, door: Door) -> str:
     return _WORD.sub(lambda word: door.names.get(word[0], word[0]), name)
 
 
-def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> Reply:
+def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> DoorReply:
     REFUSALS.add(("http", refused.code))
     name = _named(refused.field, door)
     text = f"{name}: {refused.reason}" if name else refused.reason
     status, body = door.refuse(Refusal(refused.code, text, name, has_credential))
     retry = [] if refused.retry_after is None else [(b"retry-after", b"%d" % refused.retry_after)]
-    return Reply(body, status, retry)
+    return DoorReply(body, status, retry)
