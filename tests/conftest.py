@@ -79,7 +79,7 @@ SLOW = re.compile(r"\bmark\.(slow|both_engines)\b")
 
 
 def _belongs_to_another_worker(path: PurePosixPath, config: pytest.Config) -> bool:
-    """With --split the workers take turns: all of them meet the files in the same order. The longest are dealt first."""
+    """With --split the workers take turns, first at the longest files: all of them meet the files in the same order."""
     worker = getattr(config, "workerinput", None)
     if worker is None or not config.getoption("--split"):
         return False
