@@ -97,7 +97,7 @@ class Senders:
         """Every acknowledged message is there, and is delivered; the rest is not; and the accounts add up."""
         wait_until(lambda: not waiting(running))
         engines.check(running.data_dir)
-        stored = dict(engines.rows(running.data_dir, "SELECT id, status FROM messages"))
+        stored: dict[str, str] = dict(engines.rows(running.data_dir, "SELECT id, status FROM messages"))
         assert stored == dict.fromkeys(self.acknowledged, "delivered")
         assert engines.rows(running.data_dir, "SELECT credits FROM accounts") == [(credit - len(stored),)]
         ledger = "SELECT sum(amount), count(*) FROM credit_ledger WHERE kind = 'reserve'"
