@@ -35,7 +35,7 @@ from appliance.store import (
     UpgradeRefused,
 )
 from appliance.system.data_directory import LOCK_FILE, AlreadyRunning, system_user
-from appliance.system.service import START, is_managed
+from appliance.system.service import START_SERVICE, is_managed
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.
@@ -200,7 +200,7 @@ def why_not_served(data_dir: Path) -> str | None:
     if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
         return None
     owner = _owner(data_dir)
-    command = START if is_managed() else f"runuser -u {owner} -- appliance serve"
+    command = START_SERVICE if is_managed() else f"runuser -u {owner} -- appliance serve"
     return f"{data_dir} belongs to {owner}: start the server as that user, with `{command}`"
 
 

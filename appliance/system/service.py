@@ -183,7 +183,7 @@ def _replacing(path: Path, mode: int, fill: Callable[[Path], object]) -> Callabl
 # ---- the plan
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
-START = "systemctl start appliance"
+START_SERVICE = "systemctl start appliance"
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")
 BACKUP_TIMER = "appliance-backup.timer"
@@ -246,7 +246,7 @@ def is_managed() -> bool:
 def start_advice(config: Config) -> str:
     """How to start the server. Root may not start it on the data of another user."""
     if is_managed() and not config.embedded:
-        return f"Start it: {START}"
+        return f"Start it: {START_SERVICE}"
     data_dir = config.server.data_dir
     owner = data_dir.stat().st_uid if data_dir.is_dir() else ROOT_UID
     user = "" if owner == ROOT_UID else f" as {system_user(owner)}"
