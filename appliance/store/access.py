@@ -29,7 +29,7 @@ from appliance.model.accounts import (
     Scope,
     SmtpCredential,
 )
-from appliance.store.engine import NEWEST, Bindings, StorePart, T, Tx, one, rows, run, transaction
+from appliance.store.engine import NEWEST, Bindings, StorePart, T, Tx, one, record, rows, run, transaction
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -347,11 +347,7 @@ class Access(StorePart):
         raise Refused(Code.NOT_FOUND, "No API key has this id.")
 
     async def _keys(self, which: str, bindings: Bindings) -> list[ApiKey]:
-        selected = await self.engine.rows(f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
-        return [
-            ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in selected
-        ]
+        return await self.engine.all(_key, f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
         """Stop an API key, named by its id or by itself, from working; its id."""
@@ -406,12 +402,7 @@ class Access(StorePart):
         return await self.engine.one(made, _CALLER_BY_ACCOUNT, {"account_id": account_id})
 
 
-def _credential(*columns: Any) -> SmtpCredential:
-    return SmtpCredential(*(*columns[:-1], _dsn(columns[-1])))
-
-
-def _dsn(value: str | None) -> DsnDefault | None:
-    return None if value is None else DsnDefault(value)
+_credential, _key = record(SmtpCredential), record(ApiKey)
 
 
 def _caller(
@@ -431,4 +422,4 @@ def _caller(
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
     may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)
     fixed = (account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)
-    return Caller(*fixed, may_send=may_send, key=key, dsn=_dsn(dsn))
+    return Caller(*fixed, may_send=may_send, key=key, dsn=None if dsn is None else DsnDefault(dsn))

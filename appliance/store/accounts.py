@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, Refused
-from appliance.model.accounts import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
+from appliance.model.accounts import Account, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
-from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.store.people import END_RESETS, OF_USER, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
@@ -198,8 +198,7 @@ class Accounts(StorePart):
 
     async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
-        lines = await self.engine.rows(_LEDGER, bindings)
-        return [LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in lines]
+        return await self.engine.all(_entry, _LEDGER, bindings)
 
     # ---- users and their sessions
 
@@ -213,13 +212,7 @@ class Accounts(StorePart):
         return await self._user(_OF_SESSION, session_id)
 
     async def _user(self, where: str, value: str) -> User | None:
-        bindings = {"value": value, "now": self.env.now()}
-        row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", bindings))
-        if row is None:
-            return None
-        user_id, account_id, name, email, role, password_hash, epoch, account_role, has_totp = row
-        known = (user_id, account_id, name, email, Role(role), password_hash, epoch)
-        return User(*known, AccountRole(account_role), bool(has_totp))
+        return await self.engine.one(_user, f"{_USERS} {where}", {"value": value, "now": self.env.now()})
 
     @transaction
     def set_password(self, tx: Tx, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
@@ -246,10 +239,7 @@ def _grant(tx: Tx, env: Environment, account_id: str, amount: int, balance: int)
     write_ledger(tx, env, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
 
 
-def _account(
-    account_id: str, name: str, email: str, balance: int | None, daily_cap: int | None, suspended: int, *rest: int
-) -> Account:
-    return Account(account_id, name, email, balance, daily_cap, bool(suspended), *rest)
+_account, _user, _entry = record(Account), record(User), record(LedgerEntry)
 
 
 # ---- the first account of an installation

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict
+
 from appliance.environment import Environment
 from appliance.errors import Refused
 from appliance.message.addresses import Address, parse
@@ -25,7 +27,7 @@ from appliance.model.attention import (
 )
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.body_parts import write_system_message
-from appliance.store.engine import StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.store.statistics import UNTRIED_BUCKET
 from appliance.store.suppressions import suppressed
 from appliance.times import DAY, HOUR
@@ -215,12 +217,8 @@ def _problem(kind: str, subject: str, severity: str, *columns: Any) -> StoredPro
     )
 
 
-def _person(user_id: str, email: str, notify: str) -> NotifiedPerson:
-    return NotifiedPerson(user_id, email, Notify(notify))
+_person = record(NotifiedPerson)
 
 
 def _row(row: StoredProblem) -> dict[str, Any]:
-    problem = row.problem
-    texts = {"title": problem.title, "detail": problem.detail, "link": problem.link, "since": problem.since}
-    named = {"kind": problem.kind.value, "subject": problem.subject, "severity": problem.severity.value}
-    return {**named, **texts, "opened_at": row.opened_at, "ended_at": row.ended_at, "node": row.node}
+    return {**asdict(row.problem), "opened_at": row.opened_at, "ended_at": row.ended_at, "node": row.node}

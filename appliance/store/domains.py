@@ -14,7 +14,7 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
-from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
+from appliance.store.engine import Row, StorePart, Tx, record, rows, run, transaction
 from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
@@ -205,9 +205,7 @@ class DkimKeys(StorePart):
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
 
 
-def _key(*columns: Any) -> StoredDkimKey:
-    *key, pending = columns
-    return StoredDkimKey(*(*key, bool(pending)))
+_key = record(StoredDkimKey)
 
 
 def _add(

@@ -9,11 +9,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import wraps
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from types import UnionType
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import outcome
 import trio
@@ -103,6 +104,25 @@ def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
 def one(tx: Tx, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
     selected = tx.execute(sql, bindings).fetchall()
     return kind(*selected[0]) if selected else None
+
+
+def record(kind: type[T]) -> Callable[..., T]:
+    """Return a function that makes a record of a row: its fields decide which values become enums and booleans."""
+    converted = [
+        (at, item)
+        for at, hint in enumerate(get_type_hints(kind).values())
+        for item in (get_args(hint) if get_origin(hint) is UnionType else (hint,))
+        if isinstance(item, type) and issubclass(item, bool | Enum)
+    ]
+
+    def made(*row: Any) -> T:
+        values = list(row)
+        for at, convert in converted:
+            if at < len(values) and values[at] is not None:
+                values[at] = convert(values[at])
+        return kind(*values)
+
+    return made
 
 
 def gathered(tx: Tx, sql: str, columns: str, bindings: Bindings) -> list[Row]:

@@ -15,7 +15,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
 from appliance.model.dashboard import SavedView
 from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
-from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import Bindings, StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.times import DAY, HOUR
 
 INVITATION_LIFETIME = 7 * DAY
@@ -215,14 +215,7 @@ def _check_owner(tx: Tx, account_id: str) -> None:
         raise Refused(Code.CONFLICT, LAST_OWNER)
 
 
-def _person(
-    user_id: str, email: str, account_role: str, role: str, has_totp: int, created_at: int, last_seen_at: int | None
-) -> Person:
-    return Person(user_id, email, AccountRole(account_role), Role(role), bool(has_totp), created_at, last_seen_at)
-
-
-def _link(id_: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int) -> PasswordLink:
-    return PasswordLink(id_, account_id, user_id, email, AccountRole(account_role), *times)
+_person, _link = record(Person), record(PasswordLink)
 
 
 # ---- saved views of the message list

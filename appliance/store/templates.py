@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import Cursor, StorePart, Tx, one, rows, run
+from appliance.store.engine import Cursor, StorePart, Tx, one, record, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -141,5 +141,4 @@ def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None, replaces
     return _template(row["alias"], version, *content, created_at, now, row["unsubscribe"])
 
 
-def _template(*row: Any) -> StoredTemplate:
-    return StoredTemplate(*(*row[:-1], bool(row[-1])))
+_template = record(StoredTemplate)

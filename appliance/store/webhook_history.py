@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.webhooks import (
     PING_TYPE,
     EventType,
-    PostOutcome,
     PostStatus,
     Trigger,
     Webhook,
@@ -18,7 +16,7 @@ from appliance.model.webhooks import (
     WebhookHour,
     example_envelope,
 )
-from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, StorePart, Tx, one, record, rows, run
 from appliance.store.webhooks import INSERT_POSTS, WebhookPosts, enabled_webhook
 from appliance.webhook.formats import shaped
 
@@ -76,8 +74,7 @@ class WebhookHistory(StorePart):
     async def hours(self, account_id: str, first_hour: int) -> list[WebhookHour]:
         """Return the attempts by hour and outcome since this hour, for the account's current webhook."""
         bindings = {"account_id": account_id, "first_hour": first_hour}
-        results = await self.engine.scan(lambda tx: rows(tx, _HOURS, bindings), account_id)
-        return [WebhookHour(hour, PostOutcome(outcome), *counts) for hour, outcome, *counts in results]
+        return await self.engine.scan(lambda tx: [_hour(*row) for row in rows(tx, _HOURS, bindings)], account_id)
 
     async def ping(self, account_id: str, kind: EventType | None = None) -> WebhookDelivery:
         """Post a test event, or an example of this kind; refused within 15 seconds of the last one."""
@@ -157,21 +154,4 @@ def _insert(
     return _delivery(*row)
 
 
-def _delivery(*row: Any) -> WebhookDelivery:
-    (
-        *event,
-        cause,
-        status,
-        attempt,
-        body,
-        response_status,
-        response_body,
-        error,
-        taken,
-        created,
-        attempted,
-        due,
-        shape,
-    ) = row
-    result = response_status, response_body, error, taken, created, attempted, due, WebhookFormat(shape)
-    return WebhookDelivery(*(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result))
+_delivery, _hour = record(WebhookDelivery), record(WebhookHour)
