@@ -88,8 +88,6 @@ def _utf8_pieces(document: bytes) -> Iterator[bytes]:
 
 
 class _Reader:
-    """The texts of one document, and the sums of its rows by source."""
-
     def __init__(self) -> None:
         self._path: list[str] = []
         self._text: list[str] = []

@@ -58,7 +58,6 @@ class ReceivedMail:
 
     @cached_property
     def embedded(self) -> list[tuple[str, str]]:
-        """The header of the attached message, or nothing."""
         return read_header(self.embedded_bytes) if self.embedded_bytes else []
 
 
@@ -67,7 +66,6 @@ def open_mail(mime: bytes) -> ReceivedMail:
 
 
 def first_value(headers: list[tuple[str, str]], name: str) -> str:
-    """Return the start of the first field with this lower-case name, or an empty string."""
     return next((value[:VALUE_CHARACTERS] for key, value in headers if key.lower() == name), "")
 
 

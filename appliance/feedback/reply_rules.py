@@ -140,7 +140,6 @@ def _occurs_with_gaps(text: str, first: str, *rest: str) -> bool:
 
 
 def _follow(text: str, end: int, parts: Iterable[str]) -> bool:
-    """Return whether each part starts at most `GAP` characters after the end of the previous one."""
     for part in parts:
         start = text.find(part, end, end + GAP + len(part))
         if start < 0:

@@ -220,7 +220,6 @@ class RequestLog:
         self._bytes += len(body)
 
     async def run(self) -> None:
-        """Write the log until cancelled, then write the remaining requests."""
         try:
             while True:
                 await trio.sleep(WRITE_EVERY)

@@ -291,7 +291,6 @@ def copy_source(data_dir: Path, url: str) -> "AbstractContextManager[CopyEndpoin
 
 
 def copy_target(where: str | Path) -> "AbstractContextManager[CopyEndpoint]":
-    """An empty database for a copy: a URL of PostgreSQL, or a data directory."""
     if isinstance(where, str):
         with driver_needed():
             from appliance.store.postgresql import copy_endpoint as server_endpoint

@@ -192,13 +192,11 @@ def _check_creator(tx: Tx, account_id: str, created_by: str | None) -> None:
 
 
 def revoke_access(tx: Tx, account_id: str, user_id: str, now: int) -> OwnedAccess:
-    """Revoke the API keys and SMTP credentials of a user who leaves, as a step of a transaction."""
     user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": None}
     return OwnedAccess(dict(rows(tx, _REVOKE_KEYS, user)), dict(rows(tx, _REVOKE_CREDENTIALS, user)))
 
 
 def disown_access(tx: Tx, account_id: str, user_id: str) -> None:
-    """Keep the API keys and SMTP credentials of a user who leaves, as the account's own."""
     for table in ("api_keys", "smtp_credentials"):
         run(tx, _DISOWN.format(table=table), {"account_id": account_id, "created_by": user_id})
 
@@ -335,7 +333,6 @@ class Access(StorePart):
         return await self._keys(which, page)
 
     async def expiring_keys(self, account_id: str, until: int) -> list[ApiKey]:
-        """The API keys that work now, and end before a time."""
         which = "WHERE k.account_id = :account_id AND k.revoked_at IS NULL AND k.expires_at > :now"
         page = {"account_id": account_id, "until": until}
         return await self._keys(f"{which} AND k.expires_at < :until ORDER BY k.expires_at, k.id", page)
@@ -369,14 +366,12 @@ class Access(StorePart):
 
     @transaction
     def record_uses(self, tx: Tx, uses: Mapping[str, tuple[int, str]]) -> None:
-        """Write down when and from which address callers, by their idempotency scope, came last."""
         for scope, (at, address) in uses.items():
             kind, _, name = scope.partition(":")
             if (update := _USED.get(kind)) is not None:
                 run(tx, update, {"name": name, "at": at, "address": address})
 
     async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
-        """Who an SMTP username stands for, with the SHA-256 its password must have."""
         for *sender, password_sha256, dsn in await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
             caller = _caller(CredentialKind.SMTP, f"smtp:{username}", *sender, dsn=dsn)
             return caller, bytes(password_sha256)

@@ -126,7 +126,6 @@ class Accounts(StorePart):
         return await self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})
 
     async def is_only_one(self) -> bool:
-        """Whether there is no second account that may send."""
         return bool((await self.engine.rows(_MAY_SEND, {}))[0][0] < 2)
 
     async def page(self, after: str, most: int) -> list[Account]:

@@ -126,7 +126,6 @@ class AttentionStore(StorePart):
             await self.observe(MACHINE, (), node)
 
     async def forget(self) -> None:
-        """Delete problems that ended a day ago, and those of deleted accounts."""
         bindings = {"before": self.env.now() - ENDED_KEPT}
         if await self.engine.scan(lambda tx: one(tx, bool, _ANY_OLD, bindings)):
             await self.engine.write(lambda tx: run(tx, _FORGET, bindings), large=True)
@@ -162,7 +161,6 @@ class AttentionStore(StorePart):
 
     @transaction
     def send_secret(self, tx: Tx, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
-        """Queue a mail with a one-time link; False if it cannot be sent."""
         return _queue(tx, self.env, sender, email, subject, text, simulated=simulated)
 
     # ---- settings of a person

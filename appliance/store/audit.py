@@ -145,7 +145,6 @@ def concerns(account_id: str) -> None:
 
 
 def of_account(account_id: str) -> None:
-    """Tell a note that has no account yet whose log it belongs to."""
     if (note := _NOTE.get()) is not None and not note.accounts:
         note.accounts.append(account_id)
 
@@ -174,7 +173,6 @@ class Audit(StorePart):
             _NOTE.reset(token)
 
     async def page(self, account_id: str | None, **filters: Any) -> list[AuditEntry]:
-        """Return the newest lines that match, however many have to be read."""
         return (await self.search(account_id, scanned=EVERY_LINE, **filters))[0]
 
     async def search(

@@ -80,7 +80,6 @@ def give_back(tx: Tx, freed: Mapping[str, int]) -> None:
 
 
 def bodies(tx: Tx, messages: Sequence[Row], *, receipts: bool) -> Counter[str]:
-    """What the bytes of these messages count, with or without their receipts, by account; before they are deleted."""
     counts: Counter[str] = Counter()
     for account_id, mime, receipt in _BODIES.run(tx, messages):
         counts[account_id] += mime + (receipt if receipts else 0)
@@ -177,7 +176,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
-    """Write these messages, each with the credits that were taken for a recipient of it."""
     _INSERT_MESSAGES.run(tx, [_message_row(new) for new, _ in messages])
     bodies = [(new, *head_of(new)) for new, _ in messages]
     _INSERT_BODIES.run(tx, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
@@ -276,7 +274,6 @@ class BodyParts(StorePart):
                 await trio.sleep(min(PART_REST * (trio.current_time() - began), LONGEST_PART_REST))
 
     async def clear(self, budget: int) -> Slice:
-        """Delete loose parts of one message, about so many pages of them."""
         before = identifier_from("msg", self.env.now() - IN_HAND) if self.engine.is_shared else NEWEST
         selected = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
         message_id = next((item for item in selected if item not in self._in_hand), None)

@@ -173,7 +173,6 @@ class Breakdown(StorePart):
     rows_summed: int = ROWS_SUMMED
 
     async def count(self) -> bool:
-        """Add up one slice of new rows; return whether more can be added at once."""
         now, more = self.engine.slowest_clock(self.env.now()), False
         for item in _BROKEN_DOWN:
             results = await self.engine.scan(partial(_read_slice, item, now, self.rows_summed))
@@ -184,7 +183,6 @@ class Breakdown(StorePart):
         return more
 
     async def of(self, account_id: str, dimension: Dimension, since: int) -> CountsByValue:
-        """Count recipients and their outcomes since that day, by the largest values; the others' value is empty."""
         work = partial(_read, account_id, dimension, since // DAY, self.rows_summed)
         return await self.engine.scan(work, account_id)
 
@@ -242,7 +240,6 @@ def largest(by_value: ByValue, most: int) -> ByValue:
 
 
 def _measure(sums: Sums) -> None:
-    """Count for the metrics what was added; each recipient has one sending domain."""
     for place, by_value in sums.items():
         if place.dimension == Dimension.DOMAIN:
             for counts in by_value.values():
@@ -268,7 +265,6 @@ def _add(counted: _Slice, tx: Tx) -> bool:
 
 
 def _reduce(tx: Tx, place: Row) -> None:
-    """Merge the values with the fewest recipients into the others."""
     values = rows(tx, _VALUES, dict(zip(("account_id", "dimension", "day"), place, strict=True)))
     others: Counter[str] = Counter()
     for kind, recipients in _REMOVE.run(tx, [(*place, value) for (value,) in values[VALUES_KEPT:]]):

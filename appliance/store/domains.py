@@ -67,7 +67,6 @@ class Domains(StorePart):
 
     @transaction
     def register(self, tx: Tx, account_id: str, name: str, return_path: str | None = None) -> Domain:
-        """Add a domain that may not be used before it is proven."""
         bindings = {"account_id": account_id, "name": name}
         if rows(tx, _FIND, bindings):
             raise Refused(Code.CONFLICT, f"domain: {name} is already registered")

@@ -60,7 +60,6 @@ class FeedbackInbox(StorePart):
     async def find(
         self, account_id: str | None, mail_id: str, *, shared: bool = False
     ) -> tuple[InboxMail, bytes] | None:
-        """Return one of those mails with the beginning of its bytes; None if no mail has this id."""
         if account_id is None:
             selected = await self.engine.rows(_FIND, {"id": mail_id})
         else:

@@ -49,7 +49,6 @@ class InstallationRecords(StorePart):
 
     @transaction
     def claim_key(self, tx: Tx, fingerprint: str) -> str:
-        """Record this key file unless one is recorded; return the recorded fingerprint."""
         run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
         return one(tx, str, _VALUE, {"name": KEY_FINGERPRINT}) or fingerprint
 

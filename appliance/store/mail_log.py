@@ -191,7 +191,6 @@ class MailLog(StorePart):
     async def export(
         self, account_id: str, filters: MailFilter, before: str | None, most: int
     ) -> tuple[list[ExportedRecipient], str | None]:
-        """Return the recipients of up to `most` matching messages, newest message first, and the next cursor."""
         search = _Search(self, account_id, filters, before or NEWEST, most)
 
         def work(tx: Tx) -> tuple[list[ExportedRecipient], str | None]:
@@ -220,7 +219,6 @@ class MailLog(StorePart):
         return FoundMail(tuple(results), None)
 
     async def problems(self, account_id: str, most: int, since: int | None = None) -> list[MailProblem]:
-        """The recipients that bounced, failed or were deferred last, and still are."""
         since = self.env.now() - PROBLEMS_SINCE if since is None else since
         bindings = {"account_id": account_id, "since": since, "most": most}
         results = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, bindings), account_id)
@@ -316,7 +314,6 @@ class _Search:
         return hints
 
     def _looked_up(self) -> list[str]:
-        """Terms to look up in the index; every matching message has all of them."""
         bindings = self._filters
         local, _, domain = (bindings.recipient or "").rpartition("@")
         named = [*plain_words(local)]
@@ -458,7 +455,6 @@ def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entry(key: str, value: str) -> str:
-    """An entry of metadata as it is stored."""
     return msgspec.json.encode({key: value})[1:-1].decode()
 
 

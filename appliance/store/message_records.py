@@ -239,7 +239,6 @@ _EXPORTED_COLUMNS = ", ".join(ExportedRecipient._fields)
 
 
 def read_exported(tx: Tx, account_id: str, ids: Sequence[str]) -> list[ExportedRecipient]:
-    """The recipients of these messages, newest message first."""
     bindings = {"account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
     lines = [ExportedRecipient(*row) for row in tx.gather(_EXPORTED, _EXPORTED_COLUMNS, bindings)]
     lines.sort(key=attrgetter("recipient_id"))

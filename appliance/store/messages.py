@@ -444,7 +444,6 @@ class Messages(StorePart):
         return await self.engine.one(RememberedSend, _REMEMBERED, bindings)
 
     async def read(self, account_id: str, message_id: str) -> Message | None:
-        """A message of this account; another account's is as absent as one that never was."""
         return await self.engine.snapshot(lambda tx: read_message(tx, account_id, message_id))
 
     async def to_send(self, message_id: str) -> ToSend:

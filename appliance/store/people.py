@@ -97,7 +97,6 @@ class People(StorePart):
 
     @transaction
     def set_email(self, tx: Tx, former: str, email: str) -> None:
-        """Let the user with the address `former` log in with another one."""
         if first(tx, _ACCOUNT_OF, {"email": email}) is not None:
             raise Refused(Code.CONFLICT, f"email: {email} already logs in to an account. Choose another address.")
         run(tx, _SET_EMAIL, {"email": email, "former": former})
@@ -144,7 +143,6 @@ class People(StorePart):
         return self._add_link(tx, row)
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
-        """End an invitation; the address it was for."""
         result = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
         results = await self.engine.change(_WITHDRAW, result)
         if not results:
@@ -178,7 +176,6 @@ class People(StorePart):
 
     @transaction
     def use_link(self, tx: Tx, token: str, password_hash: str) -> PasswordLink | None:
-        """Set the password that a link is for, which ends all links and sessions of the user."""
         user = {"password_hash": password_hash, "now": self.env.now()}
         link = one(tx, _link, _USE, user | {"sha256": sha256(token)})
         if link is None:
@@ -237,7 +234,6 @@ class SavedViews(StorePart):
 
     @transaction
     def save(self, tx: Tx, user_id: str, name: str, filters: Mapping[str, str]) -> SavedView:
-        """Store a view, or replace the filters of the view with this name."""
         row = {"user_id": user_id, "id": self.env.identifier("view"), "name": name, "now": self.env.now()}
         row["filters"] = msgspec.json.encode(filters).decode()
         is_known = any(view[1] == name for view in rows(tx, _VIEWS, row))

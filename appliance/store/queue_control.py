@@ -294,8 +294,6 @@ class QueueControl(StorePart):
         return bool(waiting) and not any(item in self.under_delivery for item in waiting)
 
     async def answer_others(self) -> None:
-        """Cancel what other nodes ask for, until cancelled."""
-
         async def cancel(request: CancelRequest, record_answer: RecordAnswer) -> None:
             def work(tx: Tx) -> Cancelled:
                 try:

@@ -304,8 +304,6 @@ _TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Lines of a ledger, from one id to another, that one line takes the place of."""
-
     first: str
     last: str
     lines: int

@@ -238,6 +238,5 @@ class Unsubscriptions(StorePart):
 
     @transaction
     def replace_tags(self, tx: Tx, account_id: str, tags: Sequence[str]) -> None:
-        """Have messages with these tags get links to unsubscribe, and no others."""
         run(tx, _DELETE_TAGS, {"account_id": account_id})
         _ADD_TAGS.run(tx, [(account_id, tag) for tag in tags])

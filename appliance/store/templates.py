@@ -94,7 +94,6 @@ class Templates(StorePart):
         return await self.engine.read(lambda tx: _page(tx.execute(_VERSIONS, bindings), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
-        """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.env.now()}
 
         def work(tx: Tx) -> None:

@@ -83,11 +83,9 @@ class WebhookHistory(StorePart):
         return delivery
 
     async def size(self, account_id: str, delivery_id: str) -> int:
-        """The length of a delivery's body; 0 if there is none."""
         return await self.engine.one(int, _SIZE, {"account_id": account_id, "id": delivery_id}) or 0
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
-        """Post the body of an earlier post again, under the same event id."""
         delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery

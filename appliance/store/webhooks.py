@@ -237,8 +237,6 @@ class WebhookPosts(StorePart):
         self._wake.set()
 
     async def lanes(self) -> tuple[list[WaitingLane], float]:
-        """Return every lane with waiting posts, and the scan's seconds without the wait for a connection."""
-
         def scan(tx: Tx) -> tuple[list[WaitingLane], float]:
             began = perf_counter()
             results = [
@@ -256,7 +254,6 @@ class WebhookPosts(StorePart):
         return [(Lane(webhook_id, Trigger(cause)), bool(proven)) for webhook_id, cause, proven in results]
 
     async def due(self, lane: Lane, most: int) -> tuple[list[DuePost], int | None]:
-        """Return the due posts of a lane, the longest waiting first, and when the next one is due."""
         bindings = _bindings(lane) | {"now": self.env.now(), "most": most}
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:

@@ -59,8 +59,6 @@ log = get_logger("web")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """Services that the routes use."""
-
     config: Config
     store: Store
     env: Environment
@@ -93,7 +91,6 @@ class Routes:
         return await self.services.auth.user(authorization, address)
 
     async def caller_of(self, principal: Principal) -> Caller:
-        """The sender behind a user or an API key, with the key's limits."""
         caller = await self.store.access.caller_by_account(principal.account_id)
         assert caller is not None  # noqa: S101 - the principal has just been let in
         if isinstance(principal, KeyPrincipal):
@@ -254,7 +251,6 @@ def _etag_and_gzip(body: bytes, without: bytes, compresses: bool) -> tuple[str, 
 
 
 def not_modified(response: Response) -> None:
-    """Turn the response into a 304, without a body and its headers."""
     response.status_code = 304
     response.set_data(b"")
     del response.headers["Content-Length"], response.headers["Content-Type"]

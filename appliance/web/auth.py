@@ -92,7 +92,6 @@ class Tokens:
         return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + TOKEN_LIFETIME) * SECOND
 
     def read(self, token: str) -> Claims | None:
-        """The claims of a valid, unexpired token, or None. Its session may have ended."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
             if int(claims["exp"]) * SECOND <= self.env.now():
@@ -196,7 +195,6 @@ class Authenticator:
         return caller
 
     def forget(self) -> None:
-        """Drop cached callers after a change to credentials or accounts."""
         self.changes += 1
         self._callers.clear()
         self.credentials.forget()
@@ -368,7 +366,6 @@ class LoginCheck:
         return True
 
     async def _spend(self, user: User, code: str) -> bool:
-        """Use the code up. Return whether it was valid."""
         if not is_totp_code(code):
             return await self.store.second_factors.use_recovery_code(user.id, code)
         step = await self.step_of(user.id, code)

@@ -160,7 +160,6 @@ def failure_answer(error: Exception, request_id: str, method: str, path: str) ->
 
 
 def dated(headers: Headers, *, close: bool = True) -> Headers:
-    """Add the date and, if the connection ends, `Connection: close`."""
     dated = [*headers, (b"date", _http_date(int(time.time())))]
     return [*dated, _CLOSE] if close else dated
 
@@ -392,7 +391,6 @@ def _too_large(limit: int) -> Refused:
 
 
 def check_content_type(content_type: bytes) -> None:
-    """Accept only JSON in UTF-8 (RFC 8259 8.1)."""
     match = _JSON_TYPE.fullmatch(content_type)
     if match is None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: expected application/json")

@@ -28,8 +28,6 @@ _BEAT, _MAIL = b"\n", b":\n"  # an empty line and an empty comment, both ignored
 
 @dataclass(slots=True)
 class LiveStreams:
-    """The open streams."""
-
     accepted: Mapping[str, int]  # messages by account
     stopping: trio.Event
     by_account: Counter[str] = field(default_factory=Counter)

@@ -106,13 +106,11 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
 
 @cache
 def statement(text: str) -> str:
-    """Return a statement of the verbs as psycopg takes it."""
     return _PARAMETER.sub(r"%(\1)s", _plain(text))
 
 
 @cache
 def statement_over_many(many: Bulk) -> str:
-    """Return a statement over rows, which takes one array for each of their columns."""
     names = [f"v{number}" for number in range(len(many.kinds))]
     unused = iter(names)
     row = VALUE.sub(lambda _: next(unused), many.row).strip()
@@ -299,7 +297,6 @@ def _connect(settings: dict[str, Any], values: dict[str, str]) -> tuple[Postgres
 
 
 def _hosts(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The settings for each host of the URL alone; one port may be for all of them."""
     lists = {name: str(settings[name]).split(",") for name in ("host", "hostaddr", "port") if settings.get(name)}
     for number in range(max(map(len, lists.values()), default=1)):
         yield settings | {name: values[number % len(values)] for name, values in lists.items()}

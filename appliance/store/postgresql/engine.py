@@ -314,7 +314,6 @@ class PostgresEngine(Engine):
         return await self._asking.run(lambda connection: run(connection, sql, values))
 
     async def leave(self) -> None:
-        """Hand this node's remaining rows to the other nodes at once."""
         if (member := self._membership) is not None:
             with suppress(StorageUnavailable):
                 await self._beats.run(member.leave)

@@ -226,7 +226,6 @@ class Membership:
         return taken
 
     def leave(self, connection: psycopg.Connection[Row]) -> None:
-        """End: whatever still waits goes to the others at once."""
         self._deadline = 0.0
         run(connection, _LEAVE, (self.identity.owner,))
 

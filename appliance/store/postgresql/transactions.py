@@ -74,7 +74,6 @@ class Link:
         self.others: list[Link] = []  # to the same database
 
     def open(self) -> PostgresConnection:
-        """The connection. Raises Refused while the database is away."""
         if self._is_stale:
             self._is_stale = False
             self.close()

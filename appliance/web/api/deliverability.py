@@ -180,7 +180,6 @@ class _Cause:
 
 
 def by_cause(problems: Iterable[MailProblem], has: Callable[[MailProblem], bool]) -> list[ReplyObject]:
-    """Group replies, given newest first."""
     causes: dict[tuple[str, str | None, str], _Cause] = {}
     for problem in problems:
         if problem.last_smtp_response and problem.last_smtp_response.strip() and has(problem):

@@ -41,7 +41,6 @@ class AnswerSlot:
     cut: Callable[[], None] | None = None
 
     def begin(self, cut: Callable[[], None]) -> None:
-        """Note that the response is being written; calling `cut` ends that."""
         self.cut = cut
         self.progress()
 
@@ -61,7 +60,6 @@ class AnswerSlots:
         self._waiting = TurnQueue[str, AnswerSlot]()
 
     async def take(self, account_id: str) -> AnswerSlot:
-        """Wait for a slot; the caller must release it."""
         slot = AnswerSlot(account_id, self)
         self._waiting.add(account_id, slot)
         self._grant()
