@@ -9,12 +9,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from functools import wraps
 from operator import itemgetter
 from time import perf_counter
 from types import UnionType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import outcome
 import trio
@@ -22,7 +22,7 @@ import trio
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
-from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -175,36 +175,6 @@ def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:
 Work = Callable[[Tx], T]
 # Writes several items. Returns each item's result, or the exception that refused it; a refused item writes nothing.
 JointWork = Callable[[Tx, Sequence[Item]], Sequence[T | Exception]]
-
-
-class FailureKind(StrEnum):
-    """What was wrong, and so how the failure counts (see `intake.login_throttle`)."""
-
-    LOGIN = "login"
-    CODE = "code"  # two-factor code from a network that the account does not know
-    KNOWN_CODE = "known_code"  # two-factor code from a known network
-    CREDENTIAL = "credential"  # API key, token, cookie or SMTP password; has no account
-
-
-class LoginFailure(NamedTuple):
-    kind: FailureKind
-    account: str  # as the client sent it
-    network: str
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequest:
-    id: str
-    message_id: str
-    account_id: str | None  # None: the operator asks
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CancelAnswer:
-    cancelled: int
-    refusal: str | None = None
 
 
 # As part of a transaction; raises Refused if it is not wanted any more.

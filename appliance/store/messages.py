@@ -6,8 +6,8 @@ other: each message finds its account as those before it leave it. A message is 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -157,10 +157,8 @@ def _decide_batch(tx: Tx, batch: NewBatch) -> tuple[list[Acceptance | Exception]
 def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
     """Why a message would be refused now: asked before its parts are written, and again when it is accepted."""
     (standing,) = _standings(tx, [new])
-    if standing is None:
-        return None  # the transaction says so
-    standing.size = of_message(new)
-    return _refusal(new, standing)
+    result = _decide(new, standing, _Earlier(), [])
+    return result if isinstance(result, Exception) else None
 
 
 # ---- what decides
@@ -193,8 +191,7 @@ def _decide(
     if standing is None:
         return LookupError(f"there is no account {new.account_id}")
     earlier.change(standing, new)
-    refusal = _refusal(new, standing)
-    if refusal is not None:
+    if (refusal := _refusal(new, standing)) is not None:
         return refusal
     charged = 0 if new.source is Source.TEST or standing.balance is None or not new.credits else 1
     accepted.append((new, standing, charged))
@@ -288,11 +285,7 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
         if standing.suppressed:
-            due = [
-                due_recipient
-                for due_recipient in due_recipients(Fresh(new, charged))
-                if due_recipient.id in standing.suppressed
-            ]
+            due = [item for item in due_recipients(Fresh(new, charged)) if item.id in standing.suppressed]
             bounced = partial(
                 Outcome,
                 status=RecipientStatus.BOUNCED,
@@ -361,26 +354,31 @@ class Messages(StorePart):
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
-        if new.scheduled_at is not None:
+        with self._expecting([new]):
             acceptance = await self._write(new)
-        elif new.simulated:
-            acceptance = await self._write(new)
-            self.new_simulated_mail.set()
-        else:
-            acceptance = await self._write_and_offer(new)
+        self._hand_over(new, acceptance)
         if acceptance.has_suppressed:
             self.posts.add_new([new.account_id])  # suppressed recipients bounce at once
         return acceptance
 
-    async def _write_and_offer(self, new: NewMessage) -> Acceptance:
-        self.new_mail.expect(new.id)  # before the commit: a poll between it and the offer leaves the message alone
+    @contextmanager
+    def _expecting(self, news: Sequence[NewMessage]) -> Iterator[None]:
+        """Announce messages for delivery before their commit: a poll between it and the offer leaves them alone."""
+        coming = [new.id for new in news if not new.simulated and new.scheduled_at is None]
+        for message_id in coming:
+            self.new_mail.expect(message_id)
         try:
-            acceptance = await self._write(new)
+            yield
         except BaseException:
-            self.new_mail.give_up(new.id)
+            for message_id in coming:
+                self.new_mail.give_up(message_id)
             raise
-        self.new_mail.offer(new, acceptance)
-        return acceptance
+
+    def _hand_over(self, new: NewMessage, acceptance: Acceptance) -> None:
+        if new.scheduled_at is None and new.simulated:
+            self.new_simulated_mail.set()
+        elif new.scheduled_at is None:
+            self.new_mail.offer(new, acceptance)
 
     async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
@@ -399,25 +397,14 @@ class Messages(StorePart):
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
         """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
         batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
-        coming = [new.id for new in batch.messages if not new.simulated and new.scheduled_at is None]
-        for message_id in coming:
-            self.new_mail.expect(message_id)
-        try:
+        with self._expecting(batch.messages):
             results = await self._write_batch(batch)
-        except BaseException:
-            for message_id in coming:
-                self.new_mail.give_up(message_id)
-            raise
         is_accepted = batch.accepts(results)
         for new, result in zip(batch.messages, results, strict=True):
-            if not (is_accepted and isinstance(result, Acceptance)):
-                self.new_mail.give_up(new.id)
-            elif new.scheduled_at is not None:
-                continue
-            elif new.simulated:
-                self.new_simulated_mail.set()
+            if is_accepted and isinstance(result, Acceptance):
+                self._hand_over(new, result)
             else:
-                self.new_mail.offer(new, result)
+                self.new_mail.give_up(new.id)
         if is_accepted and any(isinstance(result, Acceptance) and result.has_suppressed for result in results):
             self.posts.add_new([batch.messages[0].account_id])
         return results
@@ -448,14 +435,12 @@ class Messages(StorePart):
 
     async def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (selected,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
-        return selected
+        return (await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
 
     async def content(self, message_id: str) -> bytes:
-        results = await self.engine.scan(lambda tx: read_mime(tx, message_id))
-        if results is None:
+        if (mime := await self.engine.scan(lambda tx: read_mime(tx, message_id))) is None:
             raise LookupError(f"there are no bytes of {message_id}")
-        return results
+        return mime
 
     async def mime(self, message_id: str) -> bytes | None:
         return await self.engine.snapshot(lambda tx: read_mime(tx, message_id))

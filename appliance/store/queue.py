@@ -47,10 +47,8 @@ NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
 class Acceptance(NamedTuple):
-    """An accepted message: the credits charged per recipient, and whether some recipients bounced at once."""
-
-    charged: int
-    has_suppressed: bool = False
+    charged: int  # credits per recipient
+    has_suppressed: bool = False  # these recipients bounced at once
 
 
 class Fresh(NamedTuple):
@@ -192,7 +190,6 @@ def billing_of(result: Outcome) -> Billing:
 
 
 def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
-    """Return the state of a message: queued until all recipients are final, then their sum."""
     if counts.get(RecipientStatus.QUEUED) or counts.get(RecipientStatus.DEFERRED):
         return MessageStatus.QUEUED, Billing.RESERVED
     total, delivered = sum(counts.values()), counts.get(RecipientStatus.DELIVERED, 0)
@@ -207,15 +204,10 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
-        """Recipients that became due at `since` or later, the longest waiting first."""
+    async def due(self, *, simulated: bool, most: int, since: int = 0, retries: bool = False) -> list[DueRecipient]:
+        """Recipients due at `since` or later, oldest first; `retries`: only those, since a recent time."""
         bindings = {"simulated": int(simulated), "since": since, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _DUE, bindings)
-
-    async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
-        """Due recipients that were tried before, not simulated; it reads all by time, so `since` must be recent."""
-        bindings = {"simulated": 0, "since": since, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
+        return await self.engine.all(DueRecipient, _DUE_RETRIES if retries else _DUE, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """Return when the first recipient is due after `after` (default: now). Ask before a poll: it misses none."""
@@ -360,7 +352,6 @@ def _delayed_at(result: Outcome) -> int | None:
 
 
 def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageLabels]:
-    """Return what events say of these messages (with their accounts), by id."""
     return {
         message_id: MessageLabels(
             header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),

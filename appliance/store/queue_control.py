@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
+from appliance.model.database import CancelAnswer, CancelRequest
 from appliance.model.mail import DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.store.engine import (
     START,
-    CancelAnswer,
-    CancelRequest,
     RecordAnswer,
     Row,
     StorePart,

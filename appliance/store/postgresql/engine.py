@@ -17,16 +17,13 @@ from psycopg import errors
 
 from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
-from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
-    CancelAnswer,
-    CancelRequest,
     Engine,
     Item,
     JointWork,
-    LoginFailure,
     RecordAnswer,
     Row,
     T,
