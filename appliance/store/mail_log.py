@@ -179,12 +179,8 @@ class MailLog(StorePart):
     async def count(self, account_id: str, filters: MailFilter, before: str | None) -> MailCount:
         """Count messages that match, within the time of a search; the caller continues from `next`."""
         search = _Search(self, account_id, filters, before or NEWEST, self.counted_together)
-
-        def work(tx: Tx) -> MailCount:
-            ids, following = search.ids(tx, SEARCH_TIME)
-            return MailCount(len(ids), following)
-
-        return await self.engine.scan(work, account_id)
+        ids, following = await self.engine.scan(lambda tx: search.ids(tx, SEARCH_TIME), account_id)
+        return MailCount(len(ids), following)
 
     async def export(
         self, account_id: str, filters: MailFilter, before: str | None, most: int

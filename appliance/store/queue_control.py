@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
@@ -321,10 +321,8 @@ class QueueControl(StorePart):
         total = await self._cancel_overdue(before, reason)
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
-            work = partial(self._cancel_some, bindings=bindings, reason=reason)
-            while (cancelled := await self.engine.write(work, large=True, locks=True)).recipients:
-                total += cancelled.recipients
-                self.posts.add_new(cancelled.accounts)
+            while count := await self._cancel_found(partial(rows, sql=_WAITING_MESSAGES, bindings=bindings), reason):
+                total += count
         return total + await self._cancel_others(identifier_from("msg", before), reason)
 
     async def _cancel_overdue(self, before: int, reason: str) -> int:
@@ -332,11 +330,15 @@ class QueueControl(StorePart):
         for condition in _SCHEDULED:
             query = _SCHEDULED_MESSAGES.format(condition=condition)
             while scheduled := await self.engine.rows(query, row):
-                work = partial(self._cancel_scheduled, messages=scheduled, reason=reason)
-                cancelled = await self.engine.write(work, large=True, locks=True)
-                total += cancelled.recipients
-                self.posts.add_new(cancelled.accounts)
+                # Only those whose row is still there: what another node queues meanwhile is that node's.
+                total += await self._cancel_found(partial(forget_scheduled, messages=scheduled), reason)
         return total
+
+    async def _cancel_found(self, find: Work[list[Row]], reason: str) -> int:
+        work = partial(self._cancel_each, find=find, reason=reason)
+        cancelled = await self.engine.write(work, large=True, locks=True)
+        self.posts.add_new(cancelled.accounts)
+        return cancelled.recipients
 
     async def _cancel_others(self, before: str, reason: str) -> int:
         """What other nodes deliver is theirs to give up."""
@@ -365,15 +367,8 @@ class QueueControl(StorePart):
         failed = partial(Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED)
         return Cancelled(len(left), record(tx, self.env, [failed(recipient, note=note) for recipient in left]))
 
-    def _cancel_scheduled(self, tx: Tx, messages: list[Row], reason: str) -> Cancelled:
-        """Only those whose row is still there: what another node queues meanwhile is that node's."""
-        return self._cancel_each(tx, forget_scheduled(tx, messages), reason)
-
-    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
-        return self._cancel_each(tx, rows(tx, _WAITING_MESSAGES, bindings), reason)
-
-    def _cancel_each(self, tx: Tx, messages: list[Row], reason: str) -> Cancelled:
-        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in messages]
+    def _cancel_each(self, tx: Tx, find: Work[list[Row]], reason: str) -> Cancelled:
+        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in find(tx)]
         accounts = set[str]().union(*(item.accounts for item in results))
         return Cancelled(sum(item.recipients for item in results), accounts)
 

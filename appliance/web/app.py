@@ -206,15 +206,13 @@ def check_permission(operation: Operation, principal: Principal) -> None:
 
 
 def refused_to(operations: Iterable[Operation], principal: Principal) -> list[str]:
-
-    def may(operation: Operation) -> bool:
+    refused = []
+    for operation in operations:
         try:
             check_permission(operation, principal)
         except Refused:
-            return False
-        return True
-
-    return [operation.id for operation in operations if not may(operation)]
+            refused.append(operation.id)
+    return refused
 
 
 async def _economical(response: Response) -> Response:

@@ -307,9 +307,6 @@ SECOND_FACTOR_HEADER = "Second-Factor"  # `required` if a code is missing or wro
 class SecondFactorNeeded(Refused):
     """The password was right, but the code is missing or wrong."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(Code.UNAUTHORIZED, text)
-
 
 @dataclass(slots=True)
 class LoginCheck:
@@ -351,7 +348,7 @@ class LoginCheck:
         if code is not None and user.has_totp:
             if not code:
                 attempt.withdrawn()  # no guess was made
-                raise SecondFactorNeeded(CODE_NEEDED)
+                raise SecondFactorNeeded(Code.UNAUTHORIZED, CODE_NEEDED)
             try:
                 guess = self.guesses.code(email, address, known)
             except Refused:
@@ -360,7 +357,7 @@ class LoginCheck:
             if not await self._spend(user, plain_code(code)):
                 attempt.failed()
                 await trio.sleep(FAILURE_DELAY)
-                raise SecondFactorNeeded(CODE_REFUSED)
+                raise SecondFactorNeeded(Code.UNAUTHORIZED, CODE_REFUSED)
             guess.was_right()
         attempt.succeeded()
         return True
