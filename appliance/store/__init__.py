@@ -44,8 +44,8 @@ from appliance.store.message_records import MessageRecords
 from appliance.store.messages import KeyTaken, Messages, NewBatch
 from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Acceptance, Lanes, NewMail, Queue
-from appliance.store.queue_control import QueueControl, UnderDelivery
+from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
+from appliance.store.queue_control import Lanes, QueueControl
 from appliance.store.reports import Reports
 from appliance.store.request_log import RequestPages
 from appliance.store.retention import Deletion, LedgerFolding

@@ -32,11 +32,10 @@ from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Slice, StorePart, Tx, first, one, run
 from appliance.store.message_records import readable_tags
-from appliance.store.queue import INSERT_EVENTS, event_row, labels_of
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import suppress, unsubscribe
-from appliance.store.webhooks import WebhookPosts, post_events
+from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
 from appliance.times import DAY
 
 LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own

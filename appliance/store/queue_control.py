@@ -4,9 +4,6 @@ The queue may hold a million recipients. Sums are made in SQL over the index of 
 order; and what changes many rows does so in slices, between which a running server gets its turn to write.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +28,7 @@ from appliance.store.engine import (
     run,
     transaction,
 )
-from appliance.store.queue import SELECT_DUE, record
+from appliance.store.queue import SELECT_DUE, UnderDelivery, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.webhooks import WebhookPosts
 
@@ -112,59 +109,6 @@ _DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds WHERE node = :node
     ORDER BY pool LIMIT 100"""
-
-
-# A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
-CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
-
-
-class UnderDelivery:
-    """The recipients in an SMTP transaction, and the messages that were or are being cancelled."""
-
-    def __init__(self, kept: int = CANCELLED_KEPT) -> None:
-        self._kept = kept
-        self._recipients: set[str] = set()
-        self._cancelling: Counter[str] = Counter()
-        self._cancelled: dict[str, None] = {}
-
-    # ---- for delivery
-
-    def was_cancelled(self, message_id: str) -> bool:
-        """Whether a message was cancelled lately, so that a copy of its state may be out of date."""
-        return message_id in self._cancelled
-
-    def is_being_cancelled(self, message_id: str) -> bool:
-        """Whether that is being decided now: then no attempt at it may begin."""
-        return message_id in self._cancelling
-
-    def begin(self, recipients: Iterable[str]) -> None:
-        self._recipients.update(recipients)
-
-    def end(self, recipients: Iterable[str]) -> None:
-        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
-        self._recipients.difference_update(recipients)
-
-    def count(self) -> int:
-        return len(self._recipients)
-
-    # ---- for cancelling
-
-    def __contains__(self, recipient: object) -> bool:
-        return recipient in self._recipients
-
-    @contextmanager
-    def cancelling(self, message_id: str) -> Iterator[None]:
-        """No attempt at a message begins meanwhile, and afterwards none without a check."""
-        self._cancelled[message_id] = None
-        if len(self._cancelled) > self._kept:
-            del self._cancelled[next(iter(self._cancelled))]
-        self._cancelling[message_id] += 1
-        try:
-            yield
-        finally:
-            self._cancelling[message_id] -= 1
-            if not self._cancelling[message_id]:
-                del self._cancelling[message_id]
 
 
 class Cancelled(NamedTuple):
@@ -430,3 +374,44 @@ def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
         total, total_due = total + waiting, total_due + due
         oldest = oldest if first_due is None else min(oldest, first_due)
     return Depth(total_due, total - total_due, (now - oldest) / 1_000_000, tuple(str(pool) for (pool,) in held))
+
+
+# ---- waiting mail by account and domain
+
+# SQLite has no skip scan over a partial index, so these walk it from one value to the next.
+_ACCOUNTS = f"""
+WITH RECURSIVE waiting (account_id) AS (
+    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned("recipients")}
+    UNION ALL
+    SELECT (SELECT min(r.account_id) FROM recipients r
+        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id AND {owned("r")})
+    FROM waiting WHERE waiting.account_id IS NOT NULL
+)
+SELECT account_id FROM waiting WHERE account_id IS NOT NULL
+"""
+_DOMAINS = f"""
+WITH RECURSIVE waiting (domain) AS (
+    SELECT min(domain) FROM recipients
+    WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
+        AND {owned("recipients")}
+    UNION ALL
+    SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
+        AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
+    FROM waiting WHERE waiting.domain IS NOT NULL
+)
+SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
+"""
+_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
+    AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
+
+
+class Lanes(StorePart):
+    async def accounts(self) -> list[str]:
+        return await self.engine.all(str, _ACCOUNTS, {})
+
+    async def domains(self, account_id: str, after: str, most: int) -> list[str]:
+        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
+
+    async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+        bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
+        return await self.engine.all(DueRecipient, _LANE, bindings)

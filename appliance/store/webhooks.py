@@ -3,7 +3,7 @@
 An account has one URL for its events, with the secret that signs them and the format of their bodies.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
+from appliance.model.feedback import FeedbackRecipient
+from appliance.model.mail import DueRecipient, MessageLabels, header_id_of
 from appliance.model.webhooks import (
     DuePost,
     EventType,
@@ -23,8 +25,10 @@ from appliance.model.webhooks import (
     Webhook,
     WebhookFormat,
     WebhookOptions,
+    envelope,
 )
 from appliance.store.engine import Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.store.message_records import readable_metadata, readable_tags
 from appliance.times import HOUR, rfc3339
 from appliance.webhook.formats import shaped
 
@@ -117,6 +121,53 @@ def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, sec
     bindings = tuple(EventType(item) for item in events.split())
     rest = (*rest[:-1], WebhookFormat(rest[-1]))
     return Webhook(id_, account_id, url, bindings, bool(enabled), bytes(secret), *rest)
+
+
+# ---- events
+
+INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+    VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
+_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata FROM messages
+    WHERE (account_id, id) IN (VALUES {(?, ?)})""")
+
+
+def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageLabels]:
+    return {
+        message_id: MessageLabels(
+            header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
+            readable_tags(tags) if tags != "[]" else (),
+            {} if metadata is None else readable_metadata(metadata),
+        )
+        for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
+    }
+
+
+def event_row(
+    env: Environment,
+    kind: EventType,
+    at: int,
+    recipient: DueRecipient | FeedbackRecipient,
+    labels: Mapping[str, MessageLabels],
+    code: int | None = None,
+    response: str | None = None,
+    bounce_class: str | None = None,
+) -> Row:
+    event_id = env.identifier("evt")
+    body = envelope(
+        event_id,
+        kind,
+        at,
+        labels.get(recipient.message_id, MessageLabels()),
+        email_id=recipient.message_id,
+        recipient_id=recipient.id,
+        to=recipient.address,
+        envelope_from=recipient.envelope_from,
+        subject=recipient.subject,
+        smtp_code=code,
+        smtp_response=response,
+        bounce_class=bounce_class,
+    )
+    return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
 
 
 # ---- posts

@@ -279,6 +279,12 @@ def sees(key: KeyPrincipal | None, message: Message) -> bool:
         return False
 
 
+def check_may_send(caller: Caller) -> None:
+    if not caller.may_send:
+        what = "login" if caller.key is None else "API key (scope `read`)"
+        raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
+
+
 def check_reach(principal: Principal, domain: str | None = None) -> None:
     """Refuse a key that is limited to another domain. `None` stands for the whole account."""
     if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):

@@ -12,7 +12,8 @@ from appliance.deliver.preparing import Envelope
 from appliance.environment import Environment
 from appliance.model.accounts import Role
 from appliance.store import Store, open_store
-from appliance.store.queue import Lanes, Queue
+from appliance.store.queue import Queue
+from appliance.store.queue_control import Lanes
 from tests.bench.queued import fill_queue
 from tests.deliver.simulated_delivery import message
 from tests.late_reads import late
