@@ -112,8 +112,6 @@ def in_order(
 
 
 # ---- problems of an account
-
-
 def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
     """A domain that may send, and whose last DNS check showed a wrong record. A failed lookup proves nothing."""
     for domain in domains:
@@ -223,8 +221,6 @@ def judge_keys(keys: Iterable[ApiKey], now: int) -> Iterator[AttentionItem]:
 
 
 # ---- problems of the machine
-
-
 def certificate_expiries(config: Config) -> dict[str, float]:
     """When the certificates of the listeners expire, in seconds since 1970. A generated one renews itself."""
     files = {section: getattr(config, section).tls_cert for section in ("http", "smtp", "inbound")}

@@ -110,8 +110,6 @@ def parse_reply(reply: str) -> ParsedReply:
 
 
 # ---- matching
-
-
 def _phrases_in(words: list[str]) -> set[str]:
     """Return the phrases of the table that occur; searches only those whose first word occurs."""
     text = f" {' '.join(words)} "
@@ -167,8 +165,6 @@ def _without_addresses(text: str) -> str:
 
 
 # ---- the table
-
-
 class _IndexedRule(NamedTuple):
     row: Rule
     codes: frozenset[int]

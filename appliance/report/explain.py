@@ -39,8 +39,6 @@ def span(microseconds: int) -> str:
 
 
 # ---- a recipient
-
-
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
@@ -215,8 +213,6 @@ def suppression_advice(entry: Suppression, account: str) -> str:
 
 
 # ---- an attempt
-
-
 def server(attempt: Attempt) -> str:
     if attempt.mx_host is None:
         return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing

@@ -145,6 +145,14 @@ def any_owner(table: str) -> str:
     return f"{HAS_ANY_OWNER}('{table}')"
 
 
+def distinct(column: str, rows: str, after: str = "") -> str:
+    """Return a query for the values of an indexed column, from one to the next: SQLite has no skip scan."""
+    return f"""WITH RECURSIVE walk (value) AS (
+        SELECT min({column}) FROM {rows} {after and f"AND {column} > {after}"}
+        UNION ALL SELECT (SELECT min({column}) FROM {rows} AND {column} > walk.value) FROM walk WHERE value IS NOT NULL
+    ) SELECT value FROM walk WHERE value IS NOT NULL"""
+
+
 # ---- slices
 
 START = ""  # comes before every id: where a walk begins
@@ -162,7 +170,6 @@ class Slice:
 
 
 def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:
-
     def measured(tx: Tx) -> tuple[int, float]:
         began = perf_counter()
         return work(tx), perf_counter() - began

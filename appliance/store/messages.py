@@ -61,9 +61,8 @@ _CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = sto
     WHERE id = :account_id AND coalesce(credits, 0) >= :amount RETURNING credits, daily_cap, suspended, stored_bytes"""
 _LOCK_ACCOUNTS = Bulk("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 
+
 # ---- accepting
-
-
 class KeyTaken(Exception):
     """Another message got this idempotency key first; nothing of ours was written."""
 

@@ -22,6 +22,7 @@ from appliance.store.engine import (
     Work,
     any_owner,
     changed,
+    distinct,
     one,
     owned,
     rows,
@@ -378,29 +379,9 @@ def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
 
 # ---- waiting mail by account and domain
 
-# SQLite has no skip scan over a partial index, so these walk it from one value to the next.
-_ACCOUNTS = f"""
-WITH RECURSIVE waiting (account_id) AS (
-    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned("recipients")}
-    UNION ALL
-    SELECT (SELECT min(r.account_id) FROM recipients r
-        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id AND {owned("r")})
-    FROM waiting WHERE waiting.account_id IS NOT NULL
-)
-SELECT account_id FROM waiting WHERE account_id IS NOT NULL
-"""
-_DOMAINS = f"""
-WITH RECURSIVE waiting (domain) AS (
-    SELECT min(domain) FROM recipients
-    WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
-        AND {owned("recipients")}
-    UNION ALL
-    SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
-        AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
-    FROM waiting WHERE waiting.domain IS NOT NULL
-)
-SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
-"""
+_WAITING_HERE = f"recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned('recipients')}"
+_ACCOUNTS = distinct("account_id", _WAITING_HERE)
+_DOMAINS = f"{distinct('domain', f'{_WAITING_HERE} AND account_id = :account_id', ':after')} LIMIT :most"
 _LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
     AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
 

@@ -27,7 +27,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     envelope,
 )
-from appliance.store.engine import Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.store.engine import Bulk, Row, StorePart, Tx, distinct, one, owned, rows, run, transaction
 from appliance.store.message_records import readable_metadata, readable_tags
 from appliance.times import HOUR, rfc3339
 from appliance.webhook.formats import shaped
@@ -186,23 +186,11 @@ _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
         WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL AND {owned("d")}) IS NOT NULL
     """)
-# SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
-_LANES = f"""
-WITH RECURSIVE waiting (webhook_id) AS (
-    SELECT min(d.webhook_id) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND {owned("d")}
-    UNION ALL
-    SELECT (SELECT min(d.webhook_id) FROM webhook_deliveries d
-        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id AND {owned("d")})
-    FROM waiting WHERE waiting.webhook_id IS NOT NULL
-)
-SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhook_id),
-    (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")}),
-    (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")})
-FROM waiting WHERE webhook_id IS NOT NULL
-"""
+_WAITING = f"webhook_deliveries d WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND {owned('d')}"
+_LANES = f"""SELECT value, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = value),
+    (SELECT min(d.next_attempt_at) FROM {_WAITING} AND d.webhook_id = value),
+    (SELECT max(d.next_attempt_at) FROM {_WAITING} AND d.webhook_id = value)
+FROM ({distinct("d.webhook_id", _WAITING)}) waiting"""
 _IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id, format {_IN_LANE}
     AND next_attempt_at <= :now ORDER BY next_attempt_at LIMIT :most"""

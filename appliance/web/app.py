@@ -246,8 +246,6 @@ def _etag_and_gzip(body: bytes, without: bytes, compresses: bool) -> tuple[str, 
 
 
 # ---- for the routes
-
-
 def not_modified(response: Response) -> None:
     response.status_code = 304
     response.set_data(b"")
@@ -304,8 +302,6 @@ def answer(value: Any, status: int = 200) -> Response:
 
 
 # ---- errors
-
-
 def _error(error: Answer) -> Response:
     # The edge adds the headers of every response.
     status, headers, body = error

@@ -177,8 +177,6 @@ def answer_bytes(status: int, headers: Headers, body: bytes) -> bytes:
 
 
 # ---- a request and its response
-
-
 @dataclass(slots=True)
 class Peer:
     """The client of a connection; the application sets `authenticated`."""

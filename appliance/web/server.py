@@ -267,8 +267,6 @@ class TurnedAway:
 
 
 # ---- the server
-
-
 class HttpServer:
     def __init__(
         self, app: Application, config: Config, new_request_id: Callable[[], str], known: KnownNetworks

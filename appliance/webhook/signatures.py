@@ -70,8 +70,6 @@ def mailgun_body(secret: bytes, post: DuePost, seconds: int) -> bytes:
 
 
 # ---- SendGrid's signed event webhook
-
-
 def sendgrid_headers(secret: bytes, seconds: int, body: bytes) -> list[tuple[str, str]]:
     """ECDSA over timestamp and body, as DER in base64."""
     signature = _sendgrid_key(secret).sign(b"%d%b" % (seconds, body), ec.ECDSA(hashes.SHA256()))

@@ -21,7 +21,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
-from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row
+from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row, distinct
 
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
 STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer
@@ -78,12 +78,7 @@ _ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a va
 
 # Every owner of a recipient that waits, from one to the next by the index that begins with them. As an array it is a
 # condition of that index, like one owner; as a join it could be hashed, and everything that waits be read.
-_OWNERS = """ARRAY(WITH RECURSIVE owners (owner) AS (
-    SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL AND w.owner > owners.owner)
-    FROM owners WHERE owners.owner IS NOT NULL
-) SELECT owner FROM owners WHERE owner IS NOT NULL)"""
+_OWNERS = f"ARRAY({distinct('w.owner', 'recipients w WHERE w.next_attempt_at IS NOT NULL')})"
 # Always true. Plans are made for no account in particular, so where one has nearly all that waits PostgreSQL would as
 # soon read everything by the other index; this is a condition that only the index of lanes has.
 _BY_LANE = r"\1.domain >= (SELECT '')"

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import errors
 
 from appliance.model.database import NO_OTHERS, FailureKind, LoginFailure, NodeState, OtherNodes
-from appliance.store.engine import DatabaseRefused, Row, StorageFault
+from appliance.store.engine import DatabaseRefused, Row, StorageFault, distinct
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY
@@ -52,14 +52,8 @@ _FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_N
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
     AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""
 # The owners of waiting recipients, walked by the index that begins with the owner; and of these, owners without a run.
-_LEFT = """WITH RECURSIVE owners (owner) AS (
-    SELECT min(owner) FROM {table} WHERE next_attempt_at IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(t.owner) FROM {table} t WHERE t.next_attempt_at IS NOT NULL AND t.owner > owners.owner)
-    FROM owners WHERE owners.owner IS NOT NULL
-)
-SELECT owner FROM owners WHERE owner IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = owners.owner AND n.adopted_by IS NULL)"""
+_LEFT = f"""{distinct("owner", "{table} WHERE next_attempt_at IS NOT NULL")}
+    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = walk.value AND n.adopted_by IS NULL)"""
 _SKEW = "SELECT skew FROM nodes WHERE owner = %s"
 _TAKE = """UPDATE {table} SET owner = %s, next_attempt_at = next_attempt_at + %s WHERE ({key}) IN (
     SELECT {key} FROM {table} WHERE owner = %s AND next_attempt_at IS NOT NULL LIMIT %s FOR UPDATE SKIP LOCKED)"""

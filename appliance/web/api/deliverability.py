@@ -133,8 +133,6 @@ def _chosen() -> _Filter:
 
 
 # ---- pure
-
-
 def providers(counted: Deliverability) -> list[ProviderDeliveryObject]:
     shown = [
         ProviderDeliveryObject(**_delivery(counts), provider=name or None)
