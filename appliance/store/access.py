@@ -133,7 +133,7 @@ def sha256(secret: str) -> bytes:
 def add_domain(
     tx: Tx, env: Environment, account_id: str, name: str, *, usable: bool, return_path: str | None = None
 ) -> None:
-    """Register a From domain, or make it usable. A new return path (None: keep it) needs DNS records before its use."""
+    """Register a From domain, or make it usable. A new return path needs DNS records first; None keeps the old one."""
     run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": env.now()})
     if return_path is not None:
         run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
@@ -202,7 +202,7 @@ def disown_access(tx: Tx, account_id: str, user_id: str) -> None:
 
 
 def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> None:
-    """Reduce a user's API keys to reading; revoke those that only send, and all SMTP credentials."""
+    """Reduce a user's API keys to reading; revoke send-only keys and all SMTP credentials."""
     user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": Scope.SEND.value}
     run(tx, _REVOKE_KEYS, user)
     run(tx, _REVOKE_CREDENTIALS, user)
@@ -210,7 +210,7 @@ def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> 
 
 
 def _new_secret(env: Environment, prefix: str) -> str:
-    """Text that no program takes for an option when it is given on a command line: one in 64 would begin like it."""
+    """Return a secret that does not start with a dash, so that no command line takes it for an option."""
     while True:
         secret = prefix + pybase64.urlsafe_b64encode(env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
         if not secret.startswith("-"):
@@ -220,7 +220,7 @@ def _new_secret(env: Environment, prefix: str) -> str:
 def _make_room(
     tx: Tx, account_id: str, limits: CredentialLimits, now: int, table: str, name: str, ended: str, words: str
 ) -> None:
-    """Refuse one too many, in the transaction that would write it; delete those that ended longest ago."""
+    """Refuse a row above the limit, in the transaction that would write it; delete the rows that ended first."""
     bindings = {"account_id": account_id, "revoked": limits.revoked, "now": now}
     ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), bindings)
     if working >= limits.working:
@@ -242,7 +242,7 @@ class Access(StorePart):
         return await self.engine.all(domain_of, _DOMAINS, {"account_id": account_id})
 
     async def judge_domains(self, account_id: str, judge: Callable[[Iterable[Domain]], T]) -> T:
-        """Run a function over the domains, off the event loop: an operator may add thousands."""
+        """Run a function over the domains on a thread: an operator may add thousands."""
 
         def read(tx: Tx) -> T:
             return judge(domain_of(*row) for row in rows(tx, _DOMAINS, {"account_id": account_id}))
@@ -262,7 +262,7 @@ class Access(StorePart):
         created_by: str | None = None,
         dsn: DsnDefault | None = None,
     ) -> tuple[str, str]:
-        """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
+        """Create an SMTP login and return (username, password). The limit applies to owners, not to the operator."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
         return add_credential(tx, self.env, account_id, name, created_by, dsn)
@@ -311,7 +311,7 @@ class Access(StorePart):
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
     ) -> str:
-        """Give a key a new secret; the former works for `overlap` more. The key now belongs to who rolled it."""
+        """Give a key a new secret; the old one works for `overlap` microseconds. The key now belongs to `rolled_by`."""
         secret, now = _new_secret(self.env, _KEY_PREFIXES[key.test]), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
         row |= {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
@@ -347,7 +347,7 @@ class Access(StorePart):
         return await self.engine.all(_key, f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
-        """Stop an API key, named by its id or by itself, from working; its id."""
+        """Revoke an API key, by its id or by the key itself; return the id."""
         row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.env.now()}
         if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
             raise Refused(Code.NOT_FOUND, "No API key has this id.")

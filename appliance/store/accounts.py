@@ -77,7 +77,7 @@ LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
 def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
-    """Write lines in the order of their effect on the balance. Their ids sort so even after the clock was set back."""
+    """Write lines in the order of their effect on the balance. Their ids ascend even after the clock was set back."""
     last: dict[str, str | None] = {}
     numbered, now = [], env.now()
     for account_id, kind, *rest in lines:
@@ -89,7 +89,7 @@ def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
 
 
 def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]]) -> list[LedgerLine]:
-    """Give back the credits of recipients, each with the id of its message; the lines that are to be written for it."""
+    """Return the credits of recipients, given as (message id, recipient id); return the ledger lines to write."""
     balance = one(tx, int, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
     if balance is None:
         return []  # unlimited by now
@@ -148,7 +148,7 @@ class Accounts(StorePart):
 
     @transaction
     def change_credits(self, tx: Tx, account_id: str, amount: int) -> int:
-        """Add to (or take from) a balance; the new balance. Never below 0, never on an unlimited account."""
+        """Add to a balance, or take from it; return the new balance. Never below 0, never on an unlimited account."""
         change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
         balance = one(tx, int, _CHANGE_CREDITS, change)
         if balance is not None:
@@ -161,7 +161,7 @@ class Accounts(StorePart):
 
     @transaction
     def set_credits(self, tx: Tx, account_id: str, balance: int | None) -> None:
-        """Start counting at this balance; None: stop. A ledger line removes the old balance: the lines still add up."""
+        """Set a balance; None: unlimited. A ledger line removes the old balance, so the lines still add up."""
         if balance is not None:
             _check_credits(balance)
         before = _balance(tx, account_id) or 0
@@ -174,7 +174,7 @@ class Accounts(StorePart):
 
     @transaction
     def delete(self, tx: Tx, account_id: str) -> None:
-        """Delete an account: no login, sending or posts. Queued mail still goes. The only administrator stays."""
+        """Delete an account: no login, sending or posts. Queued mail is delivered. The only administrator stays."""
         row = {"account_id": account_id, "now": self.env.now()}
         has_admin = one(tx, int, _ACCOUNT_ADMINS, {"account_id": account_id})
         for step in _DELETE_STEPS:
@@ -249,7 +249,7 @@ _ANY_ACCOUNT = """SELECT a.name FROM accounts a JOIN users u ON u.account_id = a
 
 @dataclass(frozen=True, slots=True)
 class FirstAccount:
-    """An account with one of everything; its secrets are known only now."""
+    """An account with one of everything. Its secrets cannot be read again."""
 
     account: Account
     domain: str
@@ -265,7 +265,7 @@ class FirstStart(StorePart):
 
     @transaction
     def create(self, tx: Tx, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
-        """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
+        """Create an account with a user, a domain, an SMTP credential and an API key; None if an account exists."""
         env = self.env
         if first(tx, _ANY_ACCOUNT, {}) is not None:
             return None

@@ -86,7 +86,7 @@ class RecentMail(NamedTuple):
 
 class AttentionStore(StorePart):
     async def recent_mail(self, account_id: str, since: int) -> RecentMail:
-        """Count recipients since a time, as far as statistics have counted them: without the last minute."""
+        """Count recipients since a time. The last minute is missing: statistics have not counted it yet."""
         bindings = {"account_id": account_id, "since": since // HOUR, "day": (self.env.now() - DAY) // HOUR}
 
         def read(tx: Tx) -> RecentMail:
@@ -100,7 +100,7 @@ class AttentionStore(StorePart):
     # ---- problems
 
     async def of(self, account_id: str) -> list[StoredProblem]:
-        """The problems of an account or of the machine, open or ended within a day."""
+        """The problems of an account or of the machine that are open, or ended within a day."""
         bindings = {"account_id": account_id}
         return await self.engine.scan(lambda tx: [_problem(*row) for row in rows(tx, _OF, bindings)], account_id)
 
@@ -182,7 +182,7 @@ def _queue(
     *,
     simulated: bool,
 ) -> bool:
-    """Queue a mail whose content only its recipient can read: not all viewers of the account that sends it."""
+    """Queue a mail that only its recipient can read, not all viewers of the account that sends it."""
     account = first(tx, _SENDER, {"domain": sender.domain})
     try:
         recipient = parse(email, "email")

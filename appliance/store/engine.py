@@ -53,7 +53,7 @@ class Bulk:
 
 
 class Cursor(Protocol):
-    """What a statement returned; to be read to its end, or closed."""
+    """The result of a statement. Read it to the end, or close it."""
 
     def fetchall(self) -> list[Row]: ...
 
@@ -76,10 +76,10 @@ class Tx(Protocol):
     def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int: ...
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
-        """These columns of all rows of a query, which it names, read on a thread without disturbing others."""
+        """Read these columns of a query, which names them, on a thread without disturbing other tasks."""
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
-        """Keep others from changing the rows that this query finds, where there is more than one writer."""
+        """Lock the rows of this query against other writers, if there are any."""
 
 
 def run(tx: Tx, sql: str, bindings: Bindings) -> None:
@@ -96,7 +96,7 @@ def rows(tx: Tx, sql: str, bindings: Bindings) -> list[Row]:
 
 
 def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
-    """The first row, the statement run to its end: one that returns what it changed must not stay open."""
+    """The first row. Reads all rows: a statement with RETURNING must not stay open."""
     selected = tx.execute(sql, bindings).fetchall()
     return selected[0] if selected else None
 
@@ -160,7 +160,7 @@ START = ""  # comes before every id: where a walk begins
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The result of one transaction that deletes rows: how long it took, and where to continue."""
+    """The result of one deleting transaction: its duration, and where to continue."""
 
     deleted: int
     seconds: float
@@ -189,7 +189,7 @@ RecordAnswer = Callable[[Tx, CancelAnswer], None]
 
 
 class Partitions(Protocol):
-    """Tables partitioned by time, of four kinds: `bodies`, `mail`, `events` and `posts` (of webhooks)."""
+    """Tables partitioned by time: `bodies`, `mail`, `events` and webhook `posts`."""
 
     async def make(self, kept: Mapping[str, int], now: int) -> None: ...
 
@@ -207,51 +207,51 @@ class Engine(ABC):
     ordinary_writes = 0  # begun by this node so far: all but bulk work
 
     def holds_lease(self) -> bool:
-        """Whether this node may hand over mail now: no other node can have taken its rows."""
+        """Whether this node may deliver mail: no other node can have taken its rows."""
         return True
 
     def has_right_clock(self) -> bool:
-        """Whether the clock of this node is so near the database's that the node delivers mail."""
+        """Whether this node's clock is close enough to the database's to deliver mail."""
         return True
 
     def live_nodes(self) -> int:
-        """How many nodes share the limits that hold for all of them together."""
+        """Number of nodes that share the installation's limits."""
         return 1
 
     def others(self) -> OtherNodes:
         return NO_OTHERS
 
     def slowest_clock(self, now: int) -> int:
-        """What the clock of another node may show when that of this one shows `now`: its ids begin with that."""
+        """The earliest time that another node's clock may show at `now` of this one; its ids start with it."""
         return now
 
     def shared_clock(self, now: int) -> int:
-        """What the clock of the database shows when that of this node shows `now`."""
+        """The database's time at `now` of this node."""
         return now
 
     async def has_chore(self, name: str) -> bool:
-        """Whether this node is to do what only one does at a time."""
+        """Whether this node does a job that only one node does at a time."""
         return True
 
     async def keep_lease(
         self, in_flight: Callable[[], int], drain: Callable[[], None], addresses: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        """Stay one of the nodes until cancelled; call `drain` when asked to end."""
+        """Stay a node until cancelled; call `drain` when asked to end."""
         return
 
     async def finish_upgrade(self) -> None:
-        """Change the schema where that had to wait for older nodes, once the last of them has ended."""
+        """Apply the schema changes that waited for older nodes to end."""
         return
 
     async def nodes(self) -> list[NodeState]:
         return []
 
     async def hosts(self) -> tuple[str, ...]:
-        """The host names of all nodes, also of those that ended within the hour: they may be restarting."""
+        """Host names of all nodes, including those that ended within the hour and may be restarting."""
         return ()
 
     async def drain(self, name: str) -> bool:
-        """Ask a node to hand over its mail and end; whether there is one of that name."""
+        """Ask a node to hand over its mail and end; return whether it exists."""
         return False
 
     async def share_failures(self, failures: Sequence[LoginFailure]) -> list[LoginFailure]:
@@ -259,11 +259,11 @@ class Engine(ABC):
         return []
 
     async def cancel_elsewhere(self, message_id: str, account_id: str | None, reason: str) -> list[CancelAnswer]:
-        """Ask the other nodes that deliver something of a message to give it up; their answers."""
+        """Ask the nodes that deliver a message to cancel it; return their answers."""
         return []
 
     async def answer_cancellations(self, cancel: Callable[[CancelRequest, RecordAnswer], Awaitable[None]]) -> None:
-        """Do what other nodes ask of this one, until cancelled."""
+        """Cancel messages that other nodes ask for, until cancelled."""
         return
 
     @abstractmethod
@@ -279,22 +279,22 @@ class Engine(ABC):
 
     @abstractmethod
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
+        """Like `write`, for one of many items with the same `work`, which gets all waiting items at once."""
 
     async def check_writable(self) -> None:
         await self.write(lambda _: None)
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on a reader: for look-ups by index."""
+        """Run `work` on a reader, for look-ups by index."""
 
     @abstractmethod
     async def snapshot(self, work: Work[T]) -> T:
-        """Like `read`, with all of its statements seeing one state."""
+        """Like `read`; all statements see one state."""
 
     @abstractmethod
     async def scan(self, work: Work[T], owner: str = SERVER_WORK) -> T:
-        """Like `snapshot`, for what may take longer: accounts that scan get equal shares of the time."""
+        """Like `snapshot`, for longer reads; accounts get equal shares of the time."""
 
     @abstractmethod
     async def version(self) -> int:
@@ -302,7 +302,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the connections, the writer's after its work."""
+        """Finish pending writes, and close the connections."""
 
     async def change(self, sql: str, bindings: Bindings) -> list[Row]:
         return await self.write(lambda tx: rows(tx, sql, bindings))
@@ -356,7 +356,7 @@ class CommitUnknown(StorageFault):
 
 
 class NewerDatabase(Exception):
-    """The database was written by a later version of the appliance; opening it would lose what we do not know of."""
+    """A later version wrote the database; opening it would lose data that this version does not know."""
 
     def __init__(self, schema: int, newest: int) -> None:
         text = f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
@@ -364,7 +364,7 @@ class NewerDatabase(Exception):
 
 
 class OlderDatabase(Exception):
-    """The database is of an earlier version, and was opened by a command that must not change it."""
+    """An earlier version wrote the database, and the command that opened it must not change it."""
 
     def __init__(self, schema: int, newest: int) -> None:
         super().__init__(

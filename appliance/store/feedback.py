@@ -126,7 +126,7 @@ class QueueLimits:
 
 
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
-    """Add the shares of the whole queue, whose row every transaction locks first: no deadlock."""
+    """Add the shares of the whole queue. Every transaction locks their row first, so none deadlocks."""
     distinct = {QueueShare(ShareScope.ALL, ""), *shares}
     if not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
@@ -151,7 +151,7 @@ FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
 
 
 class ResultPending(Exception):
-    """The recipient that a bounce is about has no result: a server may send one before its own 250 is written down."""
+    """The recipient of a bounce has no result yet: a server may send the bounce before its 250 is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class FeedbackStore(StorePart):
         return mail_id
 
     async def next(self) -> FeedbackMail | None:
-        """The mail to be read next, one more try at it counted; None when none waits."""
+        """Return the next mail to read and count one more try; None if none is queued."""
         if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
             if await self.engine.rows(_ANY_COUNT, {}):
                 await self.engine.change(_DELETE_STALE, {})
@@ -192,7 +192,7 @@ class FeedbackStore(StorePart):
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
     async def finish(self, mail_id: str, steps: Sequence[FeedbackStep], *, large: bool = False) -> list[str] | None:
-        """Take these steps and delete the mail; None if that was done before. `large` steps run off the event loop."""
+        """Run the steps and delete the mail; None if another node did. `large` steps run off the event loop."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
             deleted = first(tx, _DELETE, {"id": mail_id})

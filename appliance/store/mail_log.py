@@ -170,7 +170,7 @@ class MailLog(StorePart):
     async def page(
         self, account_id: str, filters: MailFilter, before: str | None, most: int, *, off_loop: bool = False
     ) -> MailPage:
-        """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
+        """Up to `most` matching messages, newest first, before the cursor. Never searches on the event loop."""
         search = _Search(self, account_id, filters, before or NEWEST, most)
         if search.is_plain and not off_loop:
             return await self.engine.snapshot(lambda tx: search.run(tx, inf))
@@ -256,7 +256,7 @@ class _Search:
         self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
 
     def _set_range(self, before: str) -> None:
-        """Between which ids to search. A word that is the beginning of an id narrows that, and nothing else."""
+        """Set the range of ids to search. A word that starts an id narrows it."""
         since, until, first_id = self._filters.since, self._filters.until, ""
         if since is not None:
             first_id = identifier_from("msg", since)
@@ -370,7 +370,7 @@ class _Search:
         return self._found, self._before if self._before > self._from else None
 
     def _scan(self, tx: Tx, from_id: str) -> bool:
-        """Read row by row down to an id; whether it came there."""
+        """Read row by row down to an id; return whether it was reached."""
         block = self._most + 1 if self.is_plain else self._log.block
         query = _SEARCH.format(among=self._among, condition=self._may_match)
         block_end = _BLOCK_END.format(among=self._among)
@@ -397,7 +397,7 @@ class _Search:
         return results[: next(gaps, len(results))]
 
     def _look_up(self, tx: Tx, blocks: list[Block]) -> bool:
-        """Find what is in these blocks; whether it came to their end."""
+        """Search these blocks; return whether their end was reached."""
         oldest = blocks[-1]
         from_id = max(self._from, _following(oldest.after_id)) if oldest.after_id else self._from
         changed = changed_lately(tx, self._account_id, self._before, from_id, CHANGED_TOGETHER)
@@ -414,7 +414,7 @@ class _Search:
         return True
 
     def _listed(self, tx: Tx, *, waits: bool) -> list[str] | None:
-        """The messages that a small index has for the filter, newest first; None: no such index, or many rows."""
+        """The messages that a small index lists for the filter, newest first; None without one, or if it lists many."""
         query, ids = _WAITING if waits else _RARE_OUTCOMES.get(self._filters.outcome), set[str]()
         if query is None:
             return None
@@ -426,7 +426,7 @@ class _Search:
         return sorted((item for item in ids if self._from <= item < self._before), reverse=True)
 
     def _check(self, tx: Tx, ids: Iterator[str]) -> bool:
-        """Read these messages, newest first, and keep those that match; whether it came to their end."""
+        """Read these messages, newest first, and keep those that match; return whether their end was reached."""
         while some := list(islice(ids, min(CHECKED_TOGETHER, max(self._most + 1 - len(self._found), 16)))):
             self._found += self._matching(tx, some)
             self._before = some[-1]

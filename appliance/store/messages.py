@@ -64,12 +64,12 @@ _LOCK_ACCOUNTS = Bulk("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 
 # ---- accepting
 class KeyTaken(Exception):
-    """Another message got this idempotency key first; nothing of ours was written."""
+    """Another message took this idempotency key first; nothing was written."""
 
 
 @dataclass(slots=True)
 class _Standing:
-    """The account as this message finds it in this transaction, not as it was when the caller was let in."""
+    """The account as this transaction sees it, not as it was at authentication."""
 
     balance: int | None
     daily_cap: int | None
@@ -88,7 +88,7 @@ _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recip
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """Messages of one request. The first has the key, which the first that is accepted gets, with the receipt."""
+    """Messages of one request. The first accepted one gets the key and the receipt."""
 
     messages: Sequence[NewMessage]
     skip: bool  # accept those that are not refused
@@ -154,7 +154,7 @@ def _decide_batch(tx: Tx, batch: NewBatch) -> tuple[list[Acceptance | Exception]
 
 
 def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
-    """Why a message would be refused now: asked before its parts are written, and again when it is accepted."""
+    """Why a message would be refused now: checked before its parts are written, and again on acceptance."""
     (standing,) = _standings(tx, [new])
     result = _decide(new, standing, _Earlier(), [])
     return result if isinstance(result, Exception) else None
@@ -200,7 +200,7 @@ def _decide(
 
 @dataclass(slots=True)
 class _Earlier:
-    """What the messages of the same transaction that stand before this one have taken."""
+    """What earlier messages of the same transaction have taken."""
 
     credits: Counter[str] = field(default_factory=Counter)  # by account
     bytes: Counter[str] = field(default_factory=Counter)  # by account
@@ -253,7 +253,7 @@ def _written_bytes(new: NewMessage) -> int:
 
 
 def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
-    """Write what is too much for one commit in parts: see `body_parts.py`."""
+    """Mark the messages to write in parts, beyond what one commit holds (see `body_parts.py`)."""
     divided, inline = [], 0
     for new in messages:
         size = len(new.mime)
@@ -265,7 +265,7 @@ def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
 
 # ---- writing, as a list of steps
 def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
-    """Take the idempotency keys; False when one was taken since it was looked for."""
+    """Take the idempotency keys; False if another message took one since the check."""
     keys = sorted(
         (claim.scope, claim.key, claim.fingerprint, new.id, claim.expires_at)
         for new, _, _ in accepted
@@ -299,7 +299,7 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
-    """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
+    """Count bytes and take credits, one statement per account; write a ledger line per message."""
     charged_to, stored = dict[str, list[NewMessage]](), Counter[str]()
     results, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
     for new, standing, charged in accepted:
@@ -337,7 +337,7 @@ READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would ho
 
 
 class ToSend(NamedTuple):
-    """A message that is not final yet: its bytes unless they are too many to be read at once, and its signature."""
+    """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
 
     mime: bytes | None
     signature: bytes | None  # if that has been made before
@@ -433,7 +433,7 @@ class Messages(StorePart):
         return await self.engine.snapshot(lambda tx: read_message(tx, account_id, message_id))
 
     async def to_send(self, message_id: str) -> ToSend:
-        """A message that is not final yet; where its bytes are too many, `content` reads them."""
+        """A message that is not final yet; `content` reads bytes that are too many."""
         return (await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
 
     async def content(self, message_id: str) -> bytes:

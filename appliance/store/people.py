@@ -85,7 +85,7 @@ class People(StorePart):
 
     @transaction
     def set_role(self, tx: Tx, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
-        """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
+        """Change a user's role. Its tokens end, and its API keys lose what the new role forbids."""
         change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.env.now()}
         former = _person_to_change(tx, change, by_admin=by_admin).account_role
         run(tx, _SET_ROLE, change)
@@ -151,7 +151,7 @@ class People(StorePart):
 
     @transaction
     def reset(self, tx: Tx, user_id: str, lifetime: int = RESET_LIFETIME) -> tuple[PasswordLink, str]:
-        """A link that sets another password of a user, and its token; earlier ones that are not longer end."""
+        """Create a password link for a user, and its token; earlier links with no longer lifetime end."""
         row: dict[str, object] = {"user_id": user_id, **self._new_link(lifetime)}
         results = first(tx, _FOR_RESET, row)
         if results is None:

@@ -65,18 +65,18 @@ class NewMail:
         self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
 
     def __contains__(self, message_id: object) -> bool:
-        """Whether a message comes this way: a poll of the store is to leave it alone."""
+        """Whether a message is handed over in memory, so that a poll must skip it."""
         return message_id in self._coming
 
     def expect(self, message_id: str) -> None:
-        """A message is being committed: it will be offered, or given up."""
+        """Announce a message that is being committed: `offer` or `give_up` follows."""
         self._coming.add(message_id)
 
     def give_up(self, message_id: str) -> None:
         self._coming.discard(message_id)
 
     def offer(self, message: NewMessage, acceptance: Acceptance) -> None:
-        """Hand over a message that is on disk; a poll finds the others of one with suppressed recipients."""
+        """Hand over a stored message; if some recipients are suppressed, a poll finds the others."""
         size = len(message.mime)
         if acceptance.has_suppressed or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
             self._poll_requested = True
@@ -123,7 +123,7 @@ CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelo
 
 
 class UnderDelivery:
-    """The recipients in an SMTP transaction, and the messages that were or are being cancelled."""
+    """Recipients in an SMTP transaction, and messages that were or are being cancelled."""
 
     def __init__(self, kept: int = CANCELLED_KEPT) -> None:
         self._kept = kept
@@ -134,18 +134,18 @@ class UnderDelivery:
     # ---- for delivery
 
     def was_cancelled(self, message_id: str) -> bool:
-        """Whether a message was cancelled lately, so that a copy of its state may be out of date."""
+        """Whether a message was cancelled lately, so that a copy of its state may be outdated."""
         return message_id in self._cancelled
 
     def is_being_cancelled(self, message_id: str) -> bool:
-        """Whether that is being decided now: then no attempt at it may begin."""
+        """Whether a message is being cancelled, so that no attempt may start."""
         return message_id in self._cancelling
 
     def begin(self, recipients: Iterable[str]) -> None:
         self._recipients.update(recipients)
 
     def end(self, recipients: Iterable[str]) -> None:
-        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
+        """Their outcome is stored, or there was no attempt: they can be cancelled again."""
         self._recipients.difference_update(recipients)
 
     def count(self) -> int:
@@ -158,7 +158,7 @@ class UnderDelivery:
 
     @contextmanager
     def cancelling(self, message_id: str) -> Iterator[None]:
-        """No attempt at a message begins meanwhile, and afterwards none without a check."""
+        """No attempt at the message starts inside, and none later without a check."""
         self._cancelled[message_id] = None
         if len(self._cancelled) > self._kept:
             del self._cancelled[next(iter(self._cancelled))]
@@ -230,7 +230,7 @@ DSN_CONDITIONS = {
 
 
 def waiting_since(recipient: DueRecipient) -> int:
-    """When delivery could first try a recipient: at its acceptance, or at the time its message was scheduled for."""
+    """When delivery could first try a recipient: at acceptance, or at the scheduled time."""
     return recipient.scheduled_at or identifier_time(recipient.message_id)
 
 
@@ -259,13 +259,13 @@ class Queue(StorePart):
         return await self.engine.all(DueRecipient, _DUE_RETRIES if retries else _DUE, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
-        """Return when the first recipient is due after `after` (default: now). Ask before a poll: it misses none."""
+        """Return the first due time after `after` (default: now). Ask before a poll, so that none is missed."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
         due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
         return due_at
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
-        """Write results ahead of other writes: what a server has taken must not be sent twice."""
+        """Record results ahead of other writes: a message that a server accepted must not be sent twice."""
         size = sum(2 * result.recipient.metadata_size for result in outcomes)  # in events and posts
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True, large=size > WRITTEN_ON_LOOP):
             self.posts.add_new(accounts)
@@ -283,7 +283,7 @@ def record(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> set[str]:
 
 
 def _rounds(outcomes: Iterable[Outcome]) -> Iterable[list[Outcome]]:
-    """Split outcomes so that no recipient is twice in a round: the second outcome sees what the first has changed."""
+    """Split outcomes into rounds with each recipient at most once: a second outcome depends on the first."""
     met, rounds = Counter[str](), defaultdict[int, list[Outcome]](list)
     for result in outcomes:
         rounds[met[result.recipient.id]].append(result)
@@ -394,7 +394,7 @@ def _recipient_row(result: Outcome) -> Row:
 
 
 def _delayed_at(result: Outcome) -> int | None:
-    """When a recipient is found to be delayed: deferred by an attempt, DELAYED_AFTER or more after it could go."""
+    """The time a recipient counts as delayed: deferred by an attempt, DELAYED_AFTER or more after it could go."""
     if result.status is not RecipientStatus.DEFERRED or not result.attempts:
         return None
     return result.at if result.at - waiting_since(result.recipient) >= DELAYED_AFTER else None
@@ -406,7 +406,7 @@ def _event_row(env: Environment, kind: EventType, result: Outcome, labels: Mappi
 
 
 def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
-    """The state of a message after its last outcome; none while a recipient still waits."""
+    """The final state of a message after its last outcome; none while a recipient is queued."""
     recipient, counts = last.recipient, {last.status: 1}
     released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:

@@ -144,7 +144,7 @@ class QueueControl(StorePart):
         return frozenset(await self.engine.all(str, _WAITING, {"message_id": message_id}))
 
     async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
-        """Make recipients of this node due that wait for a time beyond this one; return how many."""
+        """Make recipients of this node due that are due after `beyond`; return how many."""
         total, bindings = 0, {"simulated": int(simulated), "beyond": beyond}
         while await self.engine.one(int, _BEYOND, bindings):
             change = bindings | {"now": self.env.now(), "most": self.made_due_together}
@@ -162,7 +162,7 @@ class QueueControl(StorePart):
         return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
-        """Count the recipients of the queue, and as due those of scheduled messages that are due but not queued yet."""
+        """Count queued recipients; overdue recipients of scheduled messages count as due."""
         now = {"now": self.env.now()}
         ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, now)
         ((overdue, first),) = await self.engine.rows(_OVERDUE, now)
@@ -177,7 +177,7 @@ class QueueControl(StorePart):
     # ---- retry now: no attempt is used, and recipients that are due keep their time
 
     async def retry(self, *, pool: str | None = None, domain: str | None = None, address: str | None = None) -> int:
-        """Make recipients due that wait for a later time: all, or those of a pool or a domain; return how many."""
+        """Make deferred recipients due now: all, or those of a pool or domain; return how many."""
         condition = _THROUGH_POOL if pool else _TO_DOMAIN if domain else _ANY
         now, total, after = self.env.now(), 0, ("", "")
         bindings = {"target": pool or domain, "now": now, "most": self.lanes_read}
@@ -198,7 +198,7 @@ class QueueControl(StorePart):
 
     @transaction
     def retry_own_message(self, tx: Tx, message_id: str, account_id: str) -> int:
-        """The same for the message's account: not within RETRY_REST of an attempt, because attempts are limited."""
+        """Likewise for the message's account, but not within RETRY_REST of an attempt: attempts are limited."""
         _must_exist(tx, message_id, account_id)
         if not rows(tx, _WAITING, {"message_id": message_id}):
             raise Refused(Code.CONFLICT, "No recipient of this message is queued. There is nothing to retry.")
@@ -215,7 +215,7 @@ class QueueControl(StorePart):
     # ---- give it up
 
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
-        """Let a message's waiting recipients fail, credits released; return how many. Those in a session stay."""
+        """Cancel a message's queued recipients and release their credits; return how many. Those in a session stay."""
         elsewhere = await self.engine.cancel_elsewhere(message_id, account_id, reason)
         count = sum(answer.cancelled for answer in elsewhere)
         work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
@@ -233,7 +233,7 @@ class QueueControl(StorePart):
             raise
 
     async def _waits_for_a_node(self, message_id: str) -> bool:
-        """Whether something of it waits, and not because this node hands it to a server just now."""
+        """Whether recipients are queued that this node is not delivering."""
         waiting = await self.waiting(message_id) if self.engine.is_shared else frozenset()
         return bool(waiting) and not any(item in self.under_delivery for item in waiting)
 
@@ -286,7 +286,7 @@ class QueueControl(StorePart):
         return cancelled.recipients
 
     async def _cancel_others(self, before: str, reason: str) -> int:
-        """What other nodes deliver is theirs to give up."""
+        """Ask other nodes to cancel what they deliver."""
         total, after, bindings = 0, START, {"before": before, "most": CANCELLED_TOGETHER}
         while self.engine.is_shared and (waiting := await self.engine.rows(_WAITING_FROM, bindings | {"after": after})):
             for (after,) in waiting:
@@ -323,7 +323,7 @@ def _summary(tx: Tx, now: int, pools: int, domains: int) -> list[WaitingMail]:
     size = {mail.pool: mail.due + mail.deferred for mail in results if mail.domain is None}
 
     def order(mail: WaitingMail) -> tuple[int, str, int, str]:
-        """No domain of a pool has more mail than the pool, so the pool comes first."""
+        """Pools before their domains, since no domain has more mail than its pool."""
         return -size[mail.pool], mail.pool or "", -(mail.due + mail.deferred), mail.domain or ""
 
     return sorted(results, key=order)
@@ -337,7 +337,7 @@ def _waiting_mail(
 
 
 def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int) -> tuple[int, int]:
-    """Make one slice due; how many recipients, and how many lanes have no more."""
+    """Make one slice due; return the number of recipients, and of finished lanes."""
     count = 0
     for passed, (account_id, domain) in enumerate(lanes):
         bindings = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
@@ -351,7 +351,7 @@ def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int
 
 
 def _message_of(tx: Tx, recipient_id: str) -> str | None:
-    """The message of a recipient. There is no index by recipient, but the ids of both are from the same moment."""
+    """The message of a recipient. There is no index by recipient, but both ids have the same time."""
     try:
         given_at = identifier_time(recipient_id)
     except ValueError:

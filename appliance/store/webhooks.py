@@ -93,7 +93,7 @@ class WebhookStore(StorePart):
             raise _none()
 
     async def delete(self, account_id: str) -> None:
-        """Forget the account's webhook, all that waits for it, and its log."""
+        """Delete the account's webhook, its pending posts and its log."""
         if not await self.engine.change(DELETE_WEBHOOK, {"account_id": account_id}):
             raise _none()
 
@@ -220,7 +220,7 @@ _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
 
 
 def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
-    """Write the posts of these rows of `events` whose account wants them; return the accounts with new posts."""
+    """Write the posts of these event rows for accounts that subscribe; return the accounts with new posts."""
     if not events:
         return set()
     selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
@@ -288,7 +288,7 @@ class WebhookPosts(StorePart):
         return await self.engine.read(scan)
 
     async def lanes_of(self, accounts: Iterable[str]) -> list[tuple[Lane, bool]]:
-        """The lanes of these accounts in which something waits, and whether their receivers are proven."""
+        """Lanes of these accounts with waiting posts, and whether their receivers are proven."""
         results = await self.engine.read(lambda tx: _LANES_OF.run(tx, [(account,) for account in accounts]))
         return [(Lane(webhook_id, Trigger(cause)), bool(proven)) for webhook_id, cause, proven in results]
 
@@ -303,15 +303,15 @@ class WebhookPosts(StorePart):
         return await self.engine.read(read)
 
     async def record(self, results: Sequence[PostResult]) -> None:
-        """Write down attempts; what was recorded or deleted meanwhile stays as it is."""
+        """Record attempts; posts that were recorded or deleted meanwhile stay unchanged."""
         await self.engine.write_item(_record, results)
 
     async def give_up(self, lane: Lane, reason: str) -> int:
-        """Fail some due posts of a lane, untried; return how many. Call again until it returns 0."""
+        """Fail some due posts of a lane without an attempt; return how many. Repeat until 0."""
         return await self._slice(_GIVE_UP, lane, {"reason": reason})
 
     async def bring_forward(self, lane: Lane, beyond: int) -> int:
-        """Make some posts due that wait for a time after `beyond`, because the clock was wrong; likewise."""
+        """Make some posts due that are due after `beyond`, because the clock was wrong; likewise."""
         return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
 
     async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:
@@ -338,7 +338,7 @@ def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
 
 
 def _count_attempts(tx: Tx, results: Iterable[PostResult]) -> None:
-    """Add the attempts to their hours, in the same order on every node, so that none waits for another in a circle."""
+    """Count attempts by hour, in the same order on every node, so that no two transactions deadlock."""
     durations: dict[tuple[str, int, str], list[int]] = {}
     for result in results:
         key = result.post.lane.webhook_id, result.attempted_at // HOUR, result.outcome.value

@@ -159,7 +159,7 @@ def _encoded(text: str) -> bytes:
 
 
 class _ArrayDumper(adapt.Dumper):
-    """An array in PostgreSQL's binary form; psycopg's own way costs five times as much."""
+    """An array in PostgreSQL's binary form; psycopg's own takes five times as long."""
 
     format = Format.BINARY
     element = 0
@@ -213,7 +213,7 @@ _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber
 
 # ---- a connection
 class PostgresConnection(psycopg.Connection[Row]):
-    """A connection that gives up when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
+    """A connection that fails when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
 
     patience = float("inf")  # seconds for one answer
     given_up = False  # set by another thread: no one waits for the answer any more
@@ -257,7 +257,7 @@ def connect(
 
 
 def _open(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresConnection, int]:
-    """Connect and set these values; also the process of the server that answers."""
+    """Connect and set these values; also return the server process that answers."""
     try:
         return _connect(settings, values)
     except psycopg.OperationalError as error:
@@ -273,7 +273,7 @@ def _open(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresCon
 
 
 class _Unusable(psycopg.OperationalError):
-    """A server that let us in, and then did not answer or takes no writes."""
+    """A server that accepted the connection but then did not answer, or takes no writes."""
 
 
 def _connect(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresConnection, int]:
@@ -329,7 +329,7 @@ def run(connection: psycopg.Connection[Row], sql: str, values: Sequence[Any] = (
 
 
 class PostgresRows:
-    """The rows of one statement; to be read before the next is run on the same connection."""
+    """Rows of one statement; read them before the next statement on the same connection."""
 
     __slots__ = ("_cursor",)
 
@@ -343,7 +343,7 @@ class PostgresRows:
         return iter(self.fetchall())
 
     def close(self) -> None:
-        """Nothing stays open: all rows are here already."""
+        """Nothing to do: all rows are already here."""
 
 
 @cache
