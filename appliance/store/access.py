@@ -1,8 +1,7 @@
-"""Who may send: From domains, SMTP credentials and API keys of the accounts, and the callers they stand for.
+"""Who may send: domains, SMTP credentials and API keys of the accounts, and the callers that they authenticate.
 
-A key or credential belongs to the user who created it, and never allows more than that user's role. The store has the
-SHA-256 of a secret only. An owner may have so many credentials; the operator is not limited. A key that was rolled has
-two secrets until the time of the former one has ended.
+A key or credential belongs to the user who created it, and never allows more than that user's role. Only the SHA-256 of
+a secret is stored. A rolled key has two secrets until the old one expires.
 """
 
 import hashlib
@@ -33,7 +32,7 @@ from appliance.store.engine import NEWEST, Bindings, StorePart, T, Tx, one, reco
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
-# The fields of a Domain. Without a name of its own the return path is the one that this expression makes.
+# The fields of a Domain. The default return path is made here.
 SELECTED_DOMAIN = """name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at,
     dns"""
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
@@ -69,8 +68,8 @@ _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint =
         AND (expires_at IS NULL OR expires_at > :now) RETURNING id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
-# Of the account, its usable domains, each with "=" and its return path if that is in use, and its tags with links to
-# unsubscribe (a tag has no comma), in the same statement: so it is of one moment. Our own words (S608).
+# Of the account: its usable domains, each with "=" and its return path if that is in use, and its tags with unsubscribe
+# links (a tag has no comma). One statement, so all of it is of one moment. Only our own words are put into SQL (S608).
 _SENDER = """a.id, a.suspended,
     (SELECT string_agg(d.name || CASE WHEN d.return_path_at IS NULL THEN ''
         ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')
@@ -83,7 +82,7 @@ _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, 
     FROM api_keys k JOIN accounts a ON a.id = k.account_id
     WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""
 _CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"
-# How a caller's idempotency scope begins, and where its last use is written down.
+# By the start of a caller's idempotency scope: how its last use is recorded.
 _USED = {
     "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
     "key": "UPDATE api_keys SET last_used_at = :at, last_used_from = :address WHERE id = :name",
@@ -102,15 +101,14 @@ class CredentialLimits:
     revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
 
-# Table, column that names a row, since when it does not work any more, and the word for people.
+# Table, key column, when a row stopped working, and the name for people.
 _CREDENTIAL_TABLE = ("smtp_credentials", "username", "revoked_at", "SMTP credentials")
 _KEY_ENDED = "coalesce(revoked_at, CASE WHEN expires_at <= :now THEN expires_at END)"
 _KEY_TABLE = ("api_keys", "id", _KEY_ENDED, "API keys")
 
-# What belongs to one user (`:created_by`), or with `created_by IS NOT NULL` to any of the account.
+# Of one user (`:created_by`), or with `created_by IS NOT NULL` of any user of the account.
 _WORKING_KEYS = f"account_id = :account_id AND {_KEY_ENDED} IS NULL"
 _WORKING_CREDENTIALS = "account_id = :account_id AND revoked_at IS NULL"
-# Only our own words are put into SQL (S608).
 _PEOPLES_KEYS = f"""SELECT created_by, id, name, hint FROM api_keys
     WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""
 _PEOPLES_CREDENTIALS = f"""SELECT created_by, username, name FROM smtp_credentials

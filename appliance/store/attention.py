@@ -72,7 +72,7 @@ _RECENT = f"""SELECT kind, sum(recipients), sum(CASE WHEN hour >= :day THEN reci
 _COMPLAINED = """SELECT coalesce(sum(recipients), 0) FROM daily_feedback
     WHERE account_id = :account_id AND day >= :since AND kind = 'complained'"""
 
-# Returns the subject and text of the mail.
+# Returns the subject and text of a mail.
 Compose = Callable[[NotifiedPerson, Sequence[AttentionItem]], tuple[str, str]]
 
 

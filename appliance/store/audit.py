@@ -127,10 +127,7 @@ def about(
     made: Callable[[Any], str] | None = None,
     action: str | None = None,
 ) -> None:
-    """Tell the task's note, if there is one, what the change is about, before the write; `made` reads its result.
-
-    With an action the change is another one than that of the operation.
-    """
+    """Describe the change in the task's note before the write; `made` reads its result, `action` renames it."""
     if (note := _NOTE.get()) is not None:
         note.action = action or note.action
         note.target = note.target if target is None else target

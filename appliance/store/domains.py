@@ -1,8 +1,7 @@
-"""The domains that customers add themselves, pending until DNS has proven them; what DNS shows of their records, when
-it is to be asked again, their return paths and signing keys.
+"""Domains that customers add, pending until DNS proves them; their DNS checks, return paths and signing keys.
 
-Private keys are stored sealed; at most one key of each kind signs for a domain, retired ones stay published. The
-keys of a rotation are pending until they are activated, which retires the others in the same transaction.
+Private keys are stored sealed. At most one key of each kind signs for a domain; retired ones stay published. Activating
+the pending keys of a rotation retires the others in the same transaction.
 """
 
 from collections.abc import Collection

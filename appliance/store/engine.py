@@ -1,8 +1,8 @@
-"""What the verbs know of an engine: a transaction and its statements, and the functions that it runs.
+"""The interface of the two engines: transactions, statements, and the functions that an engine runs.
 
-A function that is handed over may be run twice, so it must change nothing but the database; once the engine returns,
-its changes are durable. Statements are common to both engines: PostgreSQL's connection translates named parameters, the
-rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
+An engine may run a function twice, so it must change nothing but the database; once the engine returns, its changes are
+durable. Both engines run the same statements: PostgreSQL's connection translates named parameters, the rows of a
+`Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
 """
 
 import re
@@ -184,7 +184,7 @@ Work = Callable[[Tx], T]
 JointWork = Callable[[Tx, Sequence[Item]], Sequence[T | Exception]]
 
 
-# As part of a transaction; raises Refused if it is not wanted any more.
+# Part of a transaction. Raises Refused if the request was withdrawn.
 RecordAnswer = Callable[[Tx, CancelAnswer], None]
 
 
@@ -272,9 +272,8 @@ class Engine(ABC):
     ) -> T:
         """Run `work` as one durable transaction.
 
-        `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
-        Where there are several writers it goes as if it were alone; unless it `locks` what it must keep from others,
-        as items do: then each of its statements sees what others have committed until then.
+        `large` work runs off the event loop; `bulk` work too, in a commit of its own, in turn with others. With several
+        writers it is serializable, unless it `locks` the rows that it depends on, as items do.
         """
 
     @abstractmethod

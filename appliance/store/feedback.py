@@ -1,8 +1,8 @@
-"""Mail that came back: kept until it is read; and its effects: late bounces, complaints and unsubscriptions.
+"""Mail that came back, stored until it is read, and its effects: late bounces, complaints and unsubscriptions.
 
 A mail is on disk before its sender gets the 250. Its effect and its deletion are one transaction, so it counts once.
-Each reading counts as a try: a mail that ends the process each time is given up. Results are final: a late bounce
-changes no status; the credit goes back by a ledger line, and the recipient shows the first `late_bounce`.
+Each read counts as a try, so a mail that ends the process is given up. A late bounce changes no status: a ledger line
+returns the credit, and the recipient shows the first `late_bounce`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -145,8 +145,7 @@ def count_out(tx: Tx, stored: str, size: int) -> None:
 
 # ---- verbs
 
-# What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
-# that have something to be posted.
+# The effect of one address of a mail, in the transaction that deletes it: the result, and accounts with new posts.
 FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
 
 

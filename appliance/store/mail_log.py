@@ -60,8 +60,7 @@ PROBLEMS_SINCE = 30 * DAY
 PROBLEMS_READ = 2_000  # recipients, to skip test mail
 FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an index of their recipients
 
-# The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
-# bounded by the rows read, not by the rows that match.
+# The matching messages among the newest before one. A block is bounded by the rows read, not by those that match.
 _SEARCH = """SELECT id FROM (
         SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias,
                 credential, metadata FROM messages {among}
@@ -220,10 +219,7 @@ class MailLog(StorePart):
         )
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
-        """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them.
-
-        Those of a confidential message are for its recipient only.
-        """
+        """A message's bytes, up to 10 MiB, while they are stored; None for a confidential message."""
 
         def read(tx: Tx) -> bytes | None:
             is_confidential = first(tx, _IS_CONFIDENTIAL, {"account_id": account_id, "id": message_id}) is not None

@@ -1,8 +1,7 @@
-"""Accepts messages into the store, hands them to delivery, and reads them back with every attempt at each recipient.
+"""Accepts messages into the store, hands them to delivery, and reads them back.
 
-Everything one message means is written in one transaction, or it is refused before anything is written. Messages that
-wait together are written together, with a statement or two for each table; the result is the same as one after the
-other: each message finds its account as those before it leave it. A message is handed over only after its commit.
+All rows of a message are written in one transaction, or none. Waiting messages are written together, with one or two
+statements per table, with the same result as one after the other. A message is handed to delivery after its commit.
 """
 
 from collections import Counter
@@ -39,8 +38,8 @@ from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
-# All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
-# An expired key counts as none, deleted or not.
+# Everything that may forbid a message, read before it is written, so that a refusal has nothing to roll back. A key that
+# has expired counts as none.
 _MAY_SEND = Bulk("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
@@ -48,8 +47,8 @@ SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
-# Each of these three holds only if no other has taken the key, the room of the day, or the credits since they were
-# read: what it does not return was not written.
+# Each of these three succeeds only if the key, the day's room or the credits were not taken since they were read: a row
+# that it does not return was not written.
 _CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at
@@ -122,7 +121,7 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
 
 
 def accept_batch(tx: Tx, env: Environment, batch: NewBatch) -> list[Acceptance | Exception]:
-    """Write these messages, or (`skip`) those of them that are not refused; else nothing.
+    """Write these messages, or with `skip` those that are not refused; otherwise nothing.
 
     All credits are needed at once: those of suppressed recipients return after the last message was charged.
     """

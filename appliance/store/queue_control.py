@@ -1,7 +1,7 @@
-"""What an operator sees and does of the queue: how much waits for which pool, retry it now, cancel it.
+"""The queue for operators: its size by pool, retry now, and cancel; and its lanes, for delivery behind a backlog.
 
-The queue may hold a million recipients. Sums are made in SQL over the index of lanes alone, which is read in its own
-order; and what changes many rows does so in slices, between which a running server gets its turn to write.
+The queue may hold a million recipients. Sums read only the index of lanes, in its order. Changes of many rows are made
+in slices, so that a running server can write in between.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its
 
 _WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
 
-# Read from the index alone: the oldest message is the least id, because ids sort by time.
+# Reads the index alone. Ids sort by time, so the oldest message has the smallest id.
 _SUMMARY = """
 WITH lanes AS (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred,
@@ -212,7 +212,7 @@ class QueueControl(StorePart):
             raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
         return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
 
-    # ---- give it up
+    # ---- cancel
 
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
         """Cancel a message's queued recipients and release their credits; return how many. Those in a session stay."""

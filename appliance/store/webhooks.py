@@ -71,9 +71,9 @@ class WebhookStore(StorePart):
         new_secret: SealedSecret,
         replaces: str | None = None,
     ) -> tuple[Webhook, bool]:
-        """Change the account's webhook, or make one with this id and secret; with whether it was made.
+        """Change the account's webhook, or create one with this id and secret; return whether it was created.
 
-        Refuse with a conflict unless `replaces` is the time of its last change; empty: there is none.
+        Refuse with a conflict unless `replaces` is the time of the last change; empty: there is no webhook.
         """
         if replaces is not None:
             current = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
