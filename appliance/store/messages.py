@@ -38,8 +38,8 @@ from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
-# Everything that may forbid a message, read before it is written, so that a refusal has nothing to roll back. A key that
-# has expired counts as none.
+# Everything that may forbid a message, read before anything is written: a refusal has nothing to roll back. An expired
+# key counts as none.
 _MAY_SEND = Bulk("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
