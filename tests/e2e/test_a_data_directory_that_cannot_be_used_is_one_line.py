@@ -53,6 +53,7 @@ suppression import | demo /dev/null, suppression export | demo, webhook show | d
 webhook set | demo https://1.1.1.1/, webhook remove | demo, webhook ping | demo, webhook replay | demo whd_1,
 template list | demo, template show | demo welcome, template pull | demo ., template push | demo mounted,
 template remove | demo welcome, queue show, queue retry | --pool google, queue cancel | msg_1,
+queue reschedule | msg_1 2h,
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,
@@ -223,7 +224,7 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
             owners = {path: path.stat().st_uid for path in (directory / "data").rglob("*")}
             assert set(owners.values()) == {OTHER_UID}, (words, owners)
         assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
-        told = "{data} belongs to nobody: start the server as that user, as `systemctl start appliance` does"
+        told = "{data} belongs to nobody: start the server as that user, with `runuser -u nobody -- appliance serve`"
         check_refusals(directory, 0, told, ["serve"])
 
 
