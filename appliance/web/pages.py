@@ -112,17 +112,20 @@ DASHBOARD_PAGES |= {
 
 
 _IMPORT = re.compile(rb'^(?:import|export)\b[^"]*"(\.\.?/[\w/-]+\.js)";', re.MULTILINE)
+_STYLE = re.compile(rb'\bstyle\("([\w-]+)"\)')
 # What the overview of an account that sends loads besides what its script imports.
-_WITH_NUMBERS = ("rate.js", "chart.js", "overview-tables.js")
+_WITH_NUMBERS = ("rate.js", "chart.js", "overview-tables.js", "attention.js")
 
 
 def _modules(site: dict[str, SiteFile], script: str) -> list[str]:
-    """A page's script and all that it imports, so that a browser asks for all at once and not one after the other."""
+    """A page's script, all that it imports, and their styles: a browser requests them together, not one by one."""
     found, pending = dict[str, None](), [script, *(_WITH_NUMBERS if script == "pages/overview.js" else ())]
     while pending:
         if (name := pending.pop()) not in found:
             found[name] = None
-            pending += [normpath(f"{name}/../{each.decode()}") for each in _IMPORT.findall(site[name][0])]
+            source = site[name][0]
+            pending += [normpath(f"{name}/../{each.decode()}") for each in _IMPORT.findall(source)]
+            found |= dict.fromkeys(f"{each.decode()}.css" for each in _STYLE.findall(source))
     return list(found)
 
 

@@ -2,6 +2,7 @@
 import { get, post } from "./api.js";
 import { path, query, toast } from "./dom.js";
 import { formDialog } from "./form.js";
+import { shownName } from "./idn.js";
 import { timeField, utc } from "./schedule.js";
 import { hour } from "./time.js";
 
@@ -18,7 +19,9 @@ export async function compose(page) {
 				label: "From",
 				required: true,
 				value: own ? page.account.email : usable.length ? `hello@${usable[0]}` : "",
-				hint: usable.length ? `An address at ${usable.slice(0, 3).join(", ")}.` : "Verify a domain first.",
+				hint: usable.length
+					? `An address at ${usable.slice(0, 3).map(shownName).join(", ")}.`
+					: "Verify a domain first.",
 			},
 			{ name: "to", label: "To", required: true, autofocus: true, hint: "Separate addresses with commas." },
 			{ name: "subject", label: "Subject", required: true },
