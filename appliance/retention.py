@@ -15,9 +15,9 @@ import trio
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.intake.limits import FreeSpace
-from appliance.store import StorageFault, Store
+from appliance.store import Store
 from appliance.store.engine import START, Slice
 from appliance.store.request_log import REQUESTS_KEPT
 from appliance.store.retention import NO_END, RECEIPT

@@ -18,10 +18,11 @@ import click
 from appliance import __version__
 from appliance.cli import database
 from appliance.cli.options import config_option, flag, named_config
+from appliance.environment import Environment
+from appliance.errors import Code, Refused
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
-    from appliance.environment import Environment
     from appliance.model.accounts import Caller
     from appliance.store import Store
 
@@ -291,9 +292,6 @@ def _run(words: list[str]) -> str:
 
 def _with_key(key: str, act: "_Act", arguments: Json, *, allow_send: bool) -> str:
     """Do what the key may do; return JSON."""
-    from appliance.environment import Environment
-    from appliance.errors import Code, Refused
-
     settings, env = database.load_settings(), Environment()
 
     async def work(store: "Store") -> str:

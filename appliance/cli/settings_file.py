@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +102,6 @@ def with_setting(text: str, table: str, key: str, value: str | bool) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    import shutil
 
     from appliance.system.service import USER
 

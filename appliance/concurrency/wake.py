@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 import trio
 
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
-from appliance.telemetry.log import get_logger
+from appliance.errors import StorageFault, StorageUnavailable
+from appliance.telemetry.log import Log, get_logger
 from appliance.times import SECOND
 
 SLEEP_LIMIT = 60.0  # seconds; no loop sleeps longer, so a clock change delays work by a minute at most
@@ -62,6 +62,26 @@ class ClockJumps:
             if jump := self.jump():
                 return jump
         return 0.0
+
+
+async def repeat(
+    work: Callable[[], Awaitable[object]], log: Log, failure: str, *, every: float, pause: float | None = None
+) -> None:
+    """Work in the background until cancelled: every so many seconds, or after `pause` while `work` returns True.
+
+    No mail depends on the work: its errors are logged, except one that must end the process.
+    """
+    while True:
+        has_more: object = False
+        try:
+            has_more = await work()
+        except StorageUnavailable as outage:
+            log.warning(f"{failure}: storage unavailable", reason=outage.text)
+        except StorageFault:
+            raise
+        except Exception:  # one bad row must not stop the server
+            log.exception(failure)
+        await trio.sleep(every if pause is None or not has_more else pause)
 
 
 # ---- results

@@ -11,15 +11,17 @@ apart, that both find a record missing or wrong; a failed lookup does not count.
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
+from appliance.concurrency.wake import repeat
 from appliance.config.settings import Config, DeliveryMode
 from appliance.dns.check import CheckedRecord, check, find_senders, summary
 from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, receiving_hosts, records_for, return_path_records
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
-from appliance.errors import PublicError, StorageUnavailable
+from appliance.errors import PublicError
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.dashboard import Actor
 from appliance.store import Store
@@ -149,17 +151,13 @@ class DomainWatch:
         if self.config.delivery.mode is DeliveryMode.SANDBOX:
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._repeat, self.round)
-            nursery.start_soon(self._repeat, self.return_paths.round)
+            for check_some in (self.round, self.return_paths.round):
+                work = partial(self._in_turn, check_some)
+                nursery.start_soon(partial(repeat, work, log, "domains not checked", every=RETURN_PATH_CHECK_EVERY))
 
-    async def _repeat(self, check_some: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                if await self.store.engine.has_chore(DOMAIN_CHORE):
-                    await check_some()
-            except StorageUnavailable as outage:
-                log.warning("domains not checked: storage unavailable", reason=outage.text)
-            await trio.sleep(RETURN_PATH_CHECK_EVERY)
+    async def _in_turn(self, check_some: Callable[[], Awaitable[None]]) -> None:
+        if await self.store.engine.has_chore(DOMAIN_CHORE):
+            await check_some()
 
     async def round(self) -> None:
         resolver, limiter = self.resolver(), trio.CapacityLimiter(CHECKS_AT_ONCE)

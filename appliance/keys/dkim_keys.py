@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.wake import repeat
 from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import Senders, records
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message.dkim import Algorithm, PrivateKey, SigningKey, algorithm_of
 from appliance.model.accounts import RecordStatus, StoredDkimKey
@@ -194,12 +194,10 @@ def _context(account_id: str, domain: str, selector: str) -> bytes:
 
 async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) -> None:
     """Activate pending keys once DNS shows them, until cancelled. `resolver` returns a resolver without a cache."""
-    while True:
-        await trio.sleep(ROTATION_LOOK_EVERY)
-        try:
-            await switch_shown(keys, resolver())
-        except StorageUnavailable as refused:
-            log.warning("pending DKIM keys not checked: storage unavailable", reason=refused.text)
+    await trio.sleep(ROTATION_LOOK_EVERY)
+    await repeat(
+        lambda: switch_shown(keys, resolver()), log, "pending DKIM keys not checked", every=ROTATION_LOOK_EVERY
+    )
 
 
 async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:

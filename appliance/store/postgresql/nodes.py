@@ -16,8 +16,9 @@ from ipaddress import ip_address
 import psycopg
 from psycopg import errors
 
+from appliance.errors import StorageFault
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure, Row, StorageFault
+from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure, Row
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY
