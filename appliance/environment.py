@@ -66,5 +66,4 @@ def identifier_from(prefix: str, microseconds: int) -> str:
 
 
 def identifier_time(identifier: str) -> int:
-    """When an id was made, in microseconds."""
     return int(identifier.rpartition("_")[2], 16) >> _RANDOM_BITS

@@ -138,7 +138,6 @@ class RetentionWorker:
         return _Task(kind, step, rests=3)  # reading a row is much cheaper than deleting it
 
     def _until(self, kind: str) -> int:
-        """Return the time before which rows are deleted instead of dropped."""
         tables = self._store.engine.partitions
         return NO_END if tables is None else tables.sliced_until(kind)
 

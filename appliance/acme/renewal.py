@@ -64,7 +64,6 @@ class Renewer:
         self.wake.set()
 
     def _wait(self, view: AcmeView | None) -> float:
-        """Seconds until a request is due."""
         if view is None:
             return inf
         self._at_once = self._at_once and view.state.failures > 0

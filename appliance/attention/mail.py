@@ -35,7 +35,6 @@ class Mailer:
 
     @property
     def sender(self) -> Address | None:
-        """The sender, None if the server sends no mail of its own."""
         address = self.config.notifications.from_
         return parse(f"{NOTICE_SENDER} <{address}>", "notifications.from") if address else None
 

@@ -68,7 +68,6 @@ class Problems:
         ]
 
     async def of_node(self) -> list[AttentionItem]:
-        """The problems of this node's machine."""
         now = self.env.now()
         return [
             *judge_disk(*self.free_space.free_and_needed()),

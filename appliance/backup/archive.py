@@ -50,8 +50,6 @@ class ArchivePart(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A backup's description of itself."""
-
     format: int
     created_at: str
     hostname: str
@@ -98,7 +96,6 @@ def head(name: str, size: int, mtime: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the bytes that fill the last block of a member."""
     return b"\0" * (-size % tarfile.BLOCKSIZE)
 
 

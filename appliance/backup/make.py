@@ -85,7 +85,6 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 def _name(unfinished: Path, target: Path) -> None:
-    """Give the file its name, unless that exists."""
     try:
         os.link(unfinished, target)
     except FileExistsError:

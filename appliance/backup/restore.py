@@ -35,8 +35,6 @@ class NotRestored(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restored installation, and where the files it replaced are kept."""
-
     verified: Verified
     waiting: AllWaiting
     kept: Path | None
@@ -88,7 +86,6 @@ def _staging(data_dir: Path) -> Iterator[Path]:
 
 @contextmanager
 def _errors(data_dir: Path) -> Iterator[None]:
-    """Turn a full disk into NotRestored."""
     try:
         yield
     except (*DiskFault, OSError) as error:

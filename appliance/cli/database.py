@@ -126,7 +126,6 @@ def run(
 
 
 def place(settings: "Config") -> str:
-    """Where the database is, in an error text."""
     return "the PostgreSQL of store.url" if settings.store.url else str(settings.server.data_dir)
 
 
@@ -181,7 +180,6 @@ AUDITED_COMMANDS = {
 
 
 def command_words() -> str:
-    """Return the running command, without the program's name."""
     words, context = list[str](), click.get_current_context()
     while context.parent:
         words.insert(0, context.info_name or "")

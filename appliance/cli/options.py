@@ -80,19 +80,16 @@ def flag(name: str, meaning: str, variable: str | None = None) -> Callable[[F], 
 
 
 def text_option(name: str, metavar: str, meaning: str, variable: str | None = None, **more: Any) -> Callable[[F], F]:
-    """An option for printable text, None by default."""
     return click.option(name, *([variable] if variable else []), type=PRINTABLE, metavar=metavar, help=meaning, **more)
 
 
 def number_option(
     name: str, default: int, most: int | None, meaning: str, least: int = 1, **more: Any
 ) -> Callable[[F], F]:
-    """An option for a whole number, with its default in the help."""
     return default_option(name, default, meaning, type=click.IntRange(least, most), **more)
 
 
 def default_option(name: str, default: object, meaning: str, *variable: str, **more: Any) -> Callable[[F], F]:
-    """An option with its default in the help."""
     return click.option(name, *variable, default=default, show_default=True, help=meaning, **more)
 
 

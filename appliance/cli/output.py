@@ -155,7 +155,6 @@ def _width(text: str) -> int:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the text with exactly this width."""
     if _width(text) > width:
         while _width(text) >= width:
             text = text[:-1]

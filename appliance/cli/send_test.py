@@ -64,7 +64,6 @@ def send_test(
 
 
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
-    """Store a test message, and return its id."""
     from appliance.intake.accept import build_services
     from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, test_sender
     from appliance.message.schema import SendRequest

@@ -330,7 +330,6 @@ class _Machine:
             self._new.put(finding)
 
     def show_new(self) -> "list[Finding]":
-        """Print the findings since the last call, and return them."""
         new = self._receive()
         for line in lines(new) if new else ():
             click.echo(line)

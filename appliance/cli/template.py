@@ -28,8 +28,6 @@ UNSUBSCRIBE_LINE = "unsubscribe = true\n"
 
 
 class _Content(NamedTuple):
-    """The content of a template, in the database and in files."""
-
     subject: str | None
     text: str | None
     html: str | None

@@ -58,7 +58,6 @@ class ReceivedMail:
 
     @cached_property
     def embedded(self) -> list[tuple[str, str]]:
-        """The header of the attached message, or nothing."""
         return read_header(self.embedded_bytes) if self.embedded_bytes else []
 
 

@@ -321,7 +321,6 @@ def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
 
 
 async def _retrying(work: Callable[[], Awaitable[T]]) -> T:
-    """Retry while the storage is unavailable."""
     while True:
         try:
             return await work()

@@ -146,8 +146,6 @@ def _is_secret(name: str) -> bool:
 
 @dataclass(slots=True)
 class SubmittedRequest:
-    """A request by a known caller, while it is being handled."""
-
     caller: Caller
     request_id: str
     source: str
@@ -220,7 +218,6 @@ class RequestLog:
         self._bytes += len(body)
 
     async def run(self) -> None:
-        """Write the log until cancelled, then write the remaining requests."""
         try:
             while True:
                 await trio.sleep(WRITE_EVERY)

@@ -27,7 +27,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def read_metadata(pairs: Mapping[str, str], field: str = "metadata") -> str | None:
-    """Check metadata and return it as JSON; None if it is empty."""
     if len(pairs) > limits.METADATA:
         raise invalid(field, f"must have at most {limits.METADATA} entries")
     for key, value in pairs.items():
@@ -56,8 +55,6 @@ def metadata_entry(text: str) -> tuple[str, str]:
 
 # ---- over SMTP
 class _Offered(NamedTuple):
-    """What the headers of other providers say, unchecked."""
-
     tags: list[str]
     metadata: dict[str, str]
 

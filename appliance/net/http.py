@@ -132,7 +132,6 @@ async def answer_one(
 
 
 def read_request(head: bytes) -> tuple[str, str] | None:
-    """Return method and target; None if the head is incomplete or invalid."""
     match = _FIRST_LINE.match(head)
     return (match[1].decode(), match[2].decode()) if match and b"\r\n\r\n" in head else None
 

@@ -43,7 +43,6 @@ def span(microseconds: int) -> str:
 
 
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
-    """Return the sentence about one recipient."""
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
@@ -203,7 +202,6 @@ _WHY_LISTED = {
 
 
 def suppressed(entry: Suppression, account: str, now: int) -> str:
-    """Return the sentence about a suppressed address: the account, the time and the origin of the suppression."""
     what = f" ({entry.reason})" if entry.mail_list else f": {entry.reason}"
     origin = entry.origin.value.replace("_", " ")
     return f"suppressed for {account} since {clock(entry.created_at, now)} by {origin}{what}"
@@ -220,7 +218,6 @@ def suppression_advice(entry: Suppression, account: str) -> str:
 
 
 def server(attempt: Attempt) -> str:
-    """Return the server of an attempt, and its encryption."""
     if attempt.mx_host is None:
         return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing
     at = f" ({attempt.mx_address})" if attempt.mx_address and attempt.mx_address != attempt.mx_host else ""
@@ -233,7 +230,6 @@ def encryption(tls: str | None) -> str:
 
 
 def attempt_line(number: int, attempt: Attempt, now: int) -> str:
-    """Return one attempt on one line: time, duration, server, reply and decision."""
     took = (attempt.finished_at - attempt.started_at) // 1000
     through = f", pool {attempt.pool}" if attempt.pool else ""
     decided = f" -> {attempt.decision}" if attempt.decision else ""
@@ -250,5 +246,4 @@ class DialogueLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 def dialogue(attempt: Attempt) -> Iterable[DialogueLine]:
-    """Return the stored lines of an attempt's SMTP session."""
     return msgspec.json.decode(attempt.dialogue or "[]", type=list[DialogueLine])

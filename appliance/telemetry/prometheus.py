@@ -116,7 +116,6 @@ class Readings:
     _reading: trio.Lock = field(default_factory=trio.Lock)
 
     async def now(self) -> list[Reading]:
-        """All readings; the queue depth is at most QUEUE_CACHED old."""
         await self._read_queue()
         engine = self.store.engine
         return [

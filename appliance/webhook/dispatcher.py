@@ -310,7 +310,6 @@ class WebhookService:
     dispatcher: Dispatcher
 
     async def run(self) -> None:
-        """Post events until cancelled, then close the connections."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.dispatcher.run)
