@@ -24,8 +24,8 @@ from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.errors import Code
-from appliance.intake.accept import IntakeServices
 from appliance.intake.batch import BatchIntake
+from appliance.intake.services import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
