@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from appliance.errors import Code, Refused
-from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
+from appliance.model.accounts import Domain, DomainDns, RecordStatus, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
 from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 DNS_ASKED_EVERY = 10 * MINUTE  # about each domain, until all its records are right
+UNUSED_RETURN_PATH_ASKED_EVERY = MINUTE  # about a domain whose mail does not use its return path yet
 GOOD_DNS_ASKED_EVERY = HOUR  # afterwards, so that a record that breaks is noticed within the hour
 SILENT_DNS_ASKED_EVERY = DAY  # where a lookup failed: as long again as lookups have failed, at most this
 
@@ -51,12 +52,6 @@ _SWITCH = """UPDATE domains SET return_path_at = :at
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 _START, _STOP = (f"{_SWITCH} AND return_path_at IS {state} RETURNING name" for state in ("NULL", "NOT NULL"))
-_TO_START, _TO_STOP = (
-    f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains
-    WHERE (account_id, name) > (:account_id, :name) AND usable = 1 AND return_path_at IS {state}
-    ORDER BY account_id, name LIMIT :most"""
-    for state in ("NULL", "NOT NULL")
-)
 _OWNERS = """SELECT account_id, name FROM domains
     WHERE coalesce(return_path, 'bounces.' || name) = :return_path AND removed_at IS NULL ORDER BY account_id, name"""
 
@@ -105,6 +100,8 @@ class Domains(StorePart):
     async def record_dns(self, account_id: str, domain: Domain, dns: DomainDns) -> None:
         """Keep what DNS showed of a domain as it was read, and when to ask again."""
         wait = GOOD_DNS_ASKED_EVERY if dns.is_good else DNS_ASKED_EVERY
+        if domain.usable and domain.return_path_at is None and dns.return_path not in (None, RecordStatus.OK):
+            wait = UNUSED_RETURN_PATH_ASKED_EVERY
         if dns.is_unknown:
             before = None if domain.dns is None else domain.dns.unknown_since
             since = dns.checked_at if before is None else before
@@ -124,11 +121,6 @@ class Domains(StorePart):
         at = self.env.now() if in_use else None
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path, "at": at}
         return bool(await self.engine.change(_START if in_use else _STOP, row))
-
-    async def with_return_path(self, after: tuple[str, str], most: int, *, in_use: bool) -> list[tuple[str, Domain]]:
-        """Usable domains, with their accounts, whose return path is in use or not; those after an account and name."""
-        bindings = {"account_id": after[0], "name": after[1], "most": most}
-        return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
     async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
         return [
