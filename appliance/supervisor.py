@@ -35,7 +35,7 @@ from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
 from appliance.intake.services import IntakeServices, build_services
-from appliance.keys.dkim_keys import SigningKeys, switch_rotations
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.database import LastStart
@@ -211,9 +211,8 @@ async def _run_all(
             workers.start_soon(partial(count, work, log))
         index = store.search_index.index_some
         workers.start_soon(partial(repeat, index, log, "messages not indexed", pause=0, every=INDEX_EVERY))
-        rotating = SigningKeys(store, env, key)
-        workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
-        workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
+        keys = SigningKeys(store, env, key)
+        workers.start_soon(DomainWatch(config, keys, partial(DnsResolver, config.dns.resolvers)).run)
         problems = Problems(config, store, env, shared.intake.free_space)
         workers.start_soon(AttentionWatch(problems, Mailer(config, store, env)).run)
         workers.start_soon(MESSAGE_LOG.run)

@@ -1,9 +1,9 @@
 """Checks the DNS of every domain: every ten minutes until all of its records are right, then once an hour.
 
 The result is stored with the domain for the API, the dashboard and the command line. Like a check that the owner
-starts, it verifies a pending domain and puts its return path into use. `Domains.record_dns` says when a domain is
-checked again. Each round and each account in it have a limit, so that silent DNS delays no other account. Of several
-nodes one checks; in the sandbox none does.
+starts, it verifies a pending domain, lets new keys sign and puts the return path into use. `Domains.record_dns` says
+when a domain is checked again. Each round and each account in it have a limit, so that silent DNS delays no other
+account. Of several nodes one checks; in the sandbox none does.
 
 A return path goes out of use once all checks of an hour have found a record missing or wrong; a failed lookup does not
 count.
@@ -21,6 +21,7 @@ from appliance.dns.records import RETURN_PATH_KINDS, records_for
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import PublicError
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.dashboard import Actor
 from appliance.store import Store
@@ -60,10 +61,14 @@ class DomainWatch:
     """Checks until cancelled; `resolver` returns a resolver without a cache."""
 
     config: Config
-    store: Store
-    env: Environment
+    keys: SigningKeys
     resolver: Callable[[], Resolver]
+    store: Store = field(init=False)
+    env: Environment = field(init=False)
     _doubtful: dict[tuple[str, str], int] = field(default_factory=dict)  # return paths in use, since when
+
+    def __post_init__(self) -> None:
+        self.store, self.env = self.keys.store, self.keys.env
 
     async def run(self) -> None:
         if self.config.delivery.mode is not DeliveryMode.SANDBOX:
@@ -85,11 +90,12 @@ class DomainWatch:
         try:
             async with limiter:
                 checked = await self._check(resolver, account_id, domain)
-            await self.store.domains.record_dns(account_id, domain, summary(checked, self.env.now()))
+            await self.keys.switch(account_id, domain.name, checked)
             if not domain.usable and is_proven(checked):
                 async with self.store.audit.noting(WATCH, "domain.verified", "server", (account_id,), domain.name):
                     domain = await self.store.domains.prove(account_id, domain.name)
                 log.info("domain verified by DNS", domain=domain.name)
+            await self.store.domains.record_dns(account_id, domain, summary(checked, self.env.now()))
             if domain.usable and domain.return_path_at is None:
                 await use_if_published(self.store, account_id, domain, checked)
             elif domain.usable:

@@ -19,7 +19,7 @@ from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 DNS_ASKED_EVERY = 10 * MINUTE  # about each domain, until all its records are right
-UNUSED_RETURN_PATH_ASKED_EVERY = MINUTE  # about a domain whose mail does not use its return path yet
+UNUSED_ASKED_EVERY = MINUTE  # about a domain whose mail does not use its return path or its new keys yet
 GOOD_DNS_ASKED_EVERY = HOUR  # afterwards, so that a record that breaks is noticed within the hour
 SILENT_DNS_ASKED_EVERY = DAY  # where a lookup failed: as long again as lookups have failed, at most this
 
@@ -40,7 +40,8 @@ _DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM (
             row_number() OVER (PARTITION BY account_id ORDER BY dns_check_at, name) AS turn
         FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
     ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""
-_CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = :next
+_CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = CASE WHEN EXISTS (SELECT 1 FROM dkim_keys
+            WHERE account_id = :account_id AND domain = :name AND pending = 1) THEN :soon ELSE :next END
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 
@@ -101,7 +102,7 @@ class Domains(StorePart):
         """Keep what DNS showed of a domain as it was read, and when to ask again."""
         wait = GOOD_DNS_ASKED_EVERY if dns.is_good else DNS_ASKED_EVERY
         if domain.usable and domain.return_path_at is None and dns.return_path not in (None, RecordStatus.OK):
-            wait = UNUSED_RETURN_PATH_ASKED_EVERY
+            wait = UNUSED_ASKED_EVERY
         if dns.is_unknown:
             before = None if domain.dns is None else domain.dns.unknown_since
             since = dns.checked_at if before is None else before
@@ -109,7 +110,8 @@ class Domains(StorePart):
             wait = min(max(DNS_ASKED_EVERY, dns.checked_at - since), SILENT_DNS_ASKED_EVERY)
         text, due = msgspec.json.encode(dns).decode(), dns.checked_at + wait
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
-        await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due}))
+        row |= {"dns": text, "next": due, "soon": due if dns.is_unknown else dns.checked_at + UNUSED_ASKED_EVERY}
+        await self.engine.write(lambda tx: run(tx, _CHECKED, row))
 
     # ---- return paths
 
@@ -148,9 +150,7 @@ _ACTIVATE = "UPDATE dkim_keys SET pending = 0 WHERE account_id = :account_id AND
 _FORGET_PENDING = "DELETE FROM dkim_keys WHERE account_id = :account_id AND domain = :domain AND pending = 1"
 _KEYS = """SELECT selector, algorithm, private_key, record, created_at, retired_at, pending FROM dkim_keys
     WHERE account_id = :account_id AND domain = :domain ORDER BY created_at, selector"""
-_WITH_PENDING = """SELECT DISTINCT k.account_id, k.domain FROM dkim_keys k
-    JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain
-    WHERE k.pending = 1 AND d.removed_at IS NULL ORDER BY k.account_id, k.domain LIMIT :most"""
+_CHECK_NOW = "UPDATE domains SET dns_check_at = :now WHERE account_id = :account_id AND name = :domain"
 _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 
@@ -175,6 +175,7 @@ class DkimKeys(StorePart):
         known = [_key(*row) for row in rows(tx, _KEYS, whose)]
         if not any(key.pending for key in known):
             _add(tx, whose, keys, known, pending=True)
+            run(tx, _CHECK_NOW, whose)
 
     @transaction
     def activate(self, tx: Tx, account_id: str, domain: str, selectors: Collection[str]) -> bool:
@@ -189,9 +190,6 @@ class DkimKeys(StorePart):
 
     async def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})
-
-    async def with_pending(self, most: int) -> list[tuple[str, str]]:
-        return [(account_id, name) for account_id, name in await self.engine.rows(_WITH_PENDING, {"most": most})]
 
     async def selectors(self, domain: str) -> list[str]:
         return await self.engine.all(str, _SELECTORS, {"domain": domain})

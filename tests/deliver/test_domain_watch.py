@@ -36,10 +36,11 @@ class Scene:
         self.config = parse(settings, Path("/tmp/config.toml"))
         self.dns = ZoneResolver({HOST: {"A": ["192.0.2.25"]}})
         self.env = Environment(now=clock)
-        self.watch = DomainWatch(self.config, store, self.env, lambda: self.dns)
+        self.keys = SigningKeys(store, self.env, bytes(32))
+        self.watch = DomainWatch(self.config, self.keys, lambda: self.dns)
 
     async def publish(self, name: str, *, but: str = "none") -> None:
-        keys = await SigningKeys(self.store, self.env, bytes(32)).known(self.account.id, name)
+        keys = await self.keys.known(self.account.id, name)
         domain = await self.store.domains.find(self.account.id, name)
         for record in records_for(self.config, domain, keys, self.clock(), senders(self.config, ()), ()):
             if not record.kind.startswith(but):
@@ -159,6 +160,21 @@ async def test_one_that_changed_while_dns_was_asked_is_not_used(scene: Scene) ->
     await scene.store.access.add_domain(scene.account.id, "a.example", usable=True, return_path="rp.a.example")
     assert not await use_if_published(scene.store, scene.account.id, read, checked)
     assert await scene.store.domains.return_path(scene.account.id, "a.example") is None
+
+
+async def test_new_keys_sign_within_a_minute_of_their_publication(scene: Scene) -> None:
+    name, keys, whose = "a.example", scene.store.dkim_keys, scene.account.id
+    await scene.store.access.add_domain(whose, name, usable=True)
+    await scene.publish(name)
+    assert await scene.asked_after(0)
+    assert not await scene.asked_after(MINUTE)
+    await scene.keys.begin_rotation(whose, name)
+    assert await scene.asked_after(0)
+    assert [key.pending for key in await keys.of(whose, name)].count(True) == 2
+    await scene.publish(name)
+    assert await scene.asked_after(MINUTE)
+    assert not any(key.pending for key in await keys.of(whose, name))
+    assert not await scene.asked_after(HOUR - MINUTE)
 
 
 async def test_a_pending_domain_is_proven_by_its_key(scene: Scene) -> None:
