@@ -110,8 +110,8 @@ class Domains(StorePart):
             wait = min(max(DNS_ASKED_EVERY, dns.checked_at - since), SILENT_DNS_ASKED_EVERY)
         text, due = msgspec.json.encode(dns).decode(), dns.checked_at + wait
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
-        row |= {"dns": text, "next": due, "soon": due if dns.is_unknown else dns.checked_at + UNUSED_ASKED_EVERY}
-        await self.engine.write(lambda tx: run(tx, _CHECKED, row))
+        soon = due if dns.is_unknown else dns.checked_at + UNUSED_ASKED_EVERY
+        await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due, "soon": soon}))
 
     # ---- return paths
 
