@@ -37,7 +37,6 @@ class AcmeState(msgspec.Struct, frozen=True):
     error: str = ""
     advice: str = ""
     tried_for: str = ""  # the settings of the failed request, see `schedule.request_settings`
-    tried_at: int = 0
     next_try: int = 0
     not_before: int = 0  # Retry-After of the authority
 

@@ -122,7 +122,6 @@ class Renewer:
             error=str(failed),
             advice=failed.advice,
             tried_for=schedule.request_settings(view.settings),
-            tried_at=int(now),
             next_try=int(now + wait),
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )

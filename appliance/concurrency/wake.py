@@ -18,7 +18,10 @@ from appliance.times import SECOND
 
 SLEEP_LIMIT = 60.0  # seconds; no loop sleeps longer, so a clock change delays work by a minute at most
 CLOCK_CHECK_INTERVAL = 2.0  # seconds
+STORAGE_PAUSE = 1.0  # seconds before a failed write is retried
 JUMP_TOLERANCE = 10.0  # seconds between two checks; less is an ordinary correction
+
+Result = TypeVar("Result")
 
 
 class Wake:
@@ -84,12 +87,19 @@ async def repeat(
         await trio.sleep(every if pause is None or not has_more else pause)
 
 
+async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure: str, **fields: str) -> Result:
+    """Return the result of `work`, which is retried while the storage is unavailable."""
+    while True:
+        try:
+            return await work()
+        except StorageUnavailable as outage:
+            log.warning(f"{failure}: storage unavailable", reason=outage.text, **fields)
+            await trio.sleep(STORAGE_PAUSE)
+
+
 # ---- results
 
 RESULTS_PER_TRANSACTION = 64
-STORAGE_PAUSE = 1.0  # seconds before a failed write is retried
-
-Result = TypeVar("Result")
 
 
 class BatchWriter(Generic[Result]):
