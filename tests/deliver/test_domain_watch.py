@@ -110,8 +110,8 @@ async def test_a_return_path_counts_where_something_takes_it(tmp_path: Path) -> 
 async def test_a_return_path_is_used_once_dns_shows_both_records(tmp_path: Path) -> None:
     async with opened(tmp_path, '["127.0.0.1:2525"]') as scene:
         await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
-        not_enough = ({}, MX, SPF, {"MX": ["10 elsewhere.example."], **SPF}, {**MX, "TXT": Trouble.SERVFAIL})
-        for shown in not_enough:
+        elsewhere: dict[str, Records] = {"MX": ["10 elsewhere.example."], **SPF}
+        for shown in ({}, MX, SPF, elsewhere, {**MX, "TXT": Trouble.SERVFAIL}):
             scene.dns.zone["bounces.a.example"] = {**shown}
             assert await scene.asked_after(MINUTE)
             assert await scene.store.domains.return_path(scene.account.id, "a.example") is None, shown
