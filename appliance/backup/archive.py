@@ -79,7 +79,6 @@ def share(on: FractionDone, begin: float, end: float, size: int) -> BytesDone:
 
 
 def chunks(file: IO[bytes], size: int, on: BytesDone) -> Iterator[bytes]:
-    """Read so many bytes, in pieces; fewer if the file ends before."""
     while size and (chunk := file.read(min(CHUNK, size))):
         yield chunk
         size -= len(chunk)
@@ -88,7 +87,6 @@ def chunks(file: IO[bytes], size: int, on: BytesDone) -> Iterator[bytes]:
 
 # ---- writing
 def head(name: str, size: int, mtime: int) -> bytes:
-    """Return the tar header of a member: one block, however large the member."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime = size, mtime
     entry.mode = 0o400 if name == KEY_FILE else 0o600

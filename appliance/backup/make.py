@@ -33,7 +33,6 @@ class NotMade(Exception):
 
 
 def make(data_dir: Path, hostname: str, target: Path, env: Environment, on: archive.FractionDone) -> archive.Manifest:
-    """Write the backup to `target`; raises NotMade."""
     _refuse_existing(target)
     key = data_dir / KEY_FILE
     if not os.path.lexists(key) and store.has_secrets(data_dir / FILE_NAME):

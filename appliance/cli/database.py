@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from appliance.cli.options import PRINTABLE, common, listing, named_config, text_option, wide_option
-from appliance.cli.output import system_text, system_user
+from appliance.cli.output import system_text
 from appliance.environment import Environment
 from appliance.errors import PublicError
-from appliance.system.data_directory import become_owner, is_running, read_note
+from appliance.system.data_directory import become_owner, is_running, read_note, system_user
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config

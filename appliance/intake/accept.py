@@ -153,7 +153,7 @@ class MessageIntake:
                 answer.scheduled_at = rfc3339(message.scheduled_at)
             receipt = msgspec.json.encode(answer)
             new = self.new_message(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
-            await self._accept(new, message.caller, drafted, template)
+            await self._accept(message.caller, new, drafted, template)
         return Accepted(receipt, message.id)
 
     def compose(self, request: SendRequest, template: StoredTemplate | None, message: Begun) -> tuple[Draft, bytes]:
@@ -216,7 +216,7 @@ class MessageIntake:
         async with self.turn(message.caller.account_id, size):
             mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission)
             new = self.new_message(message, submission, submission.envelope_from, mime, dsn=dsn)
-            await self._accept(new, message.caller, submission)
+            await self._accept(message.caller, new, submission)
         return Submitted(message.id)
 
     # ---- resending
@@ -256,7 +256,7 @@ class MessageIntake:
             _check_domains(message.caller, resent)
             resent = replace(resent, tags=facts.tags, metadata=facts.metadata)
             new = self.new_message(message, resent, resent.envelope_from, resent.data, template=template)
-            await self._accept(new, message.caller, resent, template)
+            await self._accept(message.caller, new, resent, template)
         return Submitted(message.id)
 
     # ---- all sources
@@ -305,7 +305,7 @@ class MessageIntake:
         return None if earlier is None else again(earlier)
 
     async def _accept(
-        self, new: NewMessage, caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None = None
+        self, caller: Caller, new: NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None = None
     ) -> None:
         """Store the message; when this returns, it is on disk and handed to delivery."""
         began = perf_counter()

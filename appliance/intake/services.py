@@ -1,4 +1,4 @@
-"""The intake services that HTTP and SMTP share, so that limits apply across both."""
+"""The services of intake that HTTP and SMTP share, so that limits apply across both."""
 
 from dataclasses import dataclass, field
 

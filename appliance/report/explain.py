@@ -23,7 +23,6 @@ AUTOMATIC_HOLD = "its servers refuse mail from this service"
 
 
 def clock(at: int, now: int) -> str:
-    """Format a time in UTC, without the date if it is today."""
     moment, today = (datetime.fromtimestamp(time // SECOND, UTC) for time in (at, now))
     return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
@@ -40,8 +39,6 @@ def span(microseconds: int) -> str:
 
 
 # ---- a recipient
-
-
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
@@ -215,8 +212,6 @@ def suppression_advice(entry: Suppression, account: str) -> str:
 
 
 # ---- an attempt
-
-
 def server(attempt: Attempt) -> str:
     if attempt.mx_host is None:
         return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing
@@ -225,7 +220,6 @@ def server(attempt: Attempt) -> str:
 
 
 def encryption(tls: str | None) -> str:
-    """Return version, cipher and verification of a connection, as stored."""
     return "without TLS" if tls is None else f"over {tls}"
 
 

@@ -257,7 +257,6 @@ class Poller:
         self._callbacks[fd] = callback
 
     def remove(self, fd: int) -> None:
-        """Stop watching a socket; call it before the socket is closed."""
         del self._callbacks[fd]
         with suppress(OSError, ValueError):  # the socket, or at the end the epoll, is already closed
             self._epoll.unregister(fd)

@@ -66,8 +66,6 @@ _STATE = hypercorn.ConnectionState({})  # required by hypercorn, unused
 
 
 class HttpConnection(hypercorn.TCPServer):
-    """A client's connection, over TLS or not."""
-
     stream: Any  # an SSLStream or a SocketStream
     protocol: Http1  # type: ignore[assignment]  # hypercorn's wrapper would add HTTP/2
 
@@ -269,8 +267,6 @@ class TurnedAway:
 
 
 # ---- the server
-
-
 class HttpServer:
     def __init__(
         self, app: Application, config: Config, new_request_id: Callable[[], str], known: KnownNetworks
