@@ -173,6 +173,14 @@ class LoginFailure(NamedTuple):
     at: int
 
 
+class Feature(StrEnum):
+    """What nodes of earlier versions would treat wrongly."""
+
+    CONFIDENTIAL = "confidential mail"  # they show its contents in the dashboard
+    FORMATS = "webhook formats"  # they post the native one
+    SCHEDULE = "scheduled messages"  # they can neither release nor cancel them
+
+
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
     id: str
@@ -244,6 +252,10 @@ class Engine(ABC):
 
     async def finish_upgrade(self) -> None:
         """Change the schema where that had to wait for older nodes, once the last of them has ended."""
+        return
+
+    async def fence_older_nodes(self, feature: Feature) -> None:
+        """Refuse a feature while a node does not know it; afterwards let no such node join."""
         return
 
     async def nodes(self) -> list[NodeState]:
