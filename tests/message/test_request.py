@@ -387,11 +387,10 @@ def test_fingerprint_of_long_bodies() -> None:
         ('{"to":4}', '{"to":5}', False),
         ('{"to":4}', '{"to":true}', False),
         ('{"to":"\\u00e9","x":1}', '{"to":"é","x":1}', True),
-        (r'{"to":"\ud800"}', r'{"to":"\ud801"}', False),
     ],
 )
 def test_fingerprint_of_a_skipped_message(one: str, other: str, equal: bool) -> None:
-    """Equal for equal JSON, like that of a request; half a character is not JSON."""
+    """Equal for equal JSON, like that of a request."""
     batches = [f'{{"on_error":"skip","emails":[{START}}},{bad}]}}'.encode() for bad in (one, other)]
     left, right = (decode_batch(body).fingerprint for body in batches)
     assert (left == right) is equal
