@@ -163,8 +163,9 @@ class AttentionStore(StorePart):
 
     async def send_secret(self, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
         """Queue a mail with a one-time link; False if it cannot be sent."""
-        mail = {"sender": sender, "email": email, "subject": subject, "text": text, "simulated": simulated}
-        return await self._may_queue() and await self.engine.write(partial(_queue, env=self.env, **mail))
+        return await self._may_queue() and await self.engine.write(
+            lambda tx: _queue(tx, self.env, sender, email, subject, text, simulated=simulated)
+        )
 
     async def _may_queue(self) -> bool:
         try:

@@ -444,8 +444,8 @@ async def test_a_body_that_changes_while_it_is_copied(
     store: Store, messages: Messages, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scheduled message is moved, another message is signed, between the copy of the rows and the lock."""
-    moved, signed, *_ = await accepted(store, messages, 4)
-    await record(store, clock, [DEFERRED] * 2 + [DELIVERED] * 2)
+    moved, signed, *_ = await accepted(store, messages, 12)
+    await record(store, clock, [DEFERRED] * 2 + [DELIVERED] * 10)
     copy_fixed = _Dropping._copy_fixed
 
     def copy_and_change(dropping: _Dropping) -> None:
@@ -457,7 +457,7 @@ async def test_a_body_that_changes_while_it_is_copied(
     monkeypatch.setattr(_Dropping, "_copy_fixed", copy_and_change)
     clock.now += 40 * DAY
     partitions = await _looked(store, clock, "bodies", DAY)
-    assert await _drop(partitions, clock, "bodies", DAY) == 2
+    assert await _drop(partitions, clock, "bodies", DAY) == 10
     assert (await store.messages.to_send(moved.id))[:2] == (b"moved", None)
     assert (await store.messages.to_send(signed.id))[:2] == (signed.mime, b"signed")
 

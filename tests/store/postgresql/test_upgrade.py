@@ -105,10 +105,11 @@ async def test_a_feature_waits_for_the_last_older_node(url: str, connection: Pos
     )
     await newer.fence_older_nodes(Feature.FORMATS)
     old.leave(connection)
-    node("again", 18).join(connection)
+    back = node("back", 18)
+    back.join(connection)
     with pytest.raises(NewerDatabase):
         node("older", 17).join(connection)
-    node("again", 19).join(connection)
+    back.leave(connection)
     await newer.fence_older_nodes(Feature.SCHEDULE)
     with pytest.raises(NewerDatabase):
         node("again", 18).join(connection)
