@@ -46,7 +46,7 @@ async def schedule(made: World, addresses: list[str], at: str) -> None:
 @pytest.mark.both_engines
 async def test_killed_while_it_is_queued(tmp_path: Path) -> None:
     """Killed with SIGKILL between two transactions of the release, twice. Delivery is paused until then."""
-    addresses, due = [f"user{number}@shop.test" for number in range(KILLED)], ahead(seconds=3)
+    addresses, due = [f"user{number}@shop.test" for number in range(KILLED)], ahead(seconds=10)
     async with world(tmp_path) as made:
         server = FakeMx()
         await made.domain("shop.test", server)
