@@ -117,7 +117,6 @@ class _Scheduled(NamedTuple):
         return bool(self.is_suspended and not self.is_deleted)
 
     def domains(self) -> set[str]:
-        """The domains that the account must still have."""
         addresses = self.sender.rstrip("> "), self.envelope_from
         return {parse(f"x@{address.rpartition('@')[2]}", "from").domain for address in addresses}
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from appliance.errors import Code
+from appliance.model.database import Feature
 from appliance.store import DatabaseRefused, NewerDatabase
-from appliance.store.engine import Feature
 from appliance.store.postgresql import engine, migrate
 from appliance.store.postgresql.connection import PostgresConnection, connect, run
 from appliance.store.postgresql.engine import PostgresEngine, prepare
