@@ -16,6 +16,7 @@ import pytest
 from appliance.errors import Refused
 from appliance.message.compose import draft
 from appliance.message.request import batch_of
+from appliance.message.schema import SendRequest
 from appliance.model.mail import StoredTemplate
 from appliance.web.doors.frame import Call, Door, Send, Sends
 from appliance.web.doors.postmark import POSTMARK
@@ -58,7 +59,7 @@ class Sample:
             parsed = route.handle.parse(call, json.dumps(body).encode())
             items = batch_of(parsed.items, skip=False).items if isinstance(parsed, Sends) else [parsed]
             for item in items:
-                assert not isinstance(item, Refused)
+                assert isinstance(item, SendRequest)
                 draft(deepcopy(item), TEMPLATE if item.template == "welcome" else None)
         except Refused as refused:
             return refused
