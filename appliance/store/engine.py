@@ -21,8 +21,16 @@ import trio
 
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
-from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
+from appliance.errors import StorageFault, StorageUnavailable
+from appliance.model.database import (
+    NO_OTHERS,
+    CancelAnswer,
+    CancelRequest,
+    Feature,
+    LoginFailure,
+    NodeState,
+    OtherNodes,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -243,6 +251,10 @@ class Engine(ABC):
         """Apply the schema changes that waited for older nodes to end."""
         return
 
+    async def fence_older_nodes(self, feature: Feature) -> None:
+        """Refuse a feature while a node does not know it; afterwards let no such node join."""
+        return
+
     async def nodes(self) -> list[NodeState]:
         return []
 
@@ -346,10 +358,6 @@ def transaction(verb: Callable[Concatenate[Part, Tx, P], T]) -> Callable[Concate
 
 
 # ---- faults of both engines: some end the process, others become a 503
-class StorageFault(Exception):
-    """The state on disk is unknown, so the process must end."""
-
-
 class CommitUnknown(StorageFault):
     """A commit failed on disk. The rows may or may not be there, so the process must end."""
 

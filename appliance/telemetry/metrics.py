@@ -29,8 +29,6 @@ class Counter:
 
 
 class SharedCounter(Counter):
-    """A counter that several threads change."""
-
     _changing = threading.Lock()
 
     def add(self, key: Hashable, amount: int = 1) -> None:
@@ -80,6 +78,11 @@ REQUESTS_NOT_LOGGED = Counter(
     "appliance_requests_not_logged_total",
     ("reason",),
     "Requests missing in the request log: sampled (refused in masses), busy (too many at once) or storage.",
+)
+SCHEDULED_POSTPONED = Counter(
+    "appliance_scheduled_postponed_total",
+    (),
+    "Scheduled messages that could not be processed when due, and are tried again an hour later; the log says why.",
 )
 UNSUBSCRIBES = Counter(
     "appliance_unsubscribes_total",
