@@ -1,6 +1,6 @@
 """Nodes on one database have one certificate: one at a time requests it, and any of them answers the authority."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -151,9 +151,6 @@ def _prepared(server: PostgresServer) -> str:
 def url(_prepared: str) -> str:
     empty(_prepared)
     return _prepared
-
-
-Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
 
 
 @dataclass

@@ -67,15 +67,6 @@ def greeting(running: Running) -> str:
         return client.recv(4000).decode()
 
 
-def test_what_needs_a_restart_is_named(running: Running) -> None:
-    """A changed key that is built in at the start is a warning with its name, and changes nothing."""
-    rewrite(running, 'mode = "sandbox"', 'mode = "direct"')
-    assert running.hang_up("reloaded")["changed"] == []
-    (warning,) = running.complaints()
-    assert "changed settings need a restart" in warning
-    assert "delivery.mode" in warning
-
-
 def test_a_bad_file_changes_nothing(running: Running) -> None:
     """Whatever is wrong with it, one event says why, and the settings stay those it had."""
     for content in ("[http\n", "[http]\nbnd = 1\n", None):
@@ -122,19 +113,6 @@ def test_certificates_are_read_again_at_once(tmp_path: Path) -> None:
         (tmp_path / "second.key").write_text("not a key")
         running.hang_up("reload failed; the current settings stay")
         assert shown(running, authority) == after
-
-
-def test_https_follows_its_files_by_itself(tmp_path: Path) -> None:
-    """A renewed certificate in the same files is shown within seconds, without any signal."""
-    authority = trustme.CA()
-    settings = certified(tmp_path, authority, "same")
-    with appliance(tmp_path, http=settings) as running:
-        before = shown(running, authority)
-        certified(tmp_path, authority, "same")
-        deadline = time.monotonic() + 60
-        while shown(running, authority) == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
 
 def test_the_log_level_changes_live(running: Running) -> None:
