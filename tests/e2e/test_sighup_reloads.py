@@ -14,6 +14,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.e2e.contract.service import at_once
 from tests.running_appliance import Running, appliance
 
 
@@ -43,9 +44,9 @@ def test_limits_change_live(running: Running) -> None:
     assert set(statuses(running, 5)) == {202}
     rewrite(running, "requests_per_second = 0", "requests_per_second = 1")
     assert running.hang_up("reloaded")["changed"] == ["limits.requests_per_second"]
-    assert statuses(running, 5)[-1] == 429
+    assert 429 in at_once(lambda _: statuses(running, 1)[0], range(30))  # one after the other may be slow enough
     with running.client(headers=running.login()) as client:
-        assert [client.get("/v1/domains").status_code for _ in range(60)][-1] == 429
+        assert 429 in at_once(lambda _: client.get("/v1/domains").status_code, range(90))
     assert running.complaints() == []
 
 
