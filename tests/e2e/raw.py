@@ -172,13 +172,13 @@ def check_error(answer: Answer, *, head: bool = False) -> None:
 
 @contextmanager
 def others_are_served(running: Running) -> Iterator[None]:
-    """Another client asks all the while, on new connections, and is answered at once."""
+    """A client at another address asks all the while, on new connections, and is answered at once."""
     done, waits = threading.Event(), list[float]()
 
     def ask() -> None:
         while not done.wait(0.02):
             watch = Stopwatch(running.pid)
-            with Client(running.url, timeout=60) as client:
+            with Client(running.url, timeout=60, source="127.0.0.77") as client:
                 client.send(request("GET", "/healthz"))
                 assert client.answer().status == 200
             waits.append(watch.taken)
