@@ -121,10 +121,7 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
 
 
 def accept_batch(tx: Tx, env: Environment, batch: NewBatch) -> list[Acceptance | Exception]:
-    """Write these messages, or with `skip` those that are not refused; otherwise nothing.
-
-    All credits are needed at once: those of suppressed recipients return after the last message was charged.
-    """
+    """Write these messages, or with `skip` those that are not refused, else nothing. All credits are needed at once."""
     results, accepted = _decide_batch(tx, batch)
     if not batch.accepts(results):
         return results

@@ -269,10 +269,7 @@ class FileWatch:
 
 
 def refuse_missed(path: Path) -> None:
-    """Raise FilesMissed unless the files that a server missed are back: the log of another database would do harm.
-
-    A new database in their place would also make SQLite delete the log.
-    """
+    """Raise FilesMissed unless the files that a server missed are back: the log of another database would do harm."""
     note, rescued = _note(path), Path(f"{path}.rescued")  # the latter by versions that saved a copy
     if rescued.exists():
         how = f"`rm -f {path}-wal {path}-shm && mv {rescued} {path}` puts it back"
