@@ -166,8 +166,8 @@ class Store:
         self.pools = PoolStates(engine, env, self.warmups)
         self.deletion = Deletion(engine, env)
         self.ledger_folding = LedgerFolding(engine, env)
-        self._check: _WriteCheck | None = None  # that is running
-        self.space = space  # of the embedded database's file
+        self._check: _WriteCheck | None = None  # the running check
+        self.space = space  # the embedded database's file
 
     async def check_writable(self) -> None:
         """Raise unless a write succeeds within WRITABLE_WITHIN. Concurrent callers share one check."""

@@ -17,7 +17,7 @@ from appliance.store.people import END_RESETS, OF_USER, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
-MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
+MAX_CREDITS = 10**15  # far below the limit of a 64-bit integer
 
 _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
     ON CONFLICT DO NOTHING RETURNING id"""

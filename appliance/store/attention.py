@@ -33,9 +33,9 @@ from appliance.store.suppressions import suppressed
 from appliance.times import DAY, HOUR
 
 DIGEST_EVERY = DAY
-ENDED_KEPT = DAY  # longer than a problem that returns is the same
-ENDED_MOST = 200  # of an account, and those of one check: it can create and revoke expiring keys all day
-PEOPLE_NOTIFIED = 100  # in one round
+ENDED_KEPT = DAY  # a problem that returns within this time is the same
+ENDED_MOST = 200  # per account, beyond those of one check: it can create and revoke expiring keys all day
+PEOPLE_NOTIFIED = 100  # per round
 
 _COLUMNS = "kind, subject, severity, title, detail, link, since, opened_at, ended_at, node"
 _OF = f"SELECT {_COLUMNS} FROM attention WHERE account_id = :account_id ORDER BY node, kind, subject"

@@ -36,10 +36,10 @@ from appliance.telemetry.metrics import RECIPIENT_NUMBERS
 from appliance.times import DAY, SECOND
 
 ROWS_SUMMED = 250  # in one transaction, each with up to 20 tags
-TAIL_SLICES = 20  # so many rows each that a read adds up, when they are not counted yet
+TAIL_SLICES = 20  # slices of uncounted rows that a read adds up
 VALUES_KEPT = 100  # of an account, a day and a dimension
-VALUES_MOST = 2 * VALUES_KEPT  # more than that are reduced to those kept
-VALUES_READ = 1_000  # the largest of all days together
+VALUES_MOST = 2 * VALUES_KEPT  # more are reduced to VALUES_KEPT
+VALUES_READ = 1_000  # the largest over all days
 VALUES_TOLD = 50
 OTHERS = ""
 LAST = "\U0010ffff"  # after all values

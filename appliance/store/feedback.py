@@ -38,7 +38,7 @@ from appliance.store.suppressions import suppress, unsubscribe
 from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
 from appliance.times import DAY
 
-LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
+LARGE_MAIL = 128 * 1024  # bytes; a larger mail is written in a commit of its own
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
 
@@ -56,7 +56,7 @@ _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_
     m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
 _TAKEN = "SELECT 1 FROM domains d WHERE coalesce(d.return_path, 'bounces.' || d.name) = :name LIMIT 1"
-_ENVELOPE_FROM = 5  # its place among them
+_ENVELOPE_FROM = 5  # its index in _COLUMNS
 # Here and below only our own words are put into SQL (S608).
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""
@@ -184,7 +184,7 @@ class FeedbackStore(StorePart):
 
     async def next(self) -> FeedbackMail | None:
         """Return the next mail to read and count one more try; None if none is queued."""
-        if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
+        if not await self.engine.rows(_ANY, {}):  # an idle server leaves its disk alone
             if await self.engine.rows(_ANY_COUNT, {}):
                 await self.engine.change(_DELETE_STALE, {})
             return None

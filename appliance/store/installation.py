@@ -87,7 +87,7 @@ _WITHDRAW = "DELETE FROM acme_challenges"
 
 @dataclass(frozen=True, slots=True)
 class SharedAcme:
-    wanted: list[str]  # what the live nodes have announced, that of the last one started first
+    wanted: list[str]  # announcements of live nodes, last started first
     records: dict[str, bytes]  # sealed, by their names
 
 

@@ -49,16 +49,16 @@ from appliance.store.message_records import (
 from appliance.store.search_index import Block, blocks_before, changed_lately, look_up
 from appliance.times import DAY
 
-MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
+MESSAGES_SEARCHED = 2_000  # between two checks of the time: a few milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
 SHOWN_RECIPIENTS = 3  # of each message in a list
-CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
-CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
-FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # of the index in which words are looked up at once; more each time
-COUNTED_AT_ONCE = 20_000  # messages that one request counts, at most
+CHECKED_TOGETHER = 128  # messages read and checked together
+CHANGED_TOGETHER = 2_000  # recently changed messages read together
+FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # index blocks searched together, more each time
+COUNTED_AT_ONCE = 20_000  # messages counted per request
 PROBLEMS_SINCE = 30 * DAY
 PROBLEMS_READ = 2_000  # recipients, to skip test mail
-FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an index of their recipients
+FEW_LISTED = 20_000  # recipients sorted to find messages by an index of recipients
 
 # The matching messages among the newest before one. A block is bounded by the rows read, not by those that match.
 _SEARCH = """SELECT id FROM (
@@ -239,9 +239,9 @@ class MailLog(StorePart):
 class _Search:
     def __init__(self, log: MailLog, account_id: str, filters: MailFilter, before: str, most: int) -> None:
         self._log, self._filters, self._account_id, self._most = log, filters, account_id, most
-        self._until = inf  # when the time is over
+        self._until = inf  # end of the search time
         self._words: list[str] = []
-        self._edge = NEWEST  # from where on blocks have been looked up
+        self._edge = NEWEST  # start of the searched blocks
         self._found: list[str] = []
         self._bindings: dict[str, Any] = {"account_id": account_id}
         self._set_range(before)
@@ -249,7 +249,7 @@ class _Search:
         self._may_match = " AND ".join([self._condition, *self._hints()])
         self._among = _TESTS if filters.source is Source.TEST else _RARE.get(filters.status, _ALL)
         self._index_words = self._looked_up() if log.uses_index else []
-        self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
+        self.is_plain = self._condition == "TRUE" and not self._words  # only a range of time
 
     def _set_range(self, before: str) -> None:
         """Set the range of ids to search. A word that starts an id narrows it."""
@@ -307,14 +307,14 @@ class _Search:
         local, _, domain = (bindings.recipient or "").rpartition("@")
         named = [*plain_words(local)]
         if named and local[-1].isalnum() and len(named[-1]) < TERM_LENGTH:
-            named[-1] += "@"  # all of the local part, and not only its beginning
+            named[-1] += "@"  # the whole local part, not only its start
         others = (
             *named,
             *plain_words(domain),
             *plain_words("" if "xn--" in (bindings.sender or "") else bindings.sender or ""),
         )
         words = dict.fromkeys([*self._words, *others, *plain_words(bindings.tag or "")])
-        results = sorted(words, key=len, reverse=True)  # the longest is found least often
+        results = sorted(words, key=len, reverse=True)  # the longest is the rarest
         if bindings.metadata is not None:
             results.insert(0, metadata_term(*bindings.metadata))
         if bindings.outcome is not None:

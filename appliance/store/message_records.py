@@ -120,10 +120,10 @@ def _tried(
 
 # ---- the texts of a message that a search looks at, and the terms of the index that they make
 
-REPLY_LENGTH: Final = 200  # characters of a reply that are searched
-SEARCHED_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
+REPLY_LENGTH: Final = 200  # searched characters of a reply
+SEARCHED_LENGTH: Final = 8_000  # searched characters of a message: strangers must not make the index grow without bound
 
-RESULT = "coalesce(r.failure, r.status)"  # without what came back later; the index `recipients_problems` is by it
+RESULT = "coalesce(r.failure, r.status)"  # without later feedback; the index `recipients_problems` uses it
 # A RecipientOutcome. A complaint is a row of its own, kept as long as the message or longer.
 OUTCOME = f"""CASE WHEN r.status = 'delivered' AND EXISTS (SELECT 1 FROM complaints c
         WHERE c.account_id = r.account_id AND c.recipient_id = r.id) THEN 'complained'
@@ -175,7 +175,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
     texts: str
     tags: str
     metadata: str | None
-    recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
+    recipients: tuple[_RecipientTexts, ...] | None  # none while it is being deleted
 
     def whole(self) -> str:
         """Addresses before replies, each reply once: the text of remote servers is bounded."""

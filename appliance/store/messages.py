@@ -78,8 +78,8 @@ class _Standing:
     has_unsubscriptions: int
     key_taken: int
     sent_today: int | None
-    suppressed: dict[str, str] = field(default_factory=dict)  # by id of a recipient of this message, why
-    size: int = 0  # what this message adds to stored_bytes
+    suppressed: dict[str, str] = field(default_factory=dict)  # reasons by recipient id
+    size: int = 0  # that this message adds to stored_bytes
 
 
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
@@ -105,14 +105,14 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
     accepted, by_themselves = list[_Accepted](), list[int]()
     for number, (new, standing) in enumerate(zip(news, standings, strict=True)):
         if len(news) > 1 and standing is not None and (standing.daily_cap is not None or standing.suppressed):
-            by_themselves.append(number)  # it can do more to its account than to lower the balance
+            by_themselves.append(number)  # it changes more of its account than the balance
         else:
             results[number] = _decide(new, standing, earlier, accepted) if are_there(tx, new) else busy()
     if not _claim_keys(tx, accepted):
         if len(news) > 1:
-            raise busy()  # all start again, each alone: those behind it counted with it
+            raise busy()  # all run again, one by one: later ones counted on it
         return [KeyTaken()]
-    if by_themselves:  # each locks its account: so lock all of them now, in the order in which others do
+    if by_themselves:  # each locks its account: lock all now, in the order that others use
         tx.lock(_LOCK_ACCOUNTS, [(account_id,) for account_id in sorted({new.account_id for new in news})])
     _write(tx, env, accepted)
     for number in by_themselves:
@@ -306,12 +306,12 @@ def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
         if charged:
             charged_to.setdefault(new.account_id, []).append(new)
     lines: list[LedgerLine] = []
-    for account_id in sorted(stored):  # in the same order everywhere, or two could wait for each other
+    for account_id in sorted(stored):  # the same order everywhere prevents deadlocks
         news = charged_to.get(account_id, [])
         amount = sum(new.credits for new in news)
         row = first(tx, _CHARGE, {"account_id": account_id, "amount": amount, "stored": stored[account_id]})
         if row is None or row[1:3] != results[account_id] or row[3] > may_store.get(account_id, row[3]):
-            raise busy()  # the account is not as it was found
+            raise busy()  # the account has changed since it was read
         balance = (row[0] or 0) + amount
         for new in news:
             balance -= new.credits
@@ -329,14 +329,14 @@ _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids 
 
 # ---- the messages of the store
 
-READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
+READ_ON_LOOP = 256 * 1024  # bytes; reading more would block the event loop
 
 
 class ToSend(NamedTuple):
     """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
 
     mime: bytes | None
-    signature: bytes | None  # if that has been made before
+    signature: bytes | None  # if it was made before
     size: int
 
 

@@ -19,8 +19,8 @@ from appliance.store.engine import Bindings, StorePart, Tx, first, one, record, 
 from appliance.times import DAY, HOUR
 
 INVITATION_LIFETIME = 7 * DAY
-RESET_LIFETIME = DAY  # of a link that sets another password of a user
-FORGOTTEN_LIFETIME = HOUR  # of such a link that the user requested
+RESET_LIFETIME = DAY  # of a password link
+FORGOTTEN_LIFETIME = HOUR  # of a password link that the user requested
 PEOPLE_PER_ACCOUNT = 100  # users and open invitations
 
 UNKNOWN_PERSON = "There is no such user in this account."

@@ -18,8 +18,8 @@ from appliance.store.engine import Bindings, Bulk, StorePart, Tx, any_owner, fir
 from appliance.store.installation import note_resumed, resumed_pools
 from appliance.times import DAY
 
-EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
-RESTORED = "restored"  # begins the reason of the pause that a restored database starts with
+EVERY = "*"  # instead of a pool: a hold of all mail, including simulated mail; no pool has this name
+RESTORED = "restored"  # start of the reason of the pause after a restore
 
 _HOLDS = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds ORDER BY pool"
 _PAUSE = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds WHERE pool = :pool"
@@ -88,8 +88,8 @@ _WAITING_AT = f"""WITH lanes AS MATERIALIZED (
     SELECT DISTINCT d.pool, coalesce(n.name, '') FROM lanes l JOIN destinations d ON d.domain = l.domain
     LEFT JOIN nodes n ON n.owner = l.owner"""
 
-TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
-LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
+TOLD_FOR = 7 * DAY  # after the last mail: older mail may have used an address that is gone
+LOOKED_AT = 1_000  # the latest warm-ups: many pools are one small domain
 
 _slowed = msgspec.json.Decoder(list[tuple[Any, ...]])
 
@@ -177,7 +177,7 @@ class PoolStates(StorePart):
         now = self.env.now()
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
-        if slowed is not None:  # mail that waits for a session keeps waiting
+        if slowed is not None:  # mail waiting for a session still waits
             accounts = tuple(account for account in slowed.slowed_accounts if not account.waits_for_session)
             slowed = replace(slowed, slowed_accounts=accounts)
         if slowed is not None and (slowed.slowed_until or 0) <= now:

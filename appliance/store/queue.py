@@ -40,7 +40,7 @@ from appliance.times import HOUR
 
 # ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
 
-NEW_MAIL_MESSAGES = 500  # that wait here at once
+NEW_MAIL_MESSAGES = 500  # waiting at once
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
@@ -62,7 +62,7 @@ class NewMail:
         self._fresh: list[Fresh] = []
         self._bytes = 0
         self._poll_requested = False
-        self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
+        self._coming: set[str] = set()  # messages announced or offered, and not taken yet
 
     def __contains__(self, message_id: object) -> bool:
         """Whether a message is handed over in memory, so that a poll must skip it."""
@@ -119,7 +119,7 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 # ---- mail under delivery
 
 # A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
-CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
+CANCELLED_KEPT = 10_000  # messages: far more than are cancelled while an envelope is pending
 
 
 class UnderDelivery:
@@ -210,9 +210,9 @@ _UPDATE_MESSAGES = Bulk("""WITH new (account_id, id, status, billing) AS (VALUES
     UPDATE messages SET status = new.status, billing_status = new.billing
     FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
-_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no class of a bounce
-WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more than this into the log would hold up the event loop
-DELAYED_AFTER = HOUR  # from when a recipient could be tried, and is still deferred, until `email.delayed` tells of it
+_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no bounce class
+WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more into the log would block the event loop
+DELAYED_AFTER = HOUR  # from the first possible attempt until a deferred recipient gets `email.delayed`
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
 BILLING = {

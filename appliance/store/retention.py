@@ -38,8 +38,8 @@ from appliance.times import DAY, HOUR, MINUTE
 ROWS_SCANNED = 1_000  # at once, by a reader
 LOGS_LOOKED_AT = 100  # audit logs, at once, by a reader
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
-NO_END = 2**53  # a time after all others
-RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
+NO_END = 2**53  # later than any time
+RECEIPT = 24 * HOUR + MINUTE  # microseconds in which a request can be retried, and a little more
 
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
 # Here and below only our own words are put into SQL (S608).
@@ -269,7 +269,7 @@ def _delete_mail(tx: Tx, selected: Sequence[Row]) -> int:
 
 # ---- ledgers, which always add up: what messages did to a balance within a day is folded into one line
 
-STATISTICS_KEPT = 181 * DAY  # microseconds; those of 90 days can be asked for, and are compared with the 90 before
+STATISTICS_KEPT = 181 * DAY  # microseconds; 90 days can be requested, compared with the 90 days before
 ACCOUNTS_READ = 100  # in one go
 LINES_READ = 1_000  # of a ledger, likewise
 _FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after the last account
@@ -310,7 +310,7 @@ class Fold:
     amount: int
     balance: int
     created_at: int
-    kind: LedgerKind  # what to call the sum of what was reserved and of what came back
+    kind: LedgerKind  # of the sum
 
 
 class LedgerFolding(StorePart):

@@ -23,8 +23,8 @@ from appliance.times import DAY, HOUR
 MESSAGE_LAG = 60_000_000
 EVENT_LAG = 10_000_000
 ROWS_COUNTED = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
-KEPT_BEFORE = 90 * DAY  # counts by the hour were kept at least so long by versions before the one that notes since when
-TAIL_ROWS = 100_000  # that a read adds up; more wait only while a long history is counted the first time
+KEPT_BEFORE = 90 * DAY  # versions that did not record the start kept hourly counts at least this long
+TAIL_ROWS = 100_000  # added up by a read; more are uncounted only while a long history is counted first
 POOLS_SHOWN = 50  # shown of an account's queue
 
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
@@ -41,7 +41,7 @@ CLASS_BUCKETS = {
     BounceClass.TEMPORARY: 7,
     BounceClass.OTHER: 8,
 }
-UNTRIED_BUCKET = 9  # a bounce that is a suppression, or a failure that is a cancellation
+UNTRIED_BUCKET = 9  # suppressed or cancelled, without an attempt
 _UNTRIED = {"bounced": "suppressed", "failed": "cancelled"}
 _CLASS_BUCKET = " ".join(f"WHEN '{item}' THEN {bucket}" for item, bucket in CLASS_BUCKETS.items())
 # Here and below only our own words and numbers are put into SQL (S608).
@@ -179,7 +179,7 @@ class Statistics(StorePart):
 
         ends = await self.engine.read(lambda tx: [item.end_of_slice(tx, now - item.lag, 0) for item in _COUNTINGS])
         if not any(ends):
-            return False  # and nothing is written: a server at rest leaves its disk alone
+            return False  # an idle server leaves its disk alone
         return await self.engine.write(work, large=True)
 
     async def of(
@@ -202,7 +202,7 @@ def counted_all_before(tx: Tx, until: int) -> bool:
 def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
     after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after:
-        return False  # a clock that went back
+        return False  # the clock was set back
     end = counting.end_of_slice(tx, now - counting.lag, most)
     for add in counting.adds:
         run(tx, add, {"after": after, "until": end or limit})

@@ -17,9 +17,9 @@ Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
 TEMPLATES = 1_000  # of one account
 DELETED_TEMPLATES = 1_000  # rows of deleted templates that one account keeps
-TRIMMED = 100  # rows beyond those that one delete removes: a database of an older release may have many
+TRIMMED = 100  # surplus rows that one delete removes: a database of an older release may have many
 VERSIONS = 100  # kept of one template
-PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
+PAGE_CHARACTERS = 48 * 1024  # of text and HTML per page, which may end early
 
 _SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, created_at, updated_at)
     VALUES (:account_id, :alias, 1, :unsubscribe, :now, :now)
@@ -111,7 +111,7 @@ def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[
     """Return the first rows, at most PAGE_CHARACTERS but at least one, and whether more follow."""
     page: list[Stored] = []
     characters = 0
-    with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
+    with closing(cursor):  # a half-read cursor keeps the log from being checkpointed
         for row in cursor:
             result = kind(*row)
             characters += len(result.text or "") + len(result.html or "")

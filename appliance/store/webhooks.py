@@ -326,7 +326,7 @@ def _bindings(lane: Lane) -> dict[str, str | int]:
 def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
     results = list(chain.from_iterable(several))
     _RECORD.run(tx, [_result_row(result) for result in results])
-    latest: dict[tuple[str, str], int] = {}  # each webhook is updated once, however many results there are
+    latest: dict[tuple[str, str], int] = {}  # one update per webhook
     for result in results:
         note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
         key = note, result.post.lane.webhook_id

@@ -312,7 +312,7 @@ class Writer:
         began = perf_counter()
         try:
             write_batch(self._link, jobs, begin)
-        except BaseException as error:  # a bug of ours must not leave the waiters without an answer
+        except BaseException as error:  # even after a bug, waiting tasks need an answer
             log.exception("a transaction failed", error)
             self._link.close()
             _fail(jobs, busy())

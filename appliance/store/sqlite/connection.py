@@ -21,7 +21,7 @@ from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bul
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
 CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
-STATEMENTS = 512  # kept prepared by the writer, APSW's most: those for several rows are one for each number of rows
+STATEMENTS = 512  # prepared statements of the writer, APSW's maximum: a bulk statement needs one per number of rows
 CACHE_KIB = 16 * 1024  # per connection; keeps the inner pages of every index at a million messages
 
 _SETTINGS = (
@@ -56,7 +56,7 @@ apsw.initialize()
 
 # ---- a connection
 
-MOST_ROWS = 16  # of one statement; more of them gain nothing
+MOST_ROWS = 16  # per statement; more gain nothing
 # Few different lengths, because each is a statement of its own to be kept prepared; but the short ones all.
 _LENGTHS = (*range(1, 9), MOST_ROWS)
 _LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
@@ -176,7 +176,7 @@ class _Part(apsw.VFSFile):
         super().xTruncate(newsize + self._begin)
 
     def xFileControl(self, op: int, ptr: int) -> bool:
-        return False  # hints for the file as a whole
+        return False  # hints about the whole file
 
 
 class _Inside(apsw.VFS):
@@ -186,7 +186,7 @@ class _Inside(apsw.VFS):
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         if name is None or not flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            return apsw.VFSFile("", name, flags)  # what SQLite keeps aside, such as a sorter's temporary file
+            return apsw.VFSFile("", name, flags)  # SQLite's temporary files
         return _Part(name, flags, self._begin, self._size)
 
 

@@ -67,7 +67,7 @@ def try_begin(connection: Connection) -> bool:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except apsw.Error:
-        return False  # whatever it is, the thread meets it too, and answers for it
+        return False  # the thread meets the same error and reports it
     return True
 
 
@@ -115,7 +115,7 @@ def _perform_in_savepoints(connection: Connection, jobs: list[Job]) -> None:
 
 def commit(connection: Connection, jobs: list[Job]) -> None:
     if not connection.in_transaction:
-        return  # it failed already
+        return  # it has failed already
     try:
         connection.execute("COMMIT")
     except apsw.Error as error:
@@ -143,7 +143,7 @@ class GroupCommit:
         self._urgent: deque[Job] = deque()
         self._ordinary: deque[Job] = deque()
         self._bulk: deque[Job] = deque()
-        self._bulk_next = False  # whether the others have had their commit since the last of these
+        self._bulk_next = False  # whether other jobs had a commit since the last bulk job
         self._idle = True
         self._closing = False
         self._became_idle = trio.lowlevel.ParkingLot()
@@ -207,7 +207,7 @@ class GroupCommit:
         else:
             try:
                 perform(self._connection, jobs)
-            except Exception as error:  # it could not even be rolled back; and no caller would catch this
+            except Exception as error:  # the rollback failed, too; no caller catches this
                 failure = CommitUnknown(f"the disk failed during a transaction: {error}")
                 failure.__cause__ = error
                 self._answer(jobs, failure)
@@ -268,7 +268,7 @@ class GroupCommit:
             step(self._connection, jobs)
         except StorageFault as error:
             failure = error
-        except Exception as error:  # a bug of ours must not leave the waiters without an answer
+        except Exception as error:  # even after a bug, waiting tasks need an answer
             failure = CommitUnknown(repr(error))
             failure.__cause__ = error
         COMMIT_SECONDS.add(perf_counter() - began)
