@@ -39,7 +39,7 @@ _HAS_EQUAL = """SELECT EXISTS (SELECT 1 FROM (
     ) looked_at WHERE actor_kind = :actor_kind AND actor = :actor AND action = :action AND object = :object
         AND details = :details AND address = :address)"""
 _COLUMNS = "id, at, actor_kind, actor, actor_name, action, object, details, address, account_id"
-# Ids sort by time and hold it, so that lines outside of a period are not read. The rest is filtered among few.
+# Ids contain the time and sort by it, so lines outside of a period are not read.
 _PAGE = """SELECT {columns} FROM (
         SELECT {columns} FROM audit_log WHERE {whose} id < :before AND id >= :first AND id < :last
         ORDER BY {order} DESC LIMIT :scanned

@@ -29,7 +29,7 @@ from appliance.times import HOUR
 
 # ---- bytes that are kept
 
-# The fixed price of a message's other rows: their true size is known only later, and varies little.
+# Fixed size of a message's other rows: the true one is known only later, and varies little.
 MESSAGE = 1_024  # bytes: the record and the idempotency key
 RECIPIENT = 2_048  # its record, attempts, event and webhook delivery; measured without a webhook: 1.0 KiB
 TEMPLATE_VERSION = 512

@@ -69,7 +69,7 @@ def _domain_pair(text: str) -> str:
     return f"{domain.lower()} {provider}"
 
 
-# What a message has of each dimension, NULL: nothing, and its values.
+# The text of each dimension, NULL for none, and the values in it.
 _TEXTS: dict[Dimension | Pairing, str] = {
     Dimension.DOMAIN: "m.envelope_from",
     Dimension.TAG: "m.tags",
@@ -89,7 +89,6 @@ _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
 }
 _COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", "retried", "took", *_TEXTS))
 _PLACES = ", ".join(str(place) for place in range(5, 7 + len(_TEXTS)))  # of the last ones
-# Here and below only our own words and numbers are put into SQL (S608).
 _SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sent' AS kind, count(*) AS recipients,
         '' AS retried, '' AS took, {{texts}}
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id

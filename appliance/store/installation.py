@@ -75,7 +75,7 @@ _ANNOUNCE = "UPDATE nodes SET acme = :wanted WHERE owner = current_setting('appl
 _WANTED = f"""SELECT acme FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW} AND acme <> ''
     ORDER BY started_at DESC, owner DESC"""
 _RECORDS = "SELECT name, sealed FROM acme_records"
-# Locked: a node that takes the chore meanwhile has it, and looks, when this transaction is over.
+# Locked, so that a node takes over the chore, and reads, only after this transaction.
 _IS_OURS = "SELECT 1 FROM chores WHERE name = :chore AND owner = current_setting('appliance.owner') FOR SHARE"
 _KEEP = """INSERT INTO acme_records (name, sealed) VALUES (:name, :sealed)
     ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed"""

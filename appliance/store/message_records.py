@@ -35,7 +35,7 @@ log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at,
         metadata, scheduled_at, credential FROM messages WHERE id = :id AND account_id = :account_id"""
-# A RecipientStatus: that of a recipient whose message is not due yet is stored as `queued`, without a next attempt.
+# A RecipientStatus. A scheduled recipient is stored as `queued` without a next attempt.
 SHOWN_STATUS = "CASE WHEN r.status = 'queued' AND r.next_attempt_at IS NULL THEN 'scheduled' ELSE r.status END"
 _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, r.delivered_at, r.bounced_at, r.bounce_class, r.late_bounce, r.failure, c.at, c.kind
@@ -71,7 +71,7 @@ def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -
 
 # ---- all that is known of one message: its recipients, and every attempt at each
 
-# Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
+# Messages are indexed by account and recipients by message, so the account comes from a recipient.
 _ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
     WHERE r.message_id = :message_id LIMIT 1"""
 _WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE message_id = :message_id"

@@ -173,7 +173,7 @@ class UnderDelivery:
 
 # ---- due mail, and outcomes
 
-# What every query for due mail selects; each adds its own WHERE.
+# Every query for due mail adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
         coalesce(octet_length(m.metadata), 0), m.scheduled_at
@@ -201,7 +201,7 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-# Two transactions that finish two recipients of one message would each count the other's as waiting.
+# Two transactions that finish two recipients of a message would each count the other's as queued.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
 _RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
@@ -214,7 +214,7 @@ _NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no bou
 WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more into the log would block the event loop
 DELAYED_AFTER = HOUR  # from the first possible attempt until a deferred recipient gets `email.delayed`
 
-# What a result means for the recipient's credit; a deferral leaves it reserved.
+# The effect of a result on the recipient's credit.
 BILLING = {
     RecipientStatus.DEFERRED: Billing.RESERVED,
     RecipientStatus.DELIVERED: Billing.SETTLED,

@@ -76,7 +76,7 @@ _WAITING_MESSAGES = f"""SELECT DISTINCT message_id FROM recipients
     WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before AND {owned("recipients")}
     LIMIT :most"""
 
-# Lanes (see queue.py) with mail that is not due yet, from the one after the last that was seen.
+# Lanes with mail that is not due yet, after the last one that was read.
 _LANES = """SELECT account_id, domain FROM recipients
     WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
     GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most"""

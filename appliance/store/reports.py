@@ -172,7 +172,7 @@ _SOURCES = f"""SELECT domain, source, messages, passed, dkim, spf, quarantined, 
             (PARTITION BY domain ORDER BY messages - passed DESC, messages DESC, source) AS place
         FROM ({_COUNTED_SOURCES}) counted
     ) placed WHERE place <= :most ORDER BY domain, place"""
-# A source of which any mail passed has the domain's keys, or its permission: its mail is the domain's own.
+# If any mail of a source passed, it has the domain's keys or permission: all its mail counts as the domain's own.
 _OWN = f"""SELECT domain, sum(messages), sum(passed) FROM ({_COUNTED_SOURCES}) counted
     WHERE passed > 0 AND source <> '{OTHER_SOURCES}' GROUP BY domain"""
 _TLS_DAYS = f"""SELECT domain, day, count(*), sum(successes), sum(failures) FROM tls_reports

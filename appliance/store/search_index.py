@@ -167,7 +167,7 @@ _NEW_BLOCK = """INSERT INTO search_blocks (number, account_id, after_id, last_id
     SELECT coalesce(max(number), 0) + 1, :account_id, :after_id, :last_id, 0, :maker FROM search_blocks
     RETURNING number"""
 _DELETE_ALL_TERMS = "DELETE FROM search_terms WHERE block = :block"
-# An update, so that a transaction which deletes the block at the same time sees the terms, or none are written.
+# An update, so that a concurrent deletion of the block either sees the terms, or none are written.
 _IS_OWN = "UPDATE search_blocks SET size = 0 WHERE number = :number AND size = 0 AND ids = :maker"
 _INSERT_TERMS = Bulk("INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}")
 _USE_BLOCK = """UPDATE search_blocks SET size = :size, ids = :ids

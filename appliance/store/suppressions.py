@@ -185,7 +185,7 @@ def suppression_notes(
     """Why recipients are suppressed, by id, in accounts with suppressions and accounts with unsubscriptions."""
     keys = [(new.account_id, to.key) for new in of_suppressing for to in new.recipients]
     listed = suppressed(tx, keys) if keys else set()
-    # What has neither tag nor template cannot be unsubscribed from.
+    # A message without tags and template has no list to unsubscribe from.
     of_lists = [new for new in of_unsubscribed if new.tags or new.template_alias]
     left = unsubscribed(tx, of_lists) if of_lists else {}
     notes = {name: UNSUBSCRIBED_NOTE.format(mail_list.replace(":", " ", 1)) for name, mail_list in left.items()}

@@ -50,7 +50,7 @@ _TRIM_DELETED = """DELETE FROM templates WHERE account_id = :account_id AND alia
         ORDER BY t.updated_at DESC LIMIT :most OFFSET :kept)
     AND NOT EXISTS (SELECT 1 FROM template_versions v
         WHERE v.account_id = templates.account_id AND v.alias = templates.alias)"""
-# What `of_template` says of each version, without reading megabytes of them.
+# As `of_template`, without reading megabytes.
 _SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0)
         + coalesce(octet_length(text_body), 0) + coalesce(octet_length(html_body), 0)), 0)
     FROM template_versions WHERE account_id = :account_id AND alias = :alias"""

@@ -28,7 +28,7 @@ _POST_COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url
 _POSTS_OF_ACCOUNT = f"""SELECT {_POST_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
     WHERE w.account_id = :account_id"""
 _PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
-# A list of its own, or SQLite would rather read the whole log in order.
+# As a subquery, or SQLite would read the whole log in order.
 _OF_MESSAGE = """AND d.id IN
     (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
 _ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"

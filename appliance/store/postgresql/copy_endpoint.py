@@ -15,7 +15,7 @@ from appliance.store.postgresql.migrate import check, has_table, migrate, newest
 NAME = f"{DATABASE_CLIENT} copy"
 PATIENCE = 5.0  # seconds until the connections of a program that was killed must have ended
 
-# Statements may take as long as they need, and between two of them the other database is at work. They read all rows.
+# No timeouts: statements read all rows, and between them the other database works.
 _UNHURRIED = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET enable_seqscan = on"
 _OTHERS = f"""SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
     AND pid <> pg_backend_pid() AND application_name LIKE '{DATABASE_CLIENT}%%'"""

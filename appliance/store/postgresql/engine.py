@@ -48,7 +48,7 @@ SCHEMA_PAUSE = 60.0  # seconds after a failed change of the schema until the nex
 
 _IS_READ_ONLY = "SELECT current_setting('transaction_read_only')"  # of a standby, too
 _VERSION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-# To cancel a message, a node asks the others that deliver it, by a row. Each answers in the transaction that cancels.
+# To cancel a message, a node asks the nodes that deliver it, by a row. They answer in the cancelling transaction.
 _DELIVERING = """SELECT DISTINCT r.owner FROM recipients r JOIN nodes n ON n.owner = r.owner AND n.adopted_by IS NULL
     WHERE r.message_id = %s AND r.next_attempt_at IS NOT NULL AND r.owner <> current_setting('appliance.owner')
     ORDER BY 1"""

@@ -39,13 +39,12 @@ RECONNECT_PAUSE = 1.0  # seconds after a failed connection until the next is tri
 WRITER_CLOSING = 5.0  # seconds for the pending writes when a writer is closed
 
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
-# What the server lacks, not the job: resources (53), a lock in time (55), time (57), a working disk (58).
+# The server's fault, not the job's: resources (53), locks (55), time (57), the disk (58).
 _OF_SERVER = ("53", "55", "57", "58")
 _BEGIN = "BEGIN"
 _BEGIN_SERIALIZABLE = "BEGIN ISOLATION LEVEL SERIALIZABLE"
-# Every write that an account's mail makes ends with its row in `accounts`, so on one that is always being written a
-# transaction with an older snapshot never gets its turn. The lock is taken before the snapshot, and waits in line. The
-# same holds for `feedback_counts`, which every received mail changes.
+# Every write of an account's mail ends with its row in `accounts`, so on a busy account a transaction with an older
+# snapshot never succeeds. The lock is taken before the snapshot, and waits in line. Likewise for `feedback_counts`.
 _LOCK_BUSY_TABLES = "LOCK TABLE accounts, feedback_counts IN SHARE ROW EXCLUSIVE MODE"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 

@@ -13,7 +13,7 @@ from appliance.store.sqlite.connection import Connection, open_fixed, open_reade
 from appliance.store.sqlite.integrity import schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known
 
-# Tables that each database has for itself; the last two are what a running server, or each of several, said.
+# Tables of one database only; running servers publish the last two.
 NOT_COPIED = {"migrations", "pool_states", "smtp_sessions"}
 
 _KINDS = {"TEXT": "", "INTEGER": "i", "BLOB": "b"}

@@ -81,7 +81,7 @@ def perform(connection: Connection, jobs: list[Job]) -> None:
             connection.execute("BEGIN IMMEDIATE")
             _perform_in_savepoints(connection, jobs)
     except apsw.Error as error:
-        # A full or failing disk: SQLite may have rolled back by itself, the jobs that went well too.
+        # A full or failing disk: SQLite may have rolled back by itself, including successful jobs.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         _fail(jobs, error)
@@ -301,7 +301,7 @@ class Scanner:
         self._inline = inline  # on the caller's thread, for tests on a virtual clock
         self._connection: Connection | None = None
         if not inline:
-            # At once, with the log: later the server may have no descriptor left. A single command may never need it.
+            # Now, with the log: later the server may have no free descriptor. A command may never need it.
             self._connection = open_reader(path)
             self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         self._turns = FairQueue(1, patience=inf, rest=0)
@@ -311,7 +311,7 @@ class Scanner:
         async with self._turns.take(owner):
             if self._inline:
                 return self._snapshot(work)
-            # A cancelled reader still waits for the thread, which has the connection until it ends.
+            # A cancelled reader still waits for the thread, which uses the connection.
             return await trio.to_thread.run_sync(self._snapshot, work, limiter=self._thread)
 
     def _snapshot(self, work: Work[T]) -> T:

@@ -25,7 +25,7 @@ from appliance.system.data_directory import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
 START_CHECK = 1.0  # seconds a start may search for damage; a large database is not checked to its end
-# The new form may be larger than memory, and than where temporary files are.
+# The new file may be larger than memory and than the directory for temporary files.
 _BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
 _SCHEMA = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 _SIDE_FILES = ("", "-wal", "-shm")
