@@ -165,7 +165,7 @@ class FeedbackListener:
 
 
 def address_shares(address: FeedbackAddress, owners: Iterable[str]) -> list[QueueShare]:
-    """Return the shares that mail to an address counts for: those of the only account that owns it, or of its name."""
+    """Return the shares that mail to an address counts for, by its owner, or by its name unless it has one owner."""
     accounts = sorted(set(owners))
     owner = accounts[0] if len(accounts) == 1 else address.domain
     if address.token is not None:
