@@ -69,7 +69,7 @@ _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint =
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
 # Of the account: its usable domains, each with "=" and its return path if that is in use, and its tags with unsubscribe
-# links (a tag has no comma). One statement, so all of it is of one moment.
+# links (a tag has no comma). One statement, so that they are consistent.
 _SENDER = """a.id, a.suspended,
     (SELECT string_agg(d.name || CASE WHEN d.return_path_at IS NULL THEN ''
         ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')

@@ -51,7 +51,7 @@ _NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
     RETURNING id, addresses, mime, received_at, tries"""
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
 
-# Ends with the account's domain that has this return path; NULL if it has none.
+# Ends with the account's domain that has this return path; otherwise NULL.
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
     m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
@@ -262,7 +262,7 @@ def _recipient(*columns: Any) -> FeedbackRecipient | None:
     *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    # A token names a list by its index, so if any list is unreadable, there are none.
+    # A token names a list by its index, so one unreadable list makes all unusable.
     readable = readable_tags(tags)
     lists = tuple(lists_of(readable, template_alias)) if readable or tags == "[]" else ()
     return FeedbackRecipient(*(*recipient, sent_from, lists))

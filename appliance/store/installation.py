@@ -97,8 +97,8 @@ class SharedCertificates(StorePart):
         await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": announcement}), locks=True)
 
     async def look(self) -> SharedAcme:
-        wanted = await self.engine.all(str, _WANTED, {})
-        return SharedAcme(wanted, dict(await self.engine.rows(_RECORDS, {})))
+        announced = await self.engine.all(str, _WANTED, {})
+        return SharedAcme(announced, dict(await self.engine.rows(_RECORDS, {})))
 
     async def keep(self, records: Mapping[str, bytes]) -> bool:
         """Replace these sealed records together; False, without a write, if another node has the chore."""

@@ -302,9 +302,9 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
-    told = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
-    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in told})
-    events = [_event_row(env, kind, result, labels) for kind, result in told if kind is not None]
+    kinds = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
+    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in kinds})
+    events = [_event_row(env, kind, result, labels) for kind, result in kinds if kind is not None]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
         if result.signature is not None:

@@ -177,7 +177,7 @@ class QueueControl(StorePart):
     # ---- retry now: no attempt is used, and recipients that are due keep their time
 
     async def retry(self, *, pool: str | None = None, domain: str | None = None, address: str | None = None) -> int:
-        """Make deferred recipients due now: all, or those of a pool or domain; return how many."""
+        """Make deferred recipients due now: all, or only for a pool or domain; return how many."""
         condition = _THROUGH_POOL if pool else _TO_DOMAIN if domain else _ANY
         now, total, after = self.env.now(), 0, ("", "")
         bindings = {"target": pool or domain, "now": now, "most": self.lanes_read}
@@ -228,7 +228,7 @@ class QueueControl(StorePart):
                 if answer.refusal is not None and refused.code is not Code.NOT_FOUND:
                     raise Refused(Code.CONFLICT, answer.refusal) from None
             if refused.code is Code.CONFLICT and await self._waits_for_a_node(message_id):
-                text = f"The node that had message {message_id} is gone. Another soon has it: cancel it then."
+                text = f"The node of message {message_id} is gone. Another node is taking it over. Retry in seconds."
                 raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=10) from None
             raise
 

@@ -98,7 +98,7 @@ class RequestPages(StorePart):
         )
 
     async def forget(self, before: int, budget: int) -> Slice:
-        """Delete some pages: old ones, those of a deleted account, or those beyond the limits."""
+        """Delete some pages: old ones, pages of a deleted account, or pages beyond the limits."""
         bindings = {
             "before": identifier_from(_PREFIX, before),
             "account_bytes": self.account_bytes,

@@ -31,7 +31,7 @@ ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connec
 LOCK_TIMEOUT = 5_000  # milliseconds, as below
 IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
 IDLE_SESSION = 100  # milliseconds until PostgreSQL ends an idle session; the pooler reads its last answer by then
-POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds each, until such a session must have ended
+POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds per try, until such a session has ended
 PREPARED = 500  # statements kept prepared on a connection
 
 # Defaults for the URL. A lost peer is noticed in 5 s when sending, and by keepalives in 7 s when waiting for an answer.

@@ -226,7 +226,7 @@ class PostgresEngine(Engine):
             with suppress(StorageUnavailable):  # the database is away, and without it nothing is delivered
                 await self._beats.run(partial(member.beat, in_flight=in_flight(), addresses=addresses()))
                 while taken := await self._beats.run(member.adopt):
-                    log.info("took over what another run has left", rows=taken)
+                    log.info("adopted the rows of a node that ended", rows=taken)
                     await trio.lowlevel.checkpoint()
                     if trio.current_time() > began + BEAT / 2:
                         break

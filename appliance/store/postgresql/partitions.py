@@ -138,7 +138,7 @@ def _create(connection: Connection, table: _Table, name: str) -> None:
 
 
 def _attach(connection: Connection, table: _Table, name: str, start: int, end: int) -> None:
-    """Attach a prepared table. Others wait only for the table of all other rows."""
+    """Attach a prepared table. Other transactions wait only if they use the default partition."""
     bounds = f"FROM ('{table.bound(start)}') TO ('{table.bound(end)}')"
     command(connection, f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES {bounds}")
 

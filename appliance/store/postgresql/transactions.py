@@ -356,7 +356,7 @@ def _run(link: Link, work: Callable[[psycopg.Connection[Row]], T]) -> T:
 
 
 def _read(link: Link, work: Work[T], snapshot: bool) -> T:
-    """Read, once more on a new connection if the old one was lost: reading is harmless."""
+    """Read; if the connection was lost, read again on a new one, which is harmless."""
     for _ in range(2):
         connection = link.open()
         try:
