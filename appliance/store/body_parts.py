@@ -59,6 +59,11 @@ def of_message(new: NewMessage) -> int:
     return len(new.mime) + len(new.receipt or b"") + of_record(recipients) + of_metadata(metadata, recipients)
 
 
+def written_bytes(new: NewMessage) -> int:
+    """The bytes that a transaction can write for a message: a suppressed recipient has an event and a post at once."""
+    return len(new.mime) + of_metadata(len((new.metadata or "").encode()), len(new.recipients))
+
+
 def of_template(subject: str | None, text: str | None, html: str | None) -> int:
     return TEMPLATE_VERSION + sum(len(part.encode()) for part in (subject, text, html) if part is not None)
 

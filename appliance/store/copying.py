@@ -14,7 +14,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
-from appliance.store.engine import UNFINISHED_COPY, Bindings, Bulk, NewerDatabase, Row, Tx, run
+from appliance.model.database import UNFINISHED_COPY, NewerDatabase
+from appliance.store.engine import Bindings, Bulk, Row, Tx, run
 
 BATCH_ROWS = 1_000  # per transaction
 BATCH_BYTES = 4 * 1024 * 1024  # after which a batch ends; no row is longer than the longest accepted text

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -42,7 +42,18 @@ _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.at
     FROM recipients r LEFT JOIN complaints c ON c.account_id = r.account_id AND c.recipient_id = r.id
     WHERE r.message_id = :id ORDER BY r.id"""
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
+    FROM message_bodies WHERE message_id = :id"""
+READ_ON_LOOP = 256 * 1024  # bytes; reading more would block the event loop
 _late_bounces = msgspec.json.Decoder(LateBounce)
+
+
+class ToSend(NamedTuple):
+    """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
+
+    mime: bytes | None
+    signature: bytes | None  # if it was made before
+    size: int
 
 
 def read_mime(tx: Tx, message_id: str) -> bytes | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,9 +29,9 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
+from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, over_quota, written_bytes
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
-from appliance.store.message_records import read_message, read_mime
+from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.suppressions import suppression_notes
@@ -245,11 +244,6 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
     return None
 
 
-def written_bytes(new: NewMessage) -> int:
-    """The bytes that a transaction can write for a message: a suppressed recipient has an event and a post at once."""
-    return len(new.mime) + of_metadata(len((new.metadata or "").encode()), len(new.recipients))
-
-
 def _is_large(messages: Sequence[NewMessage]) -> bool:
     recipients = sum(len(new.recipients) for new in messages)
     return recipients >= LARGE_RECIPIENTS or sum(map(written_bytes, messages)) > WRITTEN_ON_LOOP
@@ -337,22 +331,11 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
     JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
     JOIN message_bodies b ON b.message_id = k.message_id
     WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now"""
-_TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
-    FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 
 # ---- the messages of the store
 
 LARGE_RECIPIENTS = 16  # writing so many, all of them suppressed, takes 3 ms: too long for the event loop
-READ_ON_LOOP = 256 * 1024  # bytes; reading more would block the event loop
-
-
-class ToSend(NamedTuple):
-    """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
-
-    mime: bytes | None
-    signature: bytes | None  # if it was made before
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +431,7 @@ class Messages(StorePart):
 
     async def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; `content` reads bytes that are too many."""
-        return (await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
+        return (await self.engine.all(ToSend, TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
 
     async def content(self, message_id: str) -> bytes:
         if (mime := await self.engine.scan(lambda tx: read_mime(tx, message_id))) is None:

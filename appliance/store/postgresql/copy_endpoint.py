@@ -7,8 +7,9 @@ from contextlib import closing, contextmanager, suppress
 import psycopg
 from psycopg import errors
 
+from appliance.model.database import UNFINISHED_COPY, DatabaseRefused
 from appliance.store.copying import NotCopied, Table, check_source
-from appliance.store.engine import UNFINISHED_COPY, Bindings, DatabaseRefused, Row, Tx
+from appliance.store.engine import Bindings, Row, Tx
 from appliance.store.postgresql.connection import DATABASE_CLIENT, PostgresTx, connect, run, statement
 from appliance.store.postgresql.migrate import check, has_table, migrate, newest_known, state
 

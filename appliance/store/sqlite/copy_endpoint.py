@@ -7,8 +7,9 @@ from pathlib import Path
 
 import apsw
 
+from appliance.model.database import UNFINISHED_COPY
 from appliance.store.copying import NotCopied, Table, check_source
-from appliance.store.engine import UNFINISHED_COPY, Bindings, Row, Tx
+from appliance.store.engine import Bindings, Row, Tx
 from appliance.store.sqlite.connection import Connection, open_fixed, open_reader, open_writer
 from appliance.store.sqlite.integrity import schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known

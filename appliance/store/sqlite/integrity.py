@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import apsw
 
-from appliance.store.engine import NewerDatabase, first, rows
+from appliance.model.database import NewerDatabase
+from appliance.store.engine import first, rows
 from appliance.store.sqlite.connection import Connection, open_inside, open_reader
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.migrate import has_table, newest_known

@@ -13,8 +13,14 @@ from pathlib import Path
 import apsw
 from msgspec.structs import replace
 
-from appliance.model.database import PendingUpgrade
-from appliance.store.engine import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
+from appliance.model.database import (
+    UNFINISHED_COPY,
+    NewerDatabase,
+    NoDatabase,
+    OlderDatabase,
+    PendingUpgrade,
+    UnfinishedCopy,
+)
 from appliance.store.installation import last_start
 from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
