@@ -17,7 +17,7 @@ import trio.lowlevel
 from appliance import __version__
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.model.database import (
     DatabaseRefused,
     NewerDatabase,
@@ -34,7 +34,7 @@ from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts, written_bytes
 from appliance.store.breakdown import Breakdown
 from appliance.store.domains import DkimKeys, Domains
-from appliance.store.engine import Engine, OnFault, StorageFault
+from appliance.store.engine import Engine, OnFault
 from appliance.store.feedback import FeedbackStore
 from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords, SharedCertificates
@@ -107,7 +107,7 @@ __all__ = [
     "OlderDatabase",
     "written_bytes",
 ]
-__all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
+__all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 # For backups, which copy and check the file of the embedded database.
 __all__ += ["Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
