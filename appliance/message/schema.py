@@ -109,6 +109,11 @@ _SCHEDULED = Meta(
     examples=["2026-11-15T13:00:00+01:00"],
 )
 ScheduledAt = Annotated[str, _SCHEDULED]
+_STREAM_HELP = (
+    "`transactional` (default), `broadcast` or a configured stream. Default: that of the template, then of the key."
+)
+_STREAM = Meta(max_length=limits.STREAM_LENGTH, description=_STREAM_HELP, examples=["broadcast"])
+StreamName = Annotated[str, _STREAM]
 
 
 class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
@@ -134,6 +139,7 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     attachments: Annotated[list[Attachment], _ATTACHMENTS] | UnsetType = UNSET
     scheduled_at: ScheduledAt | UnsetType = UNSET
     metadata: Annotated[dict[str, MetadataValue], _METADATA] | UnsetType = UNSET
+    stream: StreamName | UnsetType = UNSET
 
 
 # ---- null for an optional field

@@ -1,6 +1,6 @@
 """The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
 
-- A lane is one account's mail for one domain. One query by time reads all due mail, or lane by lane if that does not
+- A lane is one account's mail for one domain, with one priority. One query by time reads all due mail, or lane by lane if that does not
   fit, so that no account or domain with a hundred thousand messages delays the next one.
 - An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
 - The first deferral an hour or more after the acceptance sets `recipients.delayed_at` and posts `email.delayed`.
@@ -113,9 +113,9 @@ class NewMail:
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     message, charged = fresh
     rest = 0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender
-    size = len((message.metadata or "").encode())
+    more = len((message.metadata or "").encode()), None, message.low
     return [
-        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, size)
+        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, *more)
         for recipient in message.recipients
     ]
 
@@ -125,13 +125,13 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
-        coalesce(octet_length(m.metadata), 0), m.scheduled_at
+        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""
+    WHERE simulated = :simulated AND low = :low AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
@@ -152,7 +152,7 @@ RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipient
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
-_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata FROM messages
+_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata, stream FROM messages
     WHERE (account_id, id) IN (VALUES {(?, ?)})""")
 # Two transactions that finish two recipients of one message would each count the other's as waiting.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
@@ -207,21 +207,21 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
-        """Recipients that became due at `since` or later, the longest waiting first."""
-        bindings = {"simulated": int(simulated), "since": since, "now": self.env.now(), "most": most}
+    async def due(self, *, simulated: bool, most: int, since: int = 0, low: int = 0) -> list[DueRecipient]:
+        """Recipients of one priority that became due at `since` or later, the longest waiting first."""
+        bindings = {"simulated": int(simulated), "low": low, "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE, bindings)
 
-    async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
+    async def due_retries(self, *, most: int, since: int, low: int = 0) -> list[DueRecipient]:
         """Due recipients that were tried before, not simulated; it reads all by time, so `since` must be recent."""
-        bindings = {"simulated": 0, "since": since, "now": self.env.now(), "most": most}
+        bindings = {"simulated": 0, "low": low, "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """Return when the first recipient is due after `after` (default: now). Ask before a poll: it misses none."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
-        due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
-        return due_at
+        times = [(await self.engine.rows(_NEXT_DUE, {**bindings, "low": low}))[0][0] for low in (0, 1)]
+        return min((at for at in times if at is not None), default=None)
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write results ahead of other writes: what a server has taken must not be sent twice."""
@@ -366,8 +366,9 @@ def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageL
             header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
             readable_tags(tags) if tags != "[]" else (),
             {} if metadata is None else readable_metadata(metadata),
+            stream,
         )
-        for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
+        for message_id, envelope_from, source, header_id, tags, metadata, stream in _LABELS.run(tx, sorted(messages))
     }
 
 
@@ -423,10 +424,12 @@ def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
 # SQLite has no skip scan over a partial index, so these walk it from one value to the next.
 _ACCOUNTS = f"""
 WITH RECURSIVE waiting (account_id) AS (
-    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned("recipients")}
+    SELECT min(account_id) FROM recipients
+    WHERE simulated = 0 AND low = :low AND next_attempt_at IS NOT NULL AND {owned("recipients")}
     UNION ALL
     SELECT (SELECT min(r.account_id) FROM recipients r
-        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id AND {owned("r")})
+        WHERE r.simulated = 0 AND r.low = :low AND r.next_attempt_at IS NOT NULL
+            AND r.account_id > waiting.account_id AND {owned("r")})
     FROM waiting WHERE waiting.account_id IS NOT NULL
 )
 SELECT account_id FROM waiting WHERE account_id IS NOT NULL
@@ -434,26 +437,29 @@ SELECT account_id FROM waiting WHERE account_id IS NOT NULL
 _DOMAINS = f"""
 WITH RECURSIVE waiting (domain) AS (
     SELECT min(domain) FROM recipients
-    WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
+    WHERE simulated = 0 AND low = :low AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
         AND {owned("recipients")}
     UNION ALL
-    SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
-        AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
+    SELECT (SELECT min(r.domain) FROM recipients r
+        WHERE r.simulated = 0 AND r.low = :low AND r.next_attempt_at IS NOT NULL AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
     FROM waiting WHERE waiting.domain IS NOT NULL
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
 """
-_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
+_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.low = :low AND r.account_id = :account_id AND r.domain = :domain
     AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
 
 
 class Lanes(StorePart):
-    async def accounts(self) -> list[str]:
-        return await self.engine.all(str, _ACCOUNTS, {})
+    """The accounts, domains and recipients of one priority."""
 
-    async def domains(self, account_id: str, after: str, most: int) -> list[str]:
-        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
+    async def accounts(self, low: int) -> list[str]:
+        return await self.engine.all(str, _ACCOUNTS, {"low": low})
 
-    async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
-        bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
+    async def domains(self, low: int, account_id: str, after: str, most: int) -> list[str]:
+        bindings = {"low": low, "account_id": account_id, "after": after, "most": most}
+        return await self.engine.all(str, _DOMAINS, bindings)
+
+    async def due(self, low: int, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+        bindings = {"low": low, "account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _LANE, bindings)

@@ -47,6 +47,7 @@ _HELD_ACCOUNTS = """WITH RECURSIVE held (account_id) AS (
 )
 SELECT held.account_id FROM held CROSS JOIN accounts a ON a.id = held.account_id WHERE a.suspended = 0 LIMIT 1"""
 _SELECT = """SELECT s.account_id, s.message_id, a.suspended, m.sender, m.envelope_from, m.tags, m.template_alias,
+        m.stream,
         EXISTS (SELECT 1 FROM suppressions p WHERE p.account_id = a.id),
         EXISTS (SELECT 1 FROM unsubscriptions u WHERE u.account_id = a.id)
     FROM scheduled_messages s CROSS JOIN accounts a ON a.id = s.account_id
@@ -85,6 +86,7 @@ class _Scheduled(NamedTuple):
     envelope_from: str
     tags: str
     template_alias: str | None
+    stream: str
     has_suppressions: int
     has_unsubscriptions: int
 
@@ -225,7 +227,11 @@ def _suppressed(tx: Tx, messages: Sequence[_Scheduled], recipients: Sequence[Row
             by_message.setdefault(message_id, []).append(known)
     addressed = {
         message_id: Addressed(
-            item.account_id, by_message.get(message_id, ()), _tags.decode(item.tags), item.template_alias
+            item.account_id,
+            by_message.get(message_id, ()),
+            _tags.decode(item.tags),
+            item.template_alias,
+            item.stream,
         )
         for message_id, item in checked.items()
     }

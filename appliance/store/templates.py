@@ -21,10 +21,10 @@ TRIMMED = 100  # rows beyond those that one delete removes: a database of an old
 VERSIONS = 100  # kept of one template
 PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
 
-_SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, created_at, updated_at)
-    VALUES (:account_id, :alias, 1, :unsubscribe, :now, :now)
+_SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, stream, created_at, updated_at)
+    VALUES (:account_id, :alias, 1, :unsubscribe, :stream, :now, :now)
     ON CONFLICT (account_id, alias) DO UPDATE SET version = templates.version + 1, deleted = 0,
-        unsubscribe = excluded.unsubscribe, updated_at = excluded.updated_at,
+        unsubscribe = excluded.unsubscribe, stream = excluded.stream, updated_at = excluded.updated_at,
         created_at = CASE WHEN templates.deleted = 1 THEN excluded.created_at ELSE templates.created_at END
     RETURNING version, created_at"""
 _VERSION = "SELECT version FROM templates WHERE account_id = :account_id AND alias = :alias AND deleted = 0"
@@ -35,7 +35,7 @@ _COUNT = """SELECT count(*), count(CASE WHEN alias = :alias THEN 1 END) FROM tem
 _FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
     RETURNING subject, text_body, html_body"""
 _TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at,
-        t.unsubscribe
+        t.stream, t.unsubscribe
     FROM templates t INDEXED BY templates_live JOIN template_versions v USING (account_id, alias, version)
     WHERE t.account_id = :account_id AND t.deleted = 0"""
 _VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
@@ -67,6 +67,7 @@ class Templates(StorePart):
         html: str | None,
         *,
         unsubscribe: bool = False,
+        stream: str | None = None,
         replaces: int | None = None,
         may_store: int | None = None,
     ) -> StoredTemplate:
@@ -75,7 +76,7 @@ class Templates(StorePart):
         Refuse with a conflict if `replaces` is not the current version; 0: no template has this alias.
         """
         content = {"subject": subject, "text": text, "html": html}
-        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content}
+        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), "stream": stream, **content}
         return await self.engine.write(lambda tx: _save(tx, row, self.env.now(), may_store, replaces))
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
@@ -138,8 +139,9 @@ def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None, replaces
     forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
     add(tx, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     content = row["subject"], row["text"], row["html"]
-    return _template(row["alias"], version, *content, created_at, now, row["unsubscribe"])
+    return _template(row["alias"], version, *content, created_at, now, row["stream"], row["unsubscribe"])
 
 
 def _template(*row: Any) -> StoredTemplate:
-    return StoredTemplate(*(*row[:-1], bool(row[-1])))
+    *others, stream, unsubscribe = row
+    return StoredTemplate(*(*others, bool(unsubscribe), stream))
