@@ -291,12 +291,12 @@ MayTake = Callable[[Flow, str], bool]
 
 @dataclass(slots=True)
 class DueMail:
-    """Reads envelopes of one priority. `may_take` decides whether to take more of a flow's untried mail for a domain."""
+    """Reads envelopes of one priority. `may_take` decides whether to take more untried mail of a flow for a domain."""
 
     store: Store
     env: Environment
-    low: int = 0
     new_messages: Container[str] = frozenset()  # handed over in memory, so not to be read here
+    low: int = 0
     taken: set[str] = field(default_factory=set)  # pending recipients; for the store they are still due
     is_behind: bool = False  # the last poll read less than was due
     _taken_counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by account and domain
@@ -352,7 +352,9 @@ class DueMail:
                 self._read_until = now
                 self._retries_read_until = now
                 new = filter(self._is_new, due)
-                return envelopes(row for row in new if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain))
+                return envelopes(
+                    row for row in new if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain)
+                )
         retries = await self._retries()
         backlog = await self._round(may_take)
         self.is_behind = len(backlog) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again

@@ -420,7 +420,9 @@ class MessageIntake:
 
     def _stream_of(self, caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> Stream:
         """The stream that the message names; otherwise that of its template, or of the credential."""
-        name = content.stream or (template.stream if template else None) or caller.stream
+        name = content.stream
+        if name is None:
+            name = (template.stream if template else None) or caller.stream
         return TRANSACTIONAL if name is None else self.streams.get(name)
 
     def _linked_list(

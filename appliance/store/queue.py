@@ -1,7 +1,7 @@
 """The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
 
-- A lane is one account's mail for one domain, with one priority. One query by time reads all due mail, or lane by lane if that does not
-  fit, so that no account or domain with a hundred thousand messages delays the next one.
+- A lane is one account's mail with one priority for one domain. One query by time reads all due mail, or lane by lane
+  if that does not fit, so that no account or domain with a hundred thousand messages delays the next one.
 - An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
 - The first deferral an hour or more after the acceptance sets `recipients.delayed_at` and posts `email.delayed`.
 """
@@ -127,7 +127,8 @@ SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
         coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low
+        AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
@@ -441,7 +442,8 @@ WITH RECURSIVE waiting (domain) AS (
         AND {owned("recipients")}
     UNION ALL
     SELECT (SELECT min(r.domain) FROM recipients r
-        WHERE r.simulated = 0 AND r.low = :low AND r.next_attempt_at IS NOT NULL AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
+        WHERE r.simulated = 0 AND r.low = :low AND r.next_attempt_at IS NOT NULL AND r.account_id = :account_id
+            AND r.domain > waiting.domain AND {owned("r")})
     FROM waiting WHERE waiting.domain IS NOT NULL
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most

@@ -76,7 +76,7 @@ async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> 
     take_all(due_mail, await due_mail.all(everything))
     assert due_mail.is_behind
     await due_mail.all(everything)
-    (owner,) = await store.lanes.accounts()
+    (owner,) = await store.lanes.accounts(low=0)
     retry = message(store.messages.env, owner, "ada@example.net")
     await store.messages.accept(retry)
     tried = "UPDATE recipients SET attempt_count = 1, status = 'deferred' WHERE message_id = :id"
@@ -141,9 +141,9 @@ async def test_behind_a_backlog_one_way_of_looking_is_enough(
     by_time = []
     due = Queue.due
 
-    async def counting(self: Queue, *, simulated: bool, most: int, since: int = 0) -> object:
+    async def counting(self: Queue, *, simulated: bool, low: int, most: int, since: int = 0) -> object:
         by_time.append(most)
-        return await due(self, simulated=simulated, most=most, since=since)
+        return await due(self, simulated=simulated, low=low, most=most, since=since)
 
     monkeypatch.setattr(Queue, "due", counting)
     rounds = []

@@ -14,7 +14,6 @@ from quart import request
 from appliance.errors import Code, Refused, invalid
 from appliance.intake import account_rules
 from appliance.message.characters import LINE_PATTERN
-from appliance.message.limits import STREAM_LENGTH
 from appliance.model.accounts import DsnDefault, KeyPrincipal, Principal, Scope
 from appliance.store.audit import about
 from appliance.times import DAY, SECOND
@@ -34,7 +33,7 @@ IsTest = Annotated[bool, Meta(description="Whether this is a test key. Its messa
 _DOMAIN = Meta(description="Only sending domain; null for all domains.")
 _EXPIRY = Meta(description="Expiry time; null for none.")
 _DSN = Meta(description="`failure`: mail a DSN for failed recipients whose RCPT has no NOTIFY; null for none.")
-_STREAM = Meta(description="Stream of messages that name none; null: `transactional`.", max_length=STREAM_LENGTH)
+_STREAM = Meta(description="Stream of messages that name none; null: `transactional`.")
 _LIFETIME = Meta(description="Lifetime in seconds, instead of `expires_at`.")
 _OVERLAP = Meta(ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working.")
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]

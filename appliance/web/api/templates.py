@@ -11,7 +11,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.feedback.return_path import UnsubscribeLinks
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.header_lines import check_tags
-from appliance.message.limits import STREAM_LENGTH, SUBJECT_LENGTH
+from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.schema import Tag as MessageTag
 from appliance.message.template import ALIAS, check_template, cost_of_placeholders, placeholders
 from appliance.model.accounts import User
@@ -41,7 +41,7 @@ _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{
 _TEXT = Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)
 _HTML = Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)
 
-_STREAM = Meta(description="Stream of messages that name none; null for that of the key.", max_length=STREAM_LENGTH)
+_STREAM = Meta(description="Stream of messages that name none; null for that of the key.")
 _REPLACES = Meta(ge=0, description="Version that you edited, 0 for a new template: 409 if another one is current.")
 
 
