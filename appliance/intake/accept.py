@@ -188,6 +188,7 @@ class MessageIntake:
         secure: bool = True,
         dsn: Mapping[str, DsnRequest] | None = None,
         hold: int | None = None,
+        source: Source = Source.SMTP,
     ) -> Submitted:
         """Accept the content of DATA, dots unstuffed.
 
@@ -196,7 +197,7 @@ class MessageIntake:
         self.check_open(caller)
         estimate = cost_of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
-        message = self.begin(caller, Source.SMTP, request_id, submission.key, submission.fingerprint)
+        message = self.begin(caller, source, request_id, submission.key, submission.fingerprint)
         if hold is not None and hold > message.created_at:
             message = message._replace(scheduled_at=hold)
         first = partial(self._submit_new, submission, message, secure=secure, dsn=dsn)

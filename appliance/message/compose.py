@@ -44,7 +44,7 @@ class Draft(Struct, frozen=True, gc=False):
     cc: tuple[Address, ...]
     bcc: tuple[Address, ...]
     recipients: tuple[Address, ...]  # unique, in the order of to, cc and bcc, in their first spelling
-    reply_to: Address | None
+    reply_to: tuple[Address, ...]
     subject: str
     text: str | None
     html: str | None
@@ -65,7 +65,7 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
     _check_combination(request, template)
     sender = parse(request.sender, "from")
     to, cc, bcc, recipients = _read_recipients(request)
-    reply_to = None if request.reply_to is UNSET else parse(request.reply_to, "reply_to")
+    reply_to = () if request.reply_to is UNSET else _read_addresses(request.reply_to, "reply_to", {})
     headers = () if request.headers is UNSET else read_headers(request.headers)
     tags: tuple[str, ...] = ()
     if isinstance(request.tags, str):
@@ -119,7 +119,7 @@ def receipt_of(drafted: Draft, message_id: str, request_id: str, credits_needed:
             AttachmentReceipt(file.filename, file.content_type, len(file.content), file.content_id or UNSET)
             for file in drafted.files
         ],
-        reply_to=drafted.reply_to.text if drafted.reply_to else UNSET,
+        reply_to=", ".join([address.text for address in drafted.reply_to]) or UNSET,
     )
 
 
@@ -214,7 +214,7 @@ def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
     if draft.cc:
         lines.append(header_lines.mailboxes("Cc", draft.cc))
     if draft.reply_to:
-        lines.append(header_lines.mailboxes("Reply-To", (draft.reply_to,)))
+        lines.append(header_lines.mailboxes("Reply-To", draft.reply_to))
     lines.append(header_lines.subject(draft.subject))
     lines.append(header_lines.date(date_seconds))
     lines.append(f"Message-ID: <{message_id}>\r\n")

@@ -33,6 +33,7 @@ ADDRESS_LENGTH: Final = 254  # octets: a path has 256 with its angle brackets
 RETURN_PATH_LENGTH: Final = 227  # octets: the token before the @ has 26
 
 # Our own: they keep the cost of a hostile body proportional to its size.
+REPLY_TO: Final = 10  # addresses of a request that came through a door
 ADDRESS_ENTRIES: Final = 200  # entries in one of to, cc, bcc, repeated addresses included
 DISPLAY_NAME_LENGTH: Final = 255  # characters; quoted, it fits a header line
 MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770

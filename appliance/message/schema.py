@@ -75,6 +75,7 @@ _TO = Meta(
 )
 _TO_LIST = Meta(min_length=1, max_length=limits.ADDRESS_ENTRIES)
 _CC = Meta(description="One address or a list.")
+_REPLY_TO_LIST = Meta(min_length=1, max_length=limits.REPLY_TO)
 _BCC = Meta(description="One address or a list; never written into the message.")
 _SUBJECT_HELP = "Required unless the template has one; overrides the subject of the template, without placeholders."
 _SUBJECT = _text(LINE_PATTERN, None, limits.SUBJECT_LENGTH, _SUBJECT_HELP, "Your order")
@@ -140,6 +141,12 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     scheduled_at: ScheduledAt | UnsetType = UNSET
     metadata: Annotated[dict[str, MetadataValue], _METADATA] | UnsetType = UNSET
     stream: StreamName | UnsetType = UNSET
+
+
+class DoorRequest(SendRequest):
+    """A request of another provider's client, whose Reply-To may have several addresses."""
+
+    reply_to: Annotated[Mailbox | Annotated[list[Mailbox], _REPLY_TO_LIST], _CC] | UnsetType = UNSET  # type: ignore[assignment]  # wider
 
 
 # ---- null for an optional field

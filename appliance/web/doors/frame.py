@@ -1,13 +1,14 @@
 """What a door consists of, and what its translation uses. A door translates requests into ours, and our answers back.
 
-One file per provider exports `DOOR`, a `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
+One file per provider exports its `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
 in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
 
-- A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest, or
-  `Sends` for several. It decodes JSON with `decoded` into structs that forbid unknown fields, and makes each request
-  with `send_request`, which checks sizes and shape; the intake checks all other rules. In `Sends`, `skip` accepts the
-  good messages; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for
-  each message, in order; a call that does not skip raises its first refusal instead.
+- A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
+  `Sends` for several, or a complete message as `Mime`. It decodes JSON with `decoded` into structs that forbid unknown
+  fields, and makes each request with `send_request`, which checks sizes and shape; the intake checks all other rules.
+  In `Sends`, `skip` accepts the good messages; `attempted` makes its items, so that one bad message refuses only
+  itself; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for each
+  message, in order; a call that does not skip raises its first refusal instead.
 - Any other route is `async handle(call, api)`. `await api(method, path, body, **query)` asks our own API and returns
   its JSON, or raises its refusal. `needs` is the key's right; `query` lists the parameters that exist.
 - `refused` lists starts of paths that the provider has and we have not, with a sentence that says what to do.
@@ -27,8 +28,8 @@ import msgspec
 from appliance.config.settings import DoorName
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.request import Body, check_number_of_values, colons_outside_strings, explain, explain_value
-from appliance.message.schema import SendRequest
+from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
+from appliance.message.schema import DoorRequest, SendRequest
 from appliance.web.exchange import check_content_type
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class Call:
     key: str | None = None  # the client's idempotency key
     body: bytes = b""  # of a request that sends nothing
     kept: Any = None
+    is_test: bool = False  # set by `parse`: simulate the messages, as with a test key
 
 
 class Sent(NamedTuple):
@@ -69,7 +71,7 @@ class Sends(NamedTuple):
     skip: bool = False  # accept the good messages if others are bad
 
 
-class Reply(NamedTuple):
+class DoorReply(NamedTuple):
     body: Json  # None: empty
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -87,19 +89,19 @@ Api = Callable[..., Awaitable[Json]]
 
 
 class Send(NamedTuple):
-    parse: Callable[[Call, Body], SendRequest | Sends]
-    answer: Callable[[Call, list[Result]], Reply]
+    parse: Callable[[Call, Body], SendRequest | Sends | Mime]
+    answer: Callable[[Call, list[Result]], DoorReply]
     messages: int = 1  # in one request, at most
     status: int = 200
-    check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
 
 
-class Route(NamedTuple):
+class DoorRoute(NamedTuple):
     method: str
     path: str  # below the door; `{name}` is one segment
-    handle: Send | Callable[[Call, Api], Awaitable[Reply]]
+    handle: Send | Callable[[Call, Api], Awaitable[DoorReply]]
     needs: Needs = Needs.SEND
     query: Sequence[str] = ()
+    check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,25 +109,26 @@ class Door:
     name: DoorName
     credential: Callable[[Mapping[bytes, bytes]], bytes | None]  # the value of our Authorization, or None
     credential_header: bytes = b"authorization"  # where it comes from
-    routes: Sequence[Route]
+    routes: Sequence[DoorRoute]
     refuse: Callable[[Refusal], tuple[int, Json]]
     refused: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     has_keys: bool = False  # whether the provider has Idempotency-Key
+    parameter: Callable[[str], str] = str  # a query parameter's name as the routes spell it
     is_root: Callable[[str, Mapping[bytes, bytes]], bool] = lambda path, headers: False  # for clients that drop paths
 
     @cached_property
-    def patterns(self) -> list[tuple[Route, re.Pattern[str]]]:
+    def patterns(self) -> list[tuple[DoorRoute, re.Pattern[str]]]:
         named = [(route, re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)) for route in self.routes]
         return [(route, re.compile(pattern)) for route, pattern in named]
 
-    def route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        for route, pattern in self.patterns:
-            if route.method == method and (match := pattern.fullmatch(path)) is not None:
-                return route, match.groupdict()
+    def route(self, method: str, path: str) -> tuple[DoorRoute, dict[str, str]]:
         for start, text in self.refused.items():
             if path.startswith(start):
                 raise Refused(Code.NOT_FOUND, text)
+        for route, pattern in self.patterns:
+            if route.method == method and (match := pattern.fullmatch(path)) is not None:
+                return route, match.groupdict()
         text = f"{method} {path[:100]} does not exist here. docs/doors.md lists the routes of this door."
         raise Refused(Code.NOT_FOUND, text)
 
@@ -152,9 +155,40 @@ def _pairs(value: Json) -> int:
     return sum(_pairs(inner) for inner in value if isinstance(inner, dict | list)) if isinstance(value, list) else 0
 
 
-def send_request(fields: Mapping[str, Json]) -> SendRequest:
-    """Our request with these fields; those that are None are left out."""
+def converted(value: Json, kind: type[T]) -> T:
     try:
-        return msgspec.convert({name: value for name, value in fields.items() if value is not None}, SendRequest)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as cause:
         raise explain_value(str(cause)) from cause
+
+
+def attempted(items: Sequence[Json], make: Callable[[Json], SendRequest]) -> list[SendRequest | Refused]:
+    """Make a request of each item; one that is refused leaves its refusal in its place."""
+    requests: list[SendRequest | Refused] = []
+    for item in items:
+        try:
+            requests.append(make(item))
+        except Refused as refused:
+            requests.append(refused)
+    return requests
+
+
+_LISTED = re.compile(r'(?:"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^",])+', re.DOTALL)  # between commas outside quotes
+_MESSAGE_ID = re.compile("msg_[0-9a-f]{32}")
+
+
+def split_addresses(text: str) -> list[str]:
+    """The addresses of a list with commas."""
+    return [part for listed in _LISTED.findall(text) if (part := listed.strip(" "))]
+
+
+def message_id(call: Call) -> str:
+    """The id of a message in the path."""
+    if not _MESSAGE_ID.fullmatch(call.params["id"]):
+        raise Refused(Code.NOT_FOUND, "No message has this id.")
+    return call.params["id"]
+
+
+def send_request(fields: Mapping[str, Json]) -> DoorRequest:
+    """Our request with these fields; those that are None are left out. `reply_to` may be a list."""
+    return converted({name: value for name, value in fields.items() if value is not None}, DoorRequest)

@@ -7,7 +7,7 @@ everything; what is refused there is refused here, in the provider's shape.
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -18,13 +18,13 @@ from appliance.intake.accept import Accepted
 from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Body, batch_of, cost_of_batch
+from appliance.message.request import Batch, Body, Mime, batch_of, cost_of_batch
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
-from appliance.web.doors import resend
-from appliance.web.doors.frame import Call, Door, Json, Needs, Refusal, Reply, Result, Route, Send, Sends, Sent
+from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
+from appliance.web.doors.resend import RESEND
 from appliance.web.exchange import (
     Answer,
     AsgiScope,
@@ -45,8 +45,11 @@ from appliance.web.exchange import (
 )
 from appliance.web.sent import SentMessages
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (resend.DOOR,)}
-SMALL_BODY = 64 * 1024  # bytes of a request that sends nothing
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND,)}
+REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
 QUERY_BYTES = 4 * 1024
 PARSING = 2  # times the cost of decoding a request of our own
 ONE_AUTHORIZATION = "Send exactly one Authorization header."
@@ -58,7 +61,7 @@ _WORD = re.compile(r"[A-Za-z_]+")
 class Form(NamedTuple):
     """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
 
-    decode: Callable[[Body], SendRequest | Batch]
+    decode: Callable[[Body], SendRequest | Batch | Mime]
     cost: Callable[[int], int]
     key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
         exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
@@ -66,6 +69,7 @@ class Form(NamedTuple):
     check_type: Callable[[bytes], None] = check_content_type
     source: str = "api"
     status: int = 202
+    is_test: Callable[[], bool] = lambda: False  # after decoding: whether it is simulated, as with a test key
 
 
 class Core(Protocol):
@@ -125,7 +129,7 @@ class Doors:
         credential: bytes | None,
         method: str,
         query: bytes,
-    ) -> Reply:
+    ) -> DoorReply:
         door, headers = found.door, exchange.headers
         headers.pop(b"authorization", None)
         if credential is not None:
@@ -133,21 +137,23 @@ class Doors:
         if door.credential_header in exchange.doubled:
             raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         route, params = door.route(method, found.path)
-        request = Call(params, _parameters(query, route.query), headers, exchange.request_id, core.services.env.now())
+        parameters, now = _parameters(query, route.query, door.parameter), core.services.env.now()
+        request = Call(params, parameters, headers, exchange.request_id, now)
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)
-        request.body = await api.body()
-        return await route.handle(request, api)
+        request.body = await api.body(route.check_type)
+        reply = await route.handle(request, api)
+        return reply if reply.body is None else reply._replace(body=msgspec.Raw(await api.encoded(reply.body)))
 
 
 # ---- messages
 
 
 async def _send(
-    core: Core, exchange: Exchange, address: str, door: Door, route: Route, send: Send, call: Call
-) -> Reply:
-    def decode(body: Body) -> SendRequest | Batch:
+    core: Core, exchange: Exchange, address: str, door: Door, route: DoorRoute, send: Send, call: Call
+) -> DoorReply:
+    def decode(body: Body) -> SendRequest | Batch | Mime:
         parsed = send.parse(call, body)
         return batch_of(parsed.items, skip=parsed.skip) if isinstance(parsed, Sends) else parsed
 
@@ -155,9 +161,10 @@ async def _send(
         decode,
         lambda size: PARSING * (cost_of_size(size) if send.messages == 1 else cost_of_batch(size, send.messages)),
         partial(_key, door),
-        send.check_type,
+        route.check_type,
         door.name,
         send.status,
+        lambda: call.is_test,
     )
     try:
         accepted = await core.submit(exchange, address, f"{route.method} /{door.name}{route.path}", form)
@@ -190,9 +197,10 @@ class _Api:
 
     def __init__(self, core: Core, exchange: Exchange, address: str, caller: Caller, needs: Needs) -> None:
         self._core, self._exchange, self._address, self._caller, self._needs = core, exchange, address, caller, needs
+        self._read = 0  # bytes of answers
 
     @classmethod
-    async def opened(cls, core: Core, exchange: Exchange, address: str, route: Route) -> "_Api":
+    async def opened(cls, core: Core, exchange: Exchange, address: str, route: DoorRoute) -> "_Api":
         """Check what can be checked without the body."""
         caller, needs = await core.services.auth.caller(exchange.headers.get(b"authorization"), address), route.needs
         exchange.peer.authenticated = True
@@ -209,20 +217,20 @@ class _Api:
                 core.services.intake.check_disk()
         return cls(core, exchange, address, caller, needs)
 
-    async def body(self) -> bytes:
+    async def body(self, check_type: Callable[[bytes], None]) -> bytes:
         headers = self._exchange.headers
         check_encoding(headers.get(b"content-encoding"))
-        length, owner = declared_length(headers, SMALL_BODY), self._core.budgets.of_account(self._caller.account_id)
-        async with RequestBody(self._exchange.receive, length, SMALL_BODY, owner) as body:
+        length, owner = declared_length(headers, REQUEST_BODY), self._core.budgets.of_account(self._caller.account_id)
+        async with RequestBody(self._exchange.receive, length, REQUEST_BODY, owner) as body:
             if body:
-                check_content_type(headers.get(b"content-type", b""))
+                check_type(headers.get(b"content-type", b""))
             return bytes(body)
 
     async def __call__(self, method: str, path: str, body: Json = None, **query: str | int) -> Json:
         """The JSON with which our API answers this request."""
         payload = b"" if body is None else msgspec.json.encode(body)
         if path.startswith("/emails/"):
-            return msgspec.json.decode((await self._of_message(method, path.split("/")[2:], payload))[2])
+            return await self._decoded((await self._of_message(method, path.split("/")[2:], payload))[2])
         key = self._caller.key
         if key is None or (key.test and not path.startswith("/v1/emails/")):
             raise Refused(Code.FORBIDDEN, "A test key reads only the messages that it sent.")
@@ -240,10 +248,22 @@ class _Api:
                 parts.append(event.get("body", b""))
 
         await self._core.pages(self._scope(method, path, query, key, len(payload)), received(payload), send)
-        answer = msgspec.json.decode(b"".join(parts))
+        answer = await self._decoded(b"".join(parts))
         if status >= 400:
             raise Refused(_CODES[answer["code"]], answer["error"])
         return answer
+
+    async def _decoded(self, answer: bytes) -> Json:
+        self._read += len(answer)
+        return await self._work(len(answer), msgspec.json.decode, answer)
+
+    async def encoded(self, body: Json) -> bytes:
+        """Encode what was made of the answers."""
+        return await self._work(self._read, msgspec.json.encode, body)
+
+    async def _work(self, size: int, work: Callable[[_T], _U], value: _T) -> _U:
+        workers = self._core.services.intake.workers
+        return await workers.run(self._caller.account_id, cost_of_size(size), work, value)
 
     async def _of_message(self, method: str, parts: Sequence[str], payload: bytes) -> Answer:
         outer, sent = self._exchange, self._core.sent
@@ -276,15 +296,15 @@ class _Api:
         }
 
 
-def _parameters(query: bytes, known: Sequence[str]) -> dict[str, str]:
+def _parameters(query: bytes, known: Sequence[str], spelled: Callable[[str], str]) -> dict[str, str]:
     if len(query) > QUERY_BYTES:
         raise Refused(Code.INVALID_REQUEST, f"The query is too long (limit {QUERY_BYTES} bytes). Shorten it.")
     parameters: dict[str, str] = {}
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name not in known:
-            raise invalid(name[:64], "this parameter does not exist here")
+    for given, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if (name := spelled(given)) not in known:
+            raise invalid(given[:64], "this parameter does not exist here")
         if name in parameters:
-            raise invalid(name, "this parameter occurs twice")
+            raise invalid(given, "this parameter occurs twice")
         parameters[name] = value
     return parameters
 
@@ -302,10 +322,10 @@ def _named(name: str, door: Door) -> str:
     return _WORD.sub(lambda word: door.names.get(word[0], word[0]), name)
 
 
-def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> Reply:
+def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> DoorReply:
     REFUSALS.add(("http", refused.code))
     name = _named(refused.field, door)
     text = f"{name}: {refused.reason}" if name else refused.reason
     status, body = door.refuse(Refusal(refused.code, text, name, has_credential))
     retry = [] if refused.retry_after is None else [(b"retry-after", b"%d" % refused.retry_after)]
-    return Reply(body, status, retry)
+    return DoorReply(body, status, retry)
