@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from appliance.concurrency.fair_share import LOW_TURN, PriorityQueue
 from appliance.deliver.pool_limiter import PoolLimiter
@@ -67,9 +68,10 @@ def newsletters(mail: list[str]) -> int:
     return sum(recipient.startswith("reader") for recipient in mail)
 
 
-@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize("backlog", [50, 600])
-async def test_a_login_code_passes_a_newsletter_to_the_same_server(tmp_path: Path, backlog: int) -> None:
+async def test_a_login_code_passes_a_newsletter_to_the_same_server(
+    tmp_path: Path, autojump_clock: MockClock, backlog: int
+) -> None:
     """It waits until one of the sessions is free, not for the newsletter."""
     server = FakeMx(answers={".": wait_and_say(TAKES, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=SLOTS)) as play:
@@ -83,8 +85,7 @@ async def test_a_login_code_passes_a_newsletter_to_the_same_server(tmp_path: Pat
         assert 0 < newsletters(recipients(server)) < backlog
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_newsletter_keeps_a_tenth(tmp_path: Path) -> None:
+async def test_a_newsletter_keeps_a_tenth(tmp_path: Path, autojump_clock: MockClock) -> None:
     server = FakeMx(answers={".": wait_and_say(TAKES, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=SLOTS)) as play:
         await queue_mail(play, 300, low=1)
