@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.deliver.pending import LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL, RECIPIENTS_PER_VISIT, DueMail, envelopes
-from appliance.deliver.preparing import Envelope
+from appliance.deliver.preparing import Envelope, Flow
 from appliance.environment import Environment
 from appliance.model.accounts import Role
 from appliance.store import Store, open_store
@@ -30,7 +30,7 @@ async def account(store: Store, name: str) -> str:
     return (await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 10**9)).id
 
 
-def everything(account: str, domain: str) -> bool:
+def everything(flow: Flow, domain: str) -> bool:
     return True
 
 
