@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import Cursor, StorePart, Tx, one, rows, run
+from appliance.store.engine import Cursor, StorePart, Tx, one, record, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -35,7 +35,7 @@ _COUNT = """SELECT count(*), count(CASE WHEN alias = :alias THEN 1 END) FROM tem
 _FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
     RETURNING subject, text_body, html_body"""
 _TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at,
-        t.stream, t.unsubscribe
+        t.unsubscribe, t.stream
     FROM templates t INDEXED BY templates_live JOIN template_versions v USING (account_id, alias, version)
     WHERE t.account_id = :account_id AND t.deleted = 0"""
 _VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
@@ -84,18 +84,17 @@ class Templates(StorePart):
         return await self.engine.one(_template, _TEMPLATES + " AND t.alias = :alias", bindings)
 
     async def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
-        """The templates of an account by alias, from the one after `after`; and whether there are more."""
+        """Templates by alias after `after`, and whether there are more."""
         bindings = {"account_id": account_id, "after": after, "most": most + 1}
         query = _TEMPLATES + " AND t.alias > :after ORDER BY t.alias LIMIT :most"
         return await self.engine.read(lambda tx: _page(tx.execute(query, bindings), _template, most))
 
     async def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
-        """What was saved under an alias, the newest first, before version `before`; and whether there is more."""
+        """Versions of a template before `before`, newest first, and whether there are more."""
         bindings = {"account_id": account_id, "alias": alias, "before": before, "most": most + 1}
         return await self.engine.read(lambda tx: _page(tx.execute(_VERSIONS, bindings), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
-        """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
@@ -110,7 +109,7 @@ class Templates(StorePart):
 
 
 def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
-    """Return the first rows, no more than PAGE_CHARACTERS but at least one, and whether more follow."""
+    """Return the first rows, at most PAGE_CHARACTERS but at least one, and whether more follow."""
     page: list[Stored] = []
     characters = 0
     with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
@@ -139,9 +138,7 @@ def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None, replaces
     forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
     add(tx, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     content = row["subject"], row["text"], row["html"]
-    return _template(row["alias"], version, *content, created_at, now, row["stream"], row["unsubscribe"])
+    return _template(row["alias"], version, *content, created_at, now, row["unsubscribe"], row["stream"])
 
 
-def _template(*row: Any) -> StoredTemplate:
-    *others, stream, unsubscribe = row
-    return StoredTemplate(*(*others, bool(unsubscribe), stream))
+_template = record(StoredTemplate)

@@ -127,8 +127,6 @@ def _resend_bounce(event: Event, data: Data) -> Json:
 
 
 # ---- Postmark
-
-
 class _Bounce(NamedTuple):
     """A type of bounce, as Postmark numbers them. listmonk refuses some others, such as `Blocked`."""
 
@@ -191,8 +189,6 @@ def _postmark_bounce(event: Event, data: Data) -> _Bounce | None:
 
 
 # ---- Mailgun
-
-
 class _Failure(NamedTuple):
     """What Mailgun says of a recipient that did not get the message."""
 

@@ -28,7 +28,8 @@ from appliance.errors import Refused
 from appliance.model.mail import Outcome
 from appliance.report.explain import standing
 from appliance.store.pools import EVERY
-from appliance.store.queue import Lanes, Queue
+from appliance.store.queue import Queue
+from appliance.store.queue_control import Lanes
 from tests.deliver.simulated_delivery import START, Stage, domain_zone, message, stage
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import Answer, FakeMx, HangUp, hang_up, say_and_hang_up, silence
@@ -304,7 +305,7 @@ class World:
                 )
             if self.random.random() < 0.1:
                 await trio.sleep(self.random.uniform(0, 30))
-                with suppress(Refused):  # nothing of it waits any more
+                with suppress(Refused):  # every recipient is final
                     await played.store.queue_control.cancel(sent, "not wanted")
 
     async def send_innocently(self, played: Stage, pause: float) -> None:

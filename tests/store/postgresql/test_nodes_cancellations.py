@@ -10,8 +10,9 @@ import trio
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account
+from appliance.model.database import CancelRequest
 from appliance.store import Store
-from appliance.store.engine import CancelRequest, RecordAnswer
+from appliance.store.engine import RecordAnswer
 from appliance.store.postgresql import engine
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.migrate import newest_known
@@ -59,7 +60,7 @@ async def test_the_owner_is_asked_and_its_count_comes_back(
     assert await cancelled(second, new.id, messages.account_id) == 3
     assert (await first.accounts.find(messages.account_id)).credits == CREDITS
     assert await asked(first) == []
-    with pytest.raises(Refused, match="waits any more") as caught:
+    with pytest.raises(Refused, match="left to cancel") as caught:
         await cancelled(second, new.id)
     assert caught.value.code is Code.CONFLICT
     await check_books(first)
