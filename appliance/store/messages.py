@@ -308,7 +308,8 @@ def _bounce_suppressed(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) 
             never_sent.append((new.account_id, new.id))
     if outcomes:
         record(tx, env, outcomes)
-    forget_scheduled(tx, never_sent)
+    if never_sent:
+        forget_scheduled(tx, never_sent)
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
