@@ -15,7 +15,7 @@ from appliance.model.mail import NewMessage, NewRecipient, Suppression, Suppress
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run, transaction
 
-SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
+SEARCHED = 1_000  # entries between two checks of the time: a few milliseconds
 _SEARCH_TIME = 0.05  # seconds of searching for one page
 
 _FIND = """SELECT address, reason, created_at, origin FROM suppressions
@@ -57,7 +57,7 @@ def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     if (added := first(tx, _ADD, entry)) is not None:
         add(tx, entry["account_id"], SUPPRESSION)
         return added
-    return rows(tx, _FIND, entry)[0]  # another has listed it just now
+    return rows(tx, _FIND, entry)[0]  # another transaction was first
 
 
 def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: str = "") -> Suppression:
