@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ import trio
 from msgspec.structs import replace
 
 from appliance.environment import Environment
+from appliance.model.database import UNFINISHED_COPY
 from appliance.store import FILE_NAME, UnfinishedCopy, open_store
 from appliance.store.copying import BATCH_BYTES, Copied, CopyEndpoint, CopyProgress, NotCopied, copy
-from appliance.store.engine import UNFINISHED_COPY
 from appliance.store.postgresql import copy_endpoint as server_endpoint
 from appliance.store.postgresql.connection import DATABASE_CLIENT
 from appliance.store.sqlite import copy_endpoint as file_endpoint
@@ -55,15 +55,9 @@ Dump = dict[str, list[tuple[Any, ...]]]
 pytestmark = needs("postgresql")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgresql() as running:
-        yield running
-
-
 @pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.new_database()
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
 
 
 @pytest.fixture
