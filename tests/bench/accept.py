@@ -135,7 +135,7 @@ def compare_request_log(rounds: int, seconds: float) -> None:
         unlogged = stack.enter_context(start(Path(other), program=(sys.executable, "-c", NO_LOG)))
         for running in (logged, unlogged):
             measure_appliance(running, 1)
-        with_log, without = [], []
+        with_log, without = list[dict[str, float]](), list[dict[str, float]]()
         for number in range(rounds):
             for running, results in ((logged, with_log), (unlogged, without))[:: 1 if number % 2 else -1]:
                 results.append(measure_appliance(running, seconds))

@@ -62,7 +62,8 @@ const ACTIONS = [
 		ask: (many) =>
 			confirmed(
 				`Cancel ${messages(many)}?`,
-				"All queued and scheduled recipients are cancelled. Their credits are returned. A delivery in progress may still complete.",
+				"All queued and scheduled recipients are cancelled. Their credits are returned. " +
+					"A delivery in progress may still complete.",
 				"Cancel messages",
 				"Keep messages",
 			),
