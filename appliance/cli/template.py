@@ -4,6 +4,8 @@ A folder has one directory per alias, with `subject.txt`, `text.txt`, `html.html
 by a push changes nothing; a push stores a new version only of templates that differ.
 """
 
+import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +14,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import file_errors, printable, record, show, show_list
+from appliance.errors import Refused
 
 if TYPE_CHECKING:
     from appliance.model.mail import StoredTemplate
@@ -22,16 +25,22 @@ OPTIONS_FILE = "template.toml"
 TEMPLATE_FILES = ("subject.txt", "text.txt", "html.html", OPTIONS_FILE)
 TEMPLATES_AT_A_TIME = 100
 FILE_BYTES = 40 * 1024 * 1024  # more than the ten million characters of the largest body
-UNSUBSCRIBE_LINE = "unsubscribe = true\n"
 
 
 class _Content(NamedTuple):
-    """The content of a template, in the database and in files."""
-
     subject: str | None
     text: str | None
     html: str | None
     unsubscribe: bool
+    stream: str | None
+
+    @property
+    def options(self) -> str | None:
+        """The text of OPTIONS_FILE; None: no file."""
+        lines = ["unsubscribe = true\n"] if self.unsubscribe else []
+        if self.stream is not None:
+            lines.append(f'stream = "{self.stream}"\n')
+        return "".join(lines) or None
 
 
 template = CommandGroup("template", "Manage templates, also as files in a repository.")
@@ -39,18 +48,19 @@ template = CommandGroup("template", "Manage templates, also as files in a reposi
 
 @template.command("list")
 @database.list_of_only_account
-def list_all(name: str, as_json: bool) -> None:
+def list_all(name: str) -> None:
     """List the templates of the account."""
-    fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
+    fields = ("alias", "version", "subject", "unsubscribe", "stream", "updated_at")
     rows = [record(template, *fields) for template in database.run_for(name, _all)]
-    shown = rows if as_json else [row | {"subject": printable(row["subject"] or "")} for row in rows]
     nothing = "No templates yet. Store a folder: appliance template push DIR"
-    show_list(as_json, "templates", shown, TEMPLATE_COLUMNS, nothing)
+    show_list(
+        {"templates": rows}, TEMPLATE_COLUMNS, nothing, worded=lambda row: row | {"subject": row["subject"] or ""}
+    )
 
 
 @template.command("show")
 @database.of_only_account_and("ALIAS")
-def show_one(name: str, alias: str, as_json: bool) -> None:
+def show_one(name: str, alias: str) -> None:
     """Show the current version of the template ALIAS of the account."""
 
     async def work(store: "Store", account_id: str) -> "StoredTemplate":
@@ -60,26 +70,27 @@ def show_one(name: str, alias: str, as_json: bool) -> None:
 
     template = database.run_for(name, work)
     links = ", with unsubscribe links" if template.unsubscribe else ""
+    links += f", stream {template.stream}" if template.stream else ""
     subject = "no subject" if template.subject is None else f"subject: {printable(template.subject)}"
     parts = [f"{template.alias}, version {template.version}{links}", subject]
     for title, body in (("text", template.text), ("html", template.html)):
         if body is not None:
             parts.append(f"\n---- {title}\n" + "\n".join(map(printable, body.splitlines())))
-    fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "created_at", "updated_at")
-    show(as_json, record(template, *fields), "\n".join(parts))
+    fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "stream", "created_at", "updated_at")
+    show(record(template, *fields), "\n".join(parts))
 
 
 @template.command()
 @database.of_only_account_and("ALIAS")
-def remove(name: str, alias: str, as_json: bool) -> None:
+def remove(name: str, alias: str) -> None:
     """Delete the template ALIAS of the account with all its versions."""
     database.run_for(name, lambda store, account_id: store.templates.delete(account_id, alias))
-    show(as_json, {"alias": alias, "removed": True}, f"Removed template {alias}.")
+    show({"alias": alias, "removed": True}, f"Removed template {alias}.")
 
 
 @template.command()
 @database.of_only_account_and("DIR")
-def pull(name: str, dir: str, as_json: bool) -> None:
+def pull(name: str, dir: str) -> None:
     """Write the templates of the account into the folder DIR, one directory per alias.
 
     Files of these templates are overwritten; all other files in DIR stay. The output lists directories that are not a
@@ -97,7 +108,7 @@ def pull(name: str, dir: str, as_json: bool) -> None:
     text = f"Pulled {len(rows)} templates into {folder}: {written} files changed."
     if others:
         text += f"\nNot in this account: {', '.join(map(printable, others))}"
-    show(as_json, {"templates": rows, "files_changed": written, "not_of_account": others}, text)
+    show({"templates": rows, "files_changed": written, "not_of_account": others}, text)
 
 
 class _Folder(NamedTuple):
@@ -116,20 +127,27 @@ def _folder(path: str) -> _Folder:
 @template.command()
 @database.of_only_account_and("DIR", _folder)
 @flag("--dry-run", "Show what would be stored without storing it.")
-def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
+def push(name: str, dir: _Folder, dry_run: bool) -> None:
     """Store the folder DIR as templates of the account, as a new version of each template that differs.
 
     DIR has one directory per alias: subject.txt (one line), text.txt or html.html or both, and template.toml with
-    `unsubscribe = true` for unsubscribe links. Other files are listed and skipped; names that start with a dot are
-    skipped silently. Templates that are not in DIR stay. If a template is not valid, nothing is stored.
+    `unsubscribe = true` for unsubscribe links and `stream = "NAME"` for a stream. Other files are listed and skipped;
+    names that start with a dot are skipped silently. Templates that are not in DIR stay. If a template is not valid,
+    nothing is stored.
 
     Examples:
       appliance template push templates --dry-run
       appliance template push --account acme templates
     """
     from appliance.feedback.return_path import UnsubscribeLinks
+    from appliance.model.streams import configured_streams
 
     settings, (folder, templates, unknown) = database.load_settings(), dir
+    streams = configured_streams(settings.delivery.streams)
+    for alias, content in templates.items():
+        if content.stream is not None and content.stream not in streams.by_name:
+            reason = f"there is no stream {printable(content.stream)}; expected {' or '.join(streams.by_name)}"
+            raise click.ClickException(f"{folder / alias / OPTIONS_FILE}: {reason}; nothing was stored")
     if not UnsubscribeLinks(b"", settings.http.base_url).usable:
         for alias in [alias for alias, content in templates.items() if content.unsubscribe]:
             reason = "unsubscribe links need HTTPS: set http.base_url to an https URL"
@@ -141,8 +159,9 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
             current = known.get(alias)
             change = "new" if current is None else "unchanged" if _stored(current) == content else "changed"
             if change != "unchanged" and not dry_run:
-                *parts, unsubscribe = content
-                current = await store.templates.save(account_id, alias, *parts, unsubscribe=unsubscribe)
+                *parts, unsubscribe, stream = content
+                save = partial(store.templates.save, account_id, alias, *parts)
+                current = await save(unsubscribe=unsubscribe, stream=stream)
             rows.append({"alias": alias, "change": change, "version": current.version if current else None})
         return rows
 
@@ -152,7 +171,7 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     lines += [f"skipped: {printable(name)}" for name in unknown]
     stored = "would be stored" if dry_run else "stored"
     lines.append(f"{len(changed)} of {len(rows)} templates {stored}; {len(rows) - len(changed)} unchanged.")
-    show(as_json, {"dry_run": dry_run, "templates": rows, "unknown": unknown}, "\n".join(lines))
+    show({"dry_run": dry_run, "templates": rows, "unknown": unknown}, "\n".join(lines))
 
 
 async def _all(store: "Store", account_id: str) -> "list[StoredTemplate]":
@@ -166,7 +185,7 @@ async def _all(store: "Store", account_id: str) -> "list[StoredTemplate]":
 
 
 def _stored(template: "StoredTemplate") -> _Content:
-    return _Content(template.subject, template.text, template.html, template.unsubscribe)
+    return _Content(template.subject, template.text, template.html, template.unsubscribe, template.stream)
 
 
 # ---- files
@@ -177,7 +196,7 @@ def _aliases(folder: Path) -> list[str]:
 def _write(directory: Path, content: _Content) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     subject = None if content.subject is None else f"{content.subject}\n"
-    texts = (subject, content.text, content.html, UNSUBSCRIBE_LINE if content.unsubscribe else None)
+    texts = (subject, content.text, content.html, content.options)
     changed = 0
     for name, text in zip(TEMPLATE_FILES, texts, strict=True):
         path, data = directory / name, None if text is None else text.encode()
@@ -193,15 +212,14 @@ def _write(directory: Path, content: _Content) -> int:
 
 
 def _same_options(existing: bytes | None, content: _Content) -> bool:
-    """Whether the options file, which may have comments, has the same value."""
+    """Whether the options file, which may have comments, has the same values."""
     try:
-        return existing is not None and _unsubscribe(existing.decode()) == content.unsubscribe
+        return existing is not None and _options(existing.decode()) == (content.unsubscribe, content.stream)
     except ValueError:
         return False
 
 
 def _read_folder(folder: Path) -> _Folder:
-    from appliance.errors import Refused
     from appliance.message.template import check_template
 
     templates, unknown = {}, [path.name for path in folder.iterdir() if not path.is_dir()]
@@ -211,7 +229,7 @@ def _read_folder(folder: Path) -> _Folder:
         try:
             subject, text, html, options = (_read(directory / name) for name in TEMPLATE_FILES)
             line = None if subject is None else subject.removesuffix("\n").removesuffix("\r")
-            content = _Content(line, text, html, options is not None and _unsubscribe(options))
+            content = _Content(line, text, html, *_options(options or ""))
             check_template(alias, *content[:3])
         except (Refused, ValueError) as fault:
             reason = fault.text if isinstance(fault, Refused) else str(fault)
@@ -235,12 +253,10 @@ def _read(path: Path) -> str | None:
         raise ValueError(f"{path.name} is not UTF-8 text") from None
 
 
-def _unsubscribe(options: str) -> bool:
-    """Return the `unsubscribe` of template.toml; raise ValueError for any other key."""
-    import tomllib
-
+def _options(options: str) -> tuple[bool, str | None]:
+    """Return `unsubscribe` and `stream` of template.toml; raise ValueError for any other key."""
     table = tomllib.loads(options)
-    unsubscribe = table.pop("unsubscribe", False)
-    if table or not isinstance(unsubscribe, bool):
-        raise ValueError(f"{OPTIONS_FILE} may contain only `unsubscribe = true` or `unsubscribe = false`")
-    return unsubscribe
+    unsubscribe, stream = table.pop("unsubscribe", False), table.pop("stream", None)
+    if table or not isinstance(unsubscribe, bool) or not isinstance(stream, str | None):
+        raise ValueError(f'{OPTIONS_FILE} may contain only `unsubscribe = true` (or false) and `stream = "NAME"`')
+    return unsubscribe, stream

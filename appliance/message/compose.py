@@ -53,6 +53,7 @@ class Draft(Struct, frozen=True, gc=False):
     metadata: str | None  # JSON
     files: tuple[File, ...]
     header_id: str | None = None  # as in NewMessage
+    stream: str | None = None  # its name, as requested
 
     @property
     def own_unsubscribe(self) -> bool:
@@ -94,6 +95,7 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
         tags=tags,
         metadata=None if request.metadata is UNSET else read_metadata(request.metadata),
         files=() if request.attachments is UNSET else read_files(request.attachments),
+        stream=_or_none(request.stream),
     )
 
 
@@ -150,7 +152,6 @@ def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
 
 
 def _read_addresses(value: str | list[str], field: str, known: dict[str, Address]) -> tuple[Address, ...]:
-    """Return the unique addresses of one field, and add them to `known`, by key."""
     texts = [value] if isinstance(value, str) else value
     if len(texts) > limits.ADDRESS_ENTRIES:
         raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")

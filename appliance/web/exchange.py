@@ -242,10 +242,7 @@ class AsgiExchange(Exchange):
 
 
 async def keep_connection(exchange: Exchange, error: Exception) -> None:
-    """After a 429, discard a small body so that the connection stays open.
-
-    Otherwise a client over its limit reconnects for each request, which costs more than the request.
-    """
+    """After a 429, discard a small body and keep the connection: a reconnect would cost more than the request."""
     if not isinstance(error, Refused) or error.code is not Code.RATE_LIMITED or b"expect" in exchange.headers:
         return
     if not 0 < int(exchange.headers.get(b"content-length", b"0")) <= DROPPED_BODY:
@@ -393,10 +390,10 @@ def _too_large(limit: int) -> Refused:
 def check_content_type(content_type: bytes) -> None:
     match = _JSON_TYPE.fullmatch(content_type)
     if match is None:
-        raise Refused(Code.INVALID_REQUEST, "Content-Type: expected application/json")
+        raise invalid("Content-Type", "expected application/json")
     charset = (match[1] or b"utf-8").decode("ascii", "replace")
     if charset.lower() not in ("utf-8", "utf8"):
-        raise Refused(Code.INVALID_REQUEST, f"Content-Type: charset {charset} is not supported. Send UTF-8.")
+        raise invalid("Content-Type", f"charset {charset} is not supported. Send UTF-8.")
 
 
 def check_encoding(encoding: bytes | None) -> None:

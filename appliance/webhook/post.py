@@ -293,10 +293,7 @@ class Poster:
         return None
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
-        """Post once. A cancellation closes the connection.
-
-        Raises `Shortage` if this machine is out of a resource, after closing the idle connections.
-        """
+        """Post once; a cancellation closes the connection. Raises `Shortage`, after closing the idle connections."""
         posted, started = Posted(), trio.current_time()
         with trio.move_on_after(self._timeout) as limit:
             try:
@@ -352,8 +349,6 @@ OWN_FAULT = "the attempt failed on our side; the operator's log has the details"
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Makes attempts at due posts; `post` is `Poster.post`."""
-
     post: Callable[[str, Sequence[tuple[str, str]], bytes], Awaitable[Posted]]
     secrets: WebhookSecrets
     env: Environment

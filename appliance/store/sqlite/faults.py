@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import apsw
 
-from appliance.store.engine import OnFault, StorageFault, busy
+from appliance.errors import StorageFault
+from appliance.store.engine import OnFault, busy
 from appliance.telemetry.log import log_without_traceback
 
 UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
@@ -34,7 +35,7 @@ class Damaged(Exception):
     """The database is damaged or not an appliance's; the text says which."""
 
 
-# The names by which other packages know what SQLite itself refuses.
+# Other packages know SQLite's errors by these names.
 DatabaseFault = apsw.Error
 DamagedDatabase = (apsw.CorruptError, apsw.NotADBError, Damaged, PagesDamaged)
 DiskFull = apsw.FullError

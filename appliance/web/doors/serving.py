@@ -24,6 +24,7 @@ from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
 from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
+from appliance.web.doors.postmark import POSTMARK
 from appliance.web.doors.resend import RESEND
 from appliance.web.exchange import (
     Answer,
@@ -48,7 +49,7 @@ from appliance.web.sent import SentMessages
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND,)}
+DOORS: dict[DoorName, Door] = {door.name: door for door in (POSTMARK, RESEND)}
 REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
 QUERY_BYTES = 4 * 1024
 PARSING = 2  # times the cost of decoding a request of our own
