@@ -234,11 +234,7 @@ class QueueControl(StorePart):
                 if answer.refusal is not None and refused.code is not Code.NOT_FOUND:
                     raise Refused(Code.CONFLICT, answer.refusal) from None
             if refused.code is Code.CONFLICT and await self._waits_for_a_node(message_id):
-<<<<<<< HEAD
-                text = f"Another node is taking message {message_id} over. Retry in a few seconds."
-=======
                 text = f"The node of message {message_id} is gone. Another node is taking it over. Retry in seconds."
->>>>>>> main
                 raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=10) from None
             raise
 
