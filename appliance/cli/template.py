@@ -6,6 +6,7 @@ by a push changes nothing; a push stores a new version only of templates that di
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import file_errors, printable, record, show, show_list
+from appliance.errors import Refused
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -29,8 +31,6 @@ UNSUBSCRIBE_LINE = "unsubscribe = true\n"
 
 
 class _Content(NamedTuple):
-    """The content of a template, in the database and in files."""
-
     subject: str | None
     text: str | None
     html: str | None
@@ -42,18 +42,19 @@ template = CommandGroup("template", "Manage templates, also as files in a reposi
 
 @template.command("list")
 @database.list_of_only_account
-def list_all(name: str, as_json: bool) -> None:
+def list_all(name: str) -> None:
     """List the templates of the account."""
     fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
     rows = [record(template, *fields) for template in database.run_for(name, _all)]
-    shown = rows if as_json else [row | {"subject": printable(row["subject"] or "")} for row in rows]
     nothing = "No templates yet. Store a folder: appliance template push DIR"
-    show_list(as_json, "templates", shown, TEMPLATE_COLUMNS, nothing)
+    show_list(
+        {"templates": rows}, TEMPLATE_COLUMNS, nothing, worded=lambda row: row | {"subject": row["subject"] or ""}
+    )
 
 
 @template.command("show")
 @database.of_only_account_and("ALIAS")
-def show_one(name: str, alias: str, as_json: bool) -> None:
+def show_one(name: str, alias: str) -> None:
     """Show the current version of the template ALIAS of the account."""
 
     async def work(store: "Store", account_id: str) -> "StoredTemplate":
@@ -69,20 +70,20 @@ def show_one(name: str, alias: str, as_json: bool) -> None:
         if body is not None:
             parts.append(f"\n---- {title}\n" + "\n".join(map(printable, body.splitlines())))
     fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "created_at", "updated_at")
-    show(as_json, record(template, *fields), "\n".join(parts))
+    show(record(template, *fields), "\n".join(parts))
 
 
 @template.command()
 @database.of_only_account_and("ALIAS")
-def remove(name: str, alias: str, as_json: bool) -> None:
+def remove(name: str, alias: str) -> None:
     """Delete the template ALIAS of the account with all its versions."""
     database.run_for(name, lambda store, account_id: store.templates.delete(account_id, alias))
-    show(as_json, {"alias": alias, "removed": True}, f"Removed template {alias}.")
+    show({"alias": alias, "removed": True}, f"Removed template {alias}.")
 
 
 @template.command()
 @database.of_only_account_and("DIR")
-def pull(name: str, dir: str, as_json: bool) -> None:
+def pull(name: str, dir: str) -> None:
     """Write the templates of the account into the folder DIR, one directory per alias.
 
     Files of these templates are overwritten; all other files in DIR stay. The output lists directories that are not a
@@ -100,7 +101,7 @@ def pull(name: str, dir: str, as_json: bool) -> None:
     text = f"Pulled {len(rows)} templates into {folder}: {written} files changed."
     if others:
         text += f"\nNot in this account: {', '.join(map(printable, others))}"
-    show(as_json, {"templates": rows, "files_changed": written, "not_of_account": others}, text)
+    show({"templates": rows, "files_changed": written, "not_of_account": others}, text)
 
 
 def _file(path: str) -> str:
@@ -130,7 +131,7 @@ def _folder(path: str) -> _Folder:
 @template.command()
 @database.of_only_account_and("DIR", _folder)
 @flag("--dry-run", "Show what would be stored without storing it.")
-def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
+def push(name: str, dir: _Folder, dry_run: bool) -> None:
     """Store the folder DIR as templates of the account, as a new version of each template that differs.
 
     DIR has one directory per alias: subject.txt (one line), text.txt or html.html or both, and template.toml with
@@ -150,14 +151,14 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
             raise click.ClickException(f"{folder / alias / OPTIONS_FILE}: {reason}; nothing was stored")
 
     rows, text = _stored_templates(name, templates, dry_run, unknown, settings)
-    show(as_json, {"dry_run": dry_run, "templates": rows, "unknown": unknown}, text)
+    show({"dry_run": dry_run, "templates": rows, "unknown": unknown}, text)
 
 
 @template.command("import")
 @database.of_only_account_and("FILE", _file)
 @click.option("--from", "provider", type=click.Choice(["postmark"]), required=True, help="Provider that FILE is from.")
 @flag("--dry-run", "Show what would be stored without storing it.")
-def import_templates(name: str, file: str, provider: str, dry_run: bool, as_json: bool) -> None:
+def import_templates(name: str, file: str, provider: str, dry_run: bool) -> None:
     """Store the templates of another provider, as a new version of each template that differs.
 
     FILE is JSON: a template as the API of Postmark returns it, or an array of them. Templates that this server cannot
@@ -170,7 +171,7 @@ def import_templates(name: str, file: str, provider: str, dry_run: bool, as_json
     templates, skipped = _of_postmark(file)
     reasons = [f"{one['template']}: {one['error']}" for one in skipped]
     rows, text = _stored_templates(name, templates, dry_run, reasons, database.load_settings())
-    show(as_json, {"dry_run": dry_run, "templates": rows, "skipped": skipped}, text)
+    show({"dry_run": dry_run, "templates": rows, "skipped": skipped}, text)
 
 
 def _stored_templates(
@@ -244,7 +245,6 @@ def _same_options(existing: bytes | None, content: _Content) -> bool:
 
 
 def _read_folder(folder: Path) -> _Folder:
-    from appliance.errors import Refused
     from appliance.message.template import check_template
 
     templates, unknown = {}, [path.name for path in folder.iterdir() if not path.is_dir()]
@@ -280,8 +280,6 @@ def _read(path: Path) -> str | None:
 
 def _unsubscribe(options: str) -> bool:
     """Return the `unsubscribe` of template.toml; raise ValueError for any other key."""
-    import tomllib
-
     table = tomllib.loads(options)
     unsubscribe = table.pop("unsubscribe", False)
     if table or not isinstance(unsubscribe, bool):
@@ -297,7 +295,6 @@ _UNKNOWN_SYNTAX = re.compile(r"\{\{\{|\{\{(?! *[A-Za-z_][A-Za-z0-9_.-]{0,63} *\}
 
 def _of_postmark(text: str) -> tuple[dict[str, _Content], list[dict[str, str]]]:
     """Return the templates by alias, and each skipped one with the reason."""
-    from appliance.errors import Refused
     from appliance.message.template import check_template
 
     try:

@@ -95,7 +95,6 @@ def _has_repeated_key(request: SendRequest, body: Body) -> bool:
 
 
 def colons_outside_strings(body: Body) -> int:
-    """Return how many pairs the objects of valid JSON have."""
     return _STRINGS.sub(b"", mask_escapes(body)).count(b":")
 
 
@@ -194,7 +193,6 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many requests it counts for."""
         return -(-len(self.items) // REQUESTS_PER_TOKEN)
 
 
