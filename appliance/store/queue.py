@@ -1,7 +1,7 @@
 """The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
 
-- A lane is one account's mail for one domain. One query by time reads all due mail, or lane by lane if that does not
-  fit, so that no account or domain with a hundred thousand messages delays the next one.
+- A lane is one account's mail with one priority for one domain. One query by time reads all due mail, or lane by lane
+  if that does not fit, so that no account or domain with a hundred thousand messages delays the next one.
 - An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
 - The first deferral an hour or more after the acceptance sets `recipients.delayed_at` and posts `email.delayed`.
 """
@@ -40,7 +40,7 @@ from appliance.times import HOUR
 
 # ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
 
-NEW_MAIL_MESSAGES = 500  # that wait here at once
+NEW_MAIL_MESSAGES = 500  # waiting at once
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
@@ -62,7 +62,7 @@ class NewMail:
         self._fresh: list[Fresh] = []
         self._bytes = 0
         self._poll_requested = False
-        self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
+        self._coming: set[str] = set()  # messages announced or offered, and not taken yet
 
     def __contains__(self, message_id: object) -> bool:
         """Whether a message is handed over in memory, so that a poll must skip it."""
@@ -109,9 +109,9 @@ class NewMail:
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     message, charged = fresh
     rest = 0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender
-    size = len((message.metadata or "").encode())
+    more = len((message.metadata or "").encode()), None, message.low
     return [
-        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, size)
+        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, *more)
         for recipient in message.recipients
     ]
 
@@ -119,7 +119,7 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 # ---- mail under delivery
 
 # A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
-CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
+CANCELLED_KEPT = 10_000  # messages: far more than are cancelled while an envelope is pending
 
 
 class UnderDelivery:
@@ -173,16 +173,17 @@ class UnderDelivery:
 
 # ---- due mail, and outcomes
 
-# What every query for due mail selects; each adds its own WHERE.
+# Every query for due mail adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
-        coalesce(octet_length(m.metadata), 0), m.scheduled_at
+        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low
+        AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""
+    WHERE simulated = :simulated AND low = :low AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
@@ -201,7 +202,7 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-# Two transactions that finish two recipients of one message would each count the other's as waiting.
+# Two transactions that finish two recipients of a message would each count the other's as queued.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
 _RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
@@ -210,11 +211,11 @@ _UPDATE_MESSAGES = Bulk("""WITH new (account_id, id, status, billing) AS (VALUES
     UPDATE messages SET status = new.status, billing_status = new.billing
     FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
-_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no class of a bounce
-WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more than this into the log would hold up the event loop
-DELAYED_AFTER = HOUR  # from when a recipient could be tried, and is still deferred, until `email.delayed` tells of it
+_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no bounce class
+WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more into the log would block the event loop
+DELAYED_AFTER = HOUR  # from the first possible attempt until a deferred recipient gets `email.delayed`
 
-# What a result means for the recipient's credit; a deferral leaves it reserved.
+# The effect of a result on the recipient's credit.
 BILLING = {
     RecipientStatus.DEFERRED: Billing.RESERVED,
     RecipientStatus.DELIVERED: Billing.SETTLED,
@@ -253,16 +254,18 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    async def due(self, *, simulated: bool, most: int, since: int = 0, retries: bool = False) -> list[DueRecipient]:
-        """Recipients due at `since` or later, oldest first; `retries`: only those, since a recent time."""
-        bindings = {"simulated": int(simulated), "since": since, "now": self.env.now(), "most": most}
+    async def due(
+        self, *, simulated: bool, most: int, since: int = 0, low: int = 0, retries: bool = False
+    ) -> list[DueRecipient]:
+        """Recipients of one priority due at `since` or later, oldest first; `retries`: only those, recent ones."""
+        bindings = {"simulated": int(simulated), "low": low, "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE_RETRIES if retries else _DUE, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """Return the first due time after `after` (default: now). Ask before a poll, so that none is missed."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
-        due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
-        return due_at
+        times = [(await self.engine.rows(_NEXT_DUE, {**bindings, "low": low}))[0][0] for low in (0, 1)]
+        return min((at for at in times if at is not None), default=None)
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Record results ahead of other writes: a message that a server accepted must not be sent twice."""
@@ -302,9 +305,9 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
-    told = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
-    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in told})
-    events = [_event_row(env, kind, result, labels) for kind, result in told if kind is not None]
+    kinds = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
+    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in kinds})
+    events = [_event_row(env, kind, result, labels) for kind, result in kinds if kind is not None]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
         if result.signature is not None:
