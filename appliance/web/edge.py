@@ -21,7 +21,7 @@ from appliance.intake.batch import BatchIntake
 from appliance.intake.limits import RequestRate
 from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Mime, cost_of_batch, decode, decode_batch
+from appliance.message.request import Batch, Mime, Series, cost_of_batch, decode, decode_batch
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Source
@@ -255,7 +255,7 @@ class Edge:
             workers, cost = self.services.intake.workers, form.cost(size)
             request = await workers.run(caller.account_id, cost, form.decode, body)
             body.clear()  # frees memory: a large message does not fit twice
-            if isinstance(request, Batch):
+            if isinstance(request, Batch | Series):
                 self.rate.take(caller.idempotency_scope, request.requests, paid=1)
             if size > LARGE_BODY or form.source != "api":
                 submission.body = await workers.run(caller.account_id, cost, shortened, request)
@@ -267,7 +267,7 @@ class Edge:
                 caller = replace(caller, test=True)
             if isinstance(request, Mime):
                 return await self._accept_mime(caller, request, exchange.request_id)
-            if isinstance(request, Batch):
+            if isinstance(request, Batch | Series):
                 return await self.batches.send(caller, request, key, exchange.request_id, size)
             return await self.services.intake.send(caller, request, key, exchange.request_id, size)
 

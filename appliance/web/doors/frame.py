@@ -4,7 +4,7 @@ One file per provider exports `DOOR`, a `Door`: its credential, routes and error
 in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
 
 - A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
-  `Sends` for several, or a complete message as `Mime`. It decodes JSON with `decoded` into structs that forbid unknown
+  `Sends` or a `Series` for several, or a complete message as `Mime`. It decodes JSON with `decoded` into structs that forbid unknown
   fields, and makes each request with `send_request`, which checks sizes and shape; the intake checks all other rules.
   In `Sends`, `skip` accepts the good messages; `attempted` makes its items, so that one bad message refuses only
   itself; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for each
@@ -28,7 +28,7 @@ import msgspec
 from appliance.config.settings import DoorName
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
+from appliance.message.request import Body, Mime, Series, check_number_of_values, colons_outside_strings, explain, explain_value
 from appliance.message.schema import DoorRequest, SendRequest
 from appliance.web.exchange import check_content_type
 
@@ -89,7 +89,7 @@ Api = Callable[..., Awaitable[Json]]
 
 
 class Send(NamedTuple):
-    parse: Callable[[Call, Body], SendRequest | Sends | Mime]
+    parse: Callable[[Call, Body], SendRequest | Sends | Series | Mime]
     answer: Callable[[Call, list[Result]], Reply]
     messages: int = 1  # in one request, at most
     status: int = 200
@@ -170,6 +170,22 @@ def attempted(items: Sequence[Json], make: Callable[[Json], SendRequest]) -> lis
         except Refused as refused:
             requests.append(refused)
     return requests
+
+
+_LISTED = re.compile(r'(?:"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^",])+', re.DOTALL)  # between commas outside quotes
+_MESSAGE_ID = re.compile("msg_[0-9a-f]{32}")
+
+
+def split_addresses(text: str) -> list[str]:
+    """The addresses of a list with commas."""
+    return [part for listed in _LISTED.findall(text) if (part := listed.strip(" "))]
+
+
+def message_id(call: Call) -> str:
+    """The id of a message in the path."""
+    if not _MESSAGE_ID.fullmatch(call.params["id"]):
+        raise Refused(Code.NOT_FOUND, "No message has this id.")
+    return call.params["id"]
 
 
 def send_request(fields: Mapping[str, Json]) -> DoorRequest:

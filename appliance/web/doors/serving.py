@@ -18,7 +18,7 @@ from appliance.intake.accept import Accepted
 from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Body, Mime, batch_of, cost_of_batch
+from appliance.message.request import Batch, Body, Mime, Series, batch_of, cost_of_batch
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.telemetry.metrics import REFUSALS
@@ -58,7 +58,7 @@ _WORD = re.compile(r"[A-Za-z_]+")
 class Form(NamedTuple):
     """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
 
-    decode: Callable[[Body], SendRequest | Batch | Mime]
+    decode: Callable[[Body], SendRequest | Batch | Series | Mime]
     cost: Callable[[int], int]
     key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
         exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
@@ -148,7 +148,7 @@ class Doors:
 async def _send(
     core: Core, exchange: Exchange, address: str, door: Door, route: Route, send: Send, call: Call
 ) -> Reply:
-    def decode(body: Body) -> SendRequest | Batch | Mime:
+    def decode(body: Body) -> SendRequest | Batch | Series | Mime:
         parsed = send.parse(call, body)
         return batch_of(parsed.items, skip=parsed.skip) if isinstance(parsed, Sends) else parsed
 

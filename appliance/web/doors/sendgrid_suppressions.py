@@ -1,0 +1,74 @@
+"""SendGrid's bounces and global unsubscribes, which are suppressions of the account."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec import Struct
+
+from appliance.errors import Code, Refused, invalid
+from appliance.model.mail import SuppressionOrigin
+from appliance.times import SECOND
+from appliance.message.schedule import microseconds
+from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
+from appliance.web.doors.suppressed import not_listed, remove_suppression, suppression_of, suppressions_after
+
+PAGE = 500  # entries, unless the client asks for fewer
+DELETED = 100  # addresses in one request
+_BOUNCE, _UNSUBSCRIBE = SuppressionOrigin.BOUNCE, SuppressionOrigin.UNSUBSCRIBE
+
+
+class _Deletion(Struct, forbid_unknown_fields=True):
+    emails: list[str] = []
+    delete_all: bool = False
+
+
+def _bounce(entry: Json) -> Json:
+    created = microseconds(entry["created_at"], "created_at") // SECOND
+    return {"created": created, "email": entry["address"], "reason": entry["reason"], "status": ""}
+
+
+async def _bounces(call: Call, api: Api) -> Reply:
+    limit = call.query.get("limit", str(PAGE))
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= PAGE:
+        raise invalid("limit", f"expected a number from 1 to {PAGE}")
+    entries, _ = await suppressions_after(api, _BOUNCE, None, int(limit))
+    return Reply([_bounce(entry) for entry in entries])
+
+
+async def _bounce_of(call: Call, api: Api) -> Reply:
+    entry = await suppression_of(api, call.params["email"], _BOUNCE)
+    return Reply([] if entry is None else [_bounce(entry)])
+
+
+async def _delete_bounces(call: Call, api: Api) -> Reply:
+    deletion = decoded(call.body, _Deletion)
+    if deletion.delete_all or not 1 <= len(deletion.emails) <= DELETED:
+        field = "delete_all" if deletion.delete_all else "emails"
+        raise invalid(field, f"name 1 to {DELETED} addresses in emails")
+    for email in deletion.emails:
+        await remove_suppression(api, email, _BOUNCE)
+    return Reply(None, 204)
+
+
+def _delete(origin: SuppressionOrigin) -> Callable[[Call, Api], Coroutine[Any, Any, Reply]]:
+    async def delete(call: Call, api: Api) -> Reply:
+        await remove_suppression(api, call.params["email"], origin)
+        return Reply(None, 204)
+
+    return delete
+
+
+async def _global(call: Call, api: Api) -> Reply:
+    entry = await suppression_of(api, call.params["email"], _UNSUBSCRIBE)
+    return Reply({} if entry is None else {"recipient_email": entry["address"]})
+
+
+BOUNCES, GLOBAL = "/v3/suppression/bounces", "/v3/asm/suppressions/global"
+ROUTES = (
+    Route("GET", BOUNCES, _bounces, Needs.MANAGE, ("limit",)),
+    Route("DELETE", BOUNCES, _delete_bounces, Needs.MANAGE),
+    Route("GET", f"{BOUNCES}/{{email}}", _bounce_of, Needs.MANAGE),
+    Route("DELETE", f"{BOUNCES}/{{email}}", _delete(_BOUNCE), Needs.MANAGE),
+    Route("GET", f"{GLOBAL}/{{email}}", _global, Needs.MANAGE),
+    Route("DELETE", f"{GLOBAL}/{{email}}", _delete(_UNSUBSCRIBE), Needs.MANAGE),
+)
