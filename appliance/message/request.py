@@ -309,9 +309,10 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`\Z")
 _WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
 _WRONG_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
+REQUIRED = "this field is required"
 _WRONG_FIELDS = (
     (re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL), "there is no such field"),
-    (re.compile(r"Object missing required field `([^`]*)`"), "this field is required"),
+    (re.compile(r"Object missing required field `([^`]*)`"), REQUIRED),
 )
 _KINDS = {"str": "a string", "whole": "a whole number", "int": "a number", "float": "a number", "bool": "a boolean",
           "array": "an array", "object": "an object", "null": "null"}  # fmt: skip

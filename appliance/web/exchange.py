@@ -21,7 +21,7 @@ from msgspec import Meta
 from quart import request
 
 from appliance.concurrency.fair_share import MemoryBudget
-from appliance.errors import Code, PublicError, Refused
+from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import explain, find_repeated_key
 from appliance.store import translated
@@ -98,6 +98,7 @@ SECURITY_HEADERS: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
+KEY_HEADER = "Idempotency-Key"
 OUR_FAULT = "Internal error. Retry later; if it persists, give the operator this request_id."
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _CLOSE = (b"connection", b"close")
@@ -423,9 +424,7 @@ def decode_body(body: bytes, kind: type[T]) -> T:
 def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
     """The Idempotency-Key. Refuses a missing, malformed or repeated header."""
     if key is None:
-        text = "Idempotency-Key: missing header. Send a new unique value for each message."
-        raise Refused(Code.INVALID_REQUEST, text)
+        raise invalid(KEY_HEADER, "missing header. Send a new unique value for each message.")
     if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
-        text = f"Idempotency-Key: expected one header with 1 to {KEY_LENGTH} printable ASCII characters"
-        raise Refused(Code.INVALID_REQUEST, text)
+        raise invalid(KEY_HEADER, f"expected one header with 1 to {KEY_LENGTH} printable ASCII characters")
     return key.decode("ascii")

@@ -114,6 +114,7 @@ class Door:
     refused: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     has_keys: bool = False  # whether the provider has Idempotency-Key
+    parameter: Callable[[str], str] = str  # a query parameter's name as the routes spell it
     is_root: Callable[[str, Mapping[bytes, bytes]], bool] = lambda path, headers: False  # for clients that drop paths
 
     @cached_property
@@ -122,12 +123,12 @@ class Door:
         return [(route, re.compile(pattern)) for route, pattern in named]
 
     def route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        for route, pattern in self.patterns:
-            if route.method == method and (match := pattern.fullmatch(path)) is not None:
-                return route, match.groupdict()
         for start, text in self.refused.items():
             if path.startswith(start):
                 raise Refused(Code.NOT_FOUND, text)
+        for route, pattern in self.patterns:
+            if route.method == method and (match := pattern.fullmatch(path)) is not None:
+                return route, match.groupdict()
         text = f"{method} {path[:100]} does not exist here. docs/doors.md lists the routes of this door."
         raise Refused(Code.NOT_FOUND, text)
 

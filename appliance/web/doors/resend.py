@@ -1,40 +1,355 @@
-"""The door for Resend's clients."""
+"""The door for Resend's clients: emails and batches. `resend_domains.py` has its domains.
 
-from msgspec import Struct
+A named tag becomes metadata and a tag, so that events in Resend's format have the tags of the request.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from appliance.config.settings import DoorName
-from appliance.message.request import Body
-from appliance.message.schema import SendRequest
-from appliance.web.doors.frame import Call, Door, Json, Refusal, Reply, Result, Route, Send, Sent, decoded, send_request
+from appliance.environment import identifier_time
+from appliance.errors import Code, Refused, invalid
+from appliance.message.limits import BATCH_JSON_VALUES, BATCH_MESSAGES, JSON_VALUES
+from appliance.message.request import REQUIRED, Body, mask_escapes
+from appliance.message.schema import DoorRequest
+from appliance.model.mail import RecipientOutcome, header_id_of
+from appliance.times import rfc3339
+from appliance.web.doors.frame import (
+    Api,
+    Call,
+    Door,
+    Json,
+    Needs,
+    Refusal,
+    Reply,
+    Result,
+    Route,
+    Send,
+    Sends,
+    Sent,
+    attempted,
+    converted,
+    decoded,
+    message_id,
+    send_request,
+    split_addresses,
+)
+from appliance.web.doors.resend_domains import ROUTES as DOMAIN_ROUTES
+from appliance.web.exchange import KEY_HEADER
+
+PAGE_MESSAGES = 20  # of a list, unless the client asks for another number
+
+_LIST = "This server keeps no lists of contacts and sends no campaigns. Send with POST /emails/batch."
+_RECEIVED = "This door does not read received mail."
+_HERE = "This door has no such route. Use the dashboard, the command line or this server's own API."
+_REFUSED = {
+    **dict.fromkeys(("/audiences", "/segments", "/contact", "/broadcasts", "/topics"), _LIST),
+    **dict.fromkeys(("/automations", "/events"), _LIST),
+    **dict.fromkeys(("/emails/receiving", "/inboxes"), _RECEIVED),
+    **dict.fromkeys(("/api-keys", "/templates", "/webhooks", "/suppressions", "/logs", "/emails/metrics"), _HERE),
+}
+
+
+# ---- requests
+
+Byte = Annotated[int, Meta(ge=0, le=255)]
+Mailboxes = str | list[str]
+
+
+class Tag(Struct, forbid_unknown_fields=True):
+    name: str
+    value: str | None = None
+
+
+class Template(Struct, forbid_unknown_fields=True):
+    id: str
+    variables: dict[str, Any] | None = None
+
+
+class Buffer(Struct, forbid_unknown_fields=True):
+    """Bytes as Node writes them in JSON."""
+
+    type: Literal["Buffer"]
+    data: "str | list[Byte] | Buffer"
+
+
+class Attachment(Struct, forbid_unknown_fields=True):
+    filename: str | None = None
+    content: str | list[Byte] | Buffer | None = None
+    content_type: str | None = None
+    content_id: str | None = None
+    inline_content_id: str | None = None
+    path: str | None = None
 
 
 class Email(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
     sender: str
-    to: str | list[str]
+    to: Mailboxes
     subject: str | None = None
     html: str | None = None
     text: str | None = None
+    cc: Mailboxes | None = None
+    bcc: Mailboxes | None = None
+    reply_to: Mailboxes | None = None
+    headers: dict[str, str] | None = None
+    tags: list[Tag] | None = None
+    attachments: list[Attachment] | None = None
+    scheduled_at: str | None = None
+    template: Template | None = None
+    topic_id: str | None = None
 
 
-def _parse(call: Call, body: Body) -> SendRequest:
-    email = decoded(body, Email)
-    return send_request(
-        {"from": email.sender, "to": email.to, "subject": email.subject, "html": email.html, "text": email.text}
-    )
+class Schedule(Struct, forbid_unknown_fields=True):
+    scheduled_at: str
+    id: str | UnsetType = UNSET  # Resend's client for Python repeats that of the path
 
 
-def _answer(call: Call, results: list[Result]) -> Reply:
+def _parse(call: Call, body: Body) -> DoorRequest:
+    return _request(decoded(_with_short_bytes(body), Email))
+
+
+def _parse_batch(call: Call, body: Body) -> Sends:
+    mode = call.headers.get(b"x-batch-validation", b"strict")
+    if mode not in (b"strict", b"permissive"):
+        raise invalid("x-batch-validation", "expected strict or permissive")
+    items = decoded(_with_short_bytes(body), list[Json], BATCH_JSON_VALUES)
+    if not 1 <= len(items) <= BATCH_MESSAGES:
+        raise invalid("body", f"expected 1 to {BATCH_MESSAGES} emails, got {len(items)}")
+    return Sends(attempted(items, lambda item: _request(converted(item, Email))), mode == b"permissive")
+
+
+def _request(email: Email) -> DoorRequest:
+    if email.topic_id is not None:
+        raise invalid("topic_id", "this server has no topics. Leave the field out.")
+    fields: dict[str, Json] = {"from": email.sender}
+    for name in ("to", "cc", "bcc", "subject", "html", "text", "headers", "scheduled_at"):
+        fields[name] = getattr(email, name)
+    fields["reply_to"] = email.reply_to or None
+    if email.template is not None:
+        fields |= {"template": email.template.id, "variables": email.template.variables}
+    if email.tags:
+        names = [tag.name for tag in email.tags]
+        if len(set(names)) < len(names):
+            raise invalid("tags", "two tags have the same name")
+        fields |= {"tags": names, "metadata": {tag.name: tag.value for tag in email.tags if tag.value}}
+    if email.attachments:
+        fields["attachments"] = [_file(f"attachments[{at}]", one) for at, one in enumerate(email.attachments)]
+    return send_request(fields)
+
+
+def _file(field: str, attachment: Attachment) -> Mapping[str, str]:
+    if attachment.path is not None:
+        raise invalid(f"{field}.path", "this server fetches no files. Send the file as content.")
+    if attachment.content is None:
+        raise invalid(f"{field}.content", REQUIRED)
+    if attachment.filename is None:
+        raise invalid(f"{field}.filename", REQUIRED)
+    if attachment.content_id is not None and attachment.inline_content_id is not None:
+        raise invalid(f"{field}.inline_content_id", "cannot be combined with content_id")
+    content = attachment.content
+    while isinstance(content, Buffer):
+        content = content.data
+    file = {"filename": attachment.filename, "content": content if isinstance(content, str) else _base64(content)}
+    if attachment.content_type is not None:
+        file["content_type"] = attachment.content_type
+    if (content_id := attachment.content_id or attachment.inline_content_id) is not None:
+        file["content_id"] = content_id
+    return file
+
+
+# A list of bytes would need a number for each, far more than any other request has values: a long one is rewritten in
+# base64 before it is decoded.
+_BYTES = re.compile(rb'"[^"]*"?|\[[0-9,\s]{256,}\]')
+
+
+def _with_short_bytes(body: Body) -> Body:
+    if len(body) <= JSON_VALUES or body.count(b",") <= JSON_VALUES // 2:
+        return body
+    pieces, end = list[bytes](), 0
+    for match in _BYTES.finditer(mask_escapes(body)):
+        if body[match.start()] == ord("["):
+            numbers = bytes(body[match.start() : match.end()])
+            text = _base64(decoded(numbers, list[Byte], len(numbers)))
+            pieces += [bytes(body[end : match.start()]), b'{"type":"Buffer","data":"', text.encode(), b'"}']
+            end = match.end()
+    return b"".join([*pieces, body[end:]])
+
+
+def _base64(content: list[int]) -> str:
+    return base64.b64encode(bytes(content)).decode("ascii")
+
+
+# ---- answers
+
+
+def _sent(call: Call, results: list[Result]) -> Reply:
     return Reply({"id": results[0].id} if isinstance(results[0], Sent) else None)
 
 
+def _sent_batch(call: Call, results: list[Result]) -> Reply:
+    sent = [{"id": result.id} for result in results if isinstance(result, Sent)]
+    errors = [{"index": at, "message": one.text} for at, one in enumerate(results) if isinstance(one, Refused)]
+    permissive = call.headers.get(b"x-batch-validation") == b"permissive"
+    return Reply({"data": sent, "errors": errors} if permissive else {"data": sent})
+
+
+# The last event of a message is that of the recipient which stands first here.
+_LAST_EVENTS: dict[str, str] = {
+    RecipientOutcome.COMPLAINED: "complained",
+    RecipientOutcome.BOUNCED: "bounced",
+    RecipientOutcome.LATE_BOUNCED: "bounced",
+    RecipientOutcome.SUPPRESSED: "suppressed",
+    RecipientOutcome.FAILED: "failed",
+    RecipientOutcome.DEFERRED: "delivery_delayed",
+    RecipientOutcome.CANCELLED: "canceled",
+    RecipientOutcome.SCHEDULED: "scheduled",
+    RecipientOutcome.QUEUED: "queued",
+    RecipientOutcome.DELIVERED: "delivered",
+}
+
+
+def _last_event(outcomes: list[str]) -> str:
+    return next(event for outcome, event in _LAST_EVENTS.items() if outcome in outcomes)
+
+
+async def _get(call: Call, api: Api) -> Reply:
+    message = await api("GET", f"/v1/emails/{message_id(call)}")
+    headers: dict[str, str] = {}
+    content: Json = {"text": None, "html": None}
+    if message["body_kept"]:
+        try:
+            content = await api("GET", f"/v1/emails/{message['id']}/body")
+        except Refused as refused:
+            if refused.code is not Code.NOT_FOUND:  # deleted meanwhile, or confidential
+                raise
+        else:
+            headers = {header["name"].lower(): header["value"] for header in content["headers"]}
+    recipients = [recipient["email"] for recipient in message["recipients"]]
+    shown = _shown(message, recipients)
+    lists = {name: _listed(headers, name) for name in ("to", "cc", "reply-to")}
+    written = " ".join([headers.get("to", ""), headers.get("cc", "")])
+    blind = [address for address in recipients if headers and address not in written]
+    metadata = message.get("metadata", {})
+    shown |= {
+        "to": lists["to"] or recipients,
+        "cc": lists["cc"],
+        "bcc": blind or None,
+        "reply_to": lists["reply-to"],
+        "html": content["html"],
+        "text": content["text"],
+        "tags": [{"name": tag, "value": metadata.get(tag, "")} for tag in dict.fromkeys([*message["tags"], *metadata])],
+        "last_event": _last_event([recipient["outcome"] for recipient in message["recipients"]]),
+        "message_id": headers.get("message-id", header_id_of(message["id"], _domain(message["from"]))),
+        "topic_id": None,
+    }
+    return Reply({"object": "email", **shown})
+
+
+def _domain(sender: str) -> str:
+    return sender.rpartition("@")[2].rstrip("> ")
+
+
+def _shown(message: Json, recipients: list[str]) -> Json:
+    return {
+        "id": message["id"],
+        "from": message["from"],
+        "to": recipients,
+        "cc": None,
+        "bcc": None,
+        "reply_to": None,
+        "subject": message["subject"],
+        "created_at": rfc3339(identifier_time(message["id"])),
+        "scheduled_at": message["scheduled_at"],
+    }
+
+
+def _listed(headers: Mapping[str, str], name: str) -> list[str] | None:
+    return split_addresses(headers[name]) if name in headers else None
+
+
+async def _list(call: Call, api: Api) -> Reply:
+    if "before" in call.query:
+        raise invalid("before", "this server lists messages from the newest on. Page with after.")
+    limit = call.query.get("limit", PAGE_MESSAGES)
+    page = await api("GET", "/v1/emails", limit=limit, before=call.query.get("after"))
+    data = []
+    for message in page["emails"]:
+        shown = _shown(message, [recipient["email"] for recipient in message["recipients"]])
+        data.append(shown | {"last_event": _last_event(list(message["outcomes"]))})
+    return Reply({"object": "list", "has_more": page["next"] is not None, "data": data})
+
+
+async def _update(call: Call, api: Api) -> Reply:
+    schedule = decoded(call.body, Schedule)
+    if schedule.id not in (UNSET, message_id(call)):
+        raise invalid("id", "differs from the id in the path")
+    await api("PATCH", f"/emails/{message_id(call)}", {"scheduled_at": schedule.scheduled_at})
+    return Reply({"object": "email", "id": message_id(call)})
+
+
+async def _cancel(call: Call, api: Api) -> Reply:
+    await api("POST", f"/emails/{message_id(call)}/cancel")
+    return Reply({"object": "email", "id": message_id(call)})
+
+
+# ---- errors
+
+_NAMES = {
+    Code.NOT_FOUND: (404, "not_found"),
+    Code.CONFLICT: (422, "validation_error"),
+    Code.FORBIDDEN: (403, "validation_error"),
+    Code.ACCOUNT_SUSPENDED: (403, "invalid_access"),
+    Code.INSUFFICIENT_CREDITS: (429, "monthly_quota_exceeded"),
+    Code.WARMUP_LIMITED: (429, "daily_quota_exceeded"),
+    Code.RATE_LIMITED: (429, "rate_limit_exceeded"),
+    Code.PAYLOAD_TOO_LARGE: (413, "validation_error"),
+    Code.IDEMPOTENCY_CONFLICT: (409, "invalid_idempotent_request"),
+    Code.IDEMPOTENCY_IN_PROGRESS: (409, "concurrent_idempotent_requests"),
+}
+
+
 def _refuse(refusal: Refusal) -> tuple[int, Json]:
-    return refusal.code.status, {"statusCode": refusal.code.status, "name": "validation_error", "message": refusal.text}
+    status, name = _NAMES.get(refusal.code, (refusal.code.status, "application_error"))
+    if refusal.code is Code.UNAUTHORIZED:
+        status, name = (403, "invalid_api_key") if refusal.has_credential else (401, "missing_api_key")
+    elif refusal.code is Code.FORBIDDEN and not refusal.field:  # the key's right, not the From domain
+        status, name = 401, "restricted_api_key"
+    elif refusal.code is Code.INVALID_REQUEST:
+        status, name = _invalid(refusal)
+    return status, {"statusCode": status, "name": name, "message": refusal.text}
 
 
+def _invalid(refusal: Refusal) -> tuple[int, str]:
+    if refusal.field == KEY_HEADER:
+        return 400, "invalid_idempotency_key"
+    if refusal.text.endswith(REQUIRED):
+        return 422, "missing_required_field"
+    if refusal.field.endswith("from"):
+        return 422, "invalid_from_address"
+    if "attachments" in refusal.field:
+        return 422, "invalid_attachment"
+    return (422 if refusal.field not in ("", "body") else 400), "validation_error"
+
+
+_READ_ONE = "/emails/{id}"
 DOOR = Door(
     name=DoorName.RESEND,
     credential=lambda headers: headers.get(b"authorization"),
-    routes=(Route("POST", "/emails", Send(_parse, _answer)),),
+    routes=(
+        Route("POST", "/emails", Send(_parse, _sent)),
+        Route("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
+        Route("GET", "/emails", _list, Needs.READ, ("limit", "after", "before")),
+        Route("GET", _READ_ONE, _get, Needs.READ),
+        Route("PATCH", _READ_ONE, _update),
+        Route("POST", "/emails/{id}/cancel", _cancel),
+        *DOMAIN_ROUTES,
+    ),
     refuse=_refuse,
+    refused=_REFUSED,
+    names={"metadata": "tags", "template": "template.id", "variables": "template.variables"},
     has_keys=True,
 )

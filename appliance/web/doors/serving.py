@@ -7,7 +7,7 @@ everything; what is refused there is refused here, in the provider's shape.
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -44,6 +44,9 @@ from appliance.web.exchange import (
     received,
 )
 from appliance.web.sent import SentMessages
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 DOORS: dict[DoorName, Door] = {door.name: door for door in (resend.DOOR,)}
 SMALL_BODY = 64 * 1024  # bytes of a request that sends nothing
@@ -134,12 +137,14 @@ class Doors:
         if door.credential_header in exchange.doubled:
             raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         route, params = door.route(method, found.path)
-        request = Call(params, _parameters(query, route.query), headers, exchange.request_id, core.services.env.now())
+        parameters, now = _parameters(query, route.query, door.parameter), core.services.env.now()
+        request = Call(params, parameters, headers, exchange.request_id, now)
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)
         request.body = await api.body(route.check_type)
-        return await route.handle(request, api)
+        reply = await route.handle(request, api)
+        return reply if reply.body is None else reply._replace(body=msgspec.Raw(await api.encoded(reply.body)))
 
 
 # ---- messages
@@ -192,6 +197,7 @@ class _Api:
 
     def __init__(self, core: Core, exchange: Exchange, address: str, caller: Caller, needs: Needs) -> None:
         self._core, self._exchange, self._address, self._caller, self._needs = core, exchange, address, caller, needs
+        self._read = 0  # bytes of answers
 
     @classmethod
     async def opened(cls, core: Core, exchange: Exchange, address: str, route: Route) -> "_Api":
@@ -224,7 +230,7 @@ class _Api:
         """The JSON with which our API answers this request."""
         payload = b"" if body is None else msgspec.json.encode(body)
         if path.startswith("/emails/"):
-            return msgspec.json.decode((await self._of_message(method, path.split("/")[2:], payload))[2])
+            return await self._decoded((await self._of_message(method, path.split("/")[2:], payload))[2])
         key = self._caller.key
         if key is None or (key.test and not path.startswith("/v1/emails/")):
             raise Refused(Code.FORBIDDEN, "A test key reads only the messages that it sent.")
@@ -242,10 +248,22 @@ class _Api:
                 parts.append(event.get("body", b""))
 
         await self._core.pages(self._scope(method, path, query, key, len(payload)), received(payload), send)
-        answer = msgspec.json.decode(b"".join(parts))
+        answer = await self._decoded(b"".join(parts))
         if status >= 400:
             raise Refused(_CODES[answer["code"]], answer["error"])
         return answer
+
+    async def _decoded(self, answer: bytes) -> Json:
+        self._read += len(answer)
+        return await self._work(len(answer), msgspec.json.decode, answer)
+
+    async def encoded(self, body: Json) -> bytes:
+        """Encode what was made of the answers."""
+        return await self._work(self._read, msgspec.json.encode, body)
+
+    async def _work(self, size: int, work: Callable[[T], U], value: T) -> U:
+        workers = self._core.services.intake.workers
+        return await workers.run(self._caller.account_id, cost_of_size(size), work, value)
 
     async def _of_message(self, method: str, parts: Sequence[str], payload: bytes) -> Answer:
         outer, sent = self._exchange, self._core.sent
@@ -278,15 +296,15 @@ class _Api:
         }
 
 
-def _parameters(query: bytes, known: Sequence[str]) -> dict[str, str]:
+def _parameters(query: bytes, known: Sequence[str], spelled: Callable[[str], str]) -> dict[str, str]:
     if len(query) > QUERY_BYTES:
         raise Refused(Code.INVALID_REQUEST, f"The query is too long (limit {QUERY_BYTES} bytes). Shorten it.")
     parameters: dict[str, str] = {}
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name not in known:
-            raise invalid(name[:64], "this parameter does not exist here")
+    for given, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if (name := spelled(given)) not in known:
+            raise invalid(given[:64], "this parameter does not exist here")
         if name in parameters:
-            raise invalid(name, "this parameter occurs twice")
+            raise invalid(given, "this parameter occurs twice")
         parameters[name] = value
     return parameters
 

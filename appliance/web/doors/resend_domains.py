@@ -1,0 +1,109 @@
+"""Domains for Resend's clients. A domain's id is its name."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from appliance.errors import Code, Refused, invalid
+from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
+
+PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
+
+
+class Capabilities(Struct, forbid_unknown_fields=True):
+    sending: Literal["enabled"] | None = None
+    receiving: Literal["disabled"] | None = None
+
+
+class NewDomain(Struct, forbid_unknown_fields=True):
+    name: str
+    region: str | None = None
+    custom_return_path: str | None = None
+    open_tracking: bool | None = None
+    click_tracking: bool | None = None
+    tracking_subdomain: str | None = None
+    tls: str | None = None
+    capabilities: Capabilities | None = None
+
+
+async def _create(call: Call, api: Api) -> Reply:
+    new = decoded(call.body, NewDomain)
+    for name in ("region", "tracking_subdomain"):
+        if getattr(new, name) is not None:
+            raise invalid(name, "this server has none. Leave the field out.")
+    for name in ("open_tracking", "click_tracking"):
+        if getattr(new, name):
+            raise invalid(name, "this server tracks no opens and clicks. Send false, or leave the field out.")
+    if new.tls not in (None, "opportunistic"):
+        raise invalid("tls", "expected opportunistic: the recipient's domain decides whether TLS is required")
+    body = {"domain": new.name}
+    if new.custom_return_path is not None:
+        body["return_path"] = f"{new.custom_return_path}.{new.name}"
+    added = await api("POST", "/v1/domains", body)
+    return Reply(_shown(added) | {"records": _records(added)}, 201)
+
+
+async def _list(call: Call, api: Api) -> Reply:
+    if "before" in call.query:
+        raise invalid("before", "this server lists domains by name. Page with after.")
+    page = await api("GET", "/v1/domains", limit=call.query.get("limit", PAGE_DOMAINS), after=call.query.get("after"))
+    domains = [_shown(domain) for domain in page["domains"]]
+    return Reply({"object": "list", "has_more": page["next"] is not None, "data": domains})
+
+
+async def _get(call: Call, api: Api) -> Reply:
+    domain = await api("GET", f"/v1/domains/{_name(call)}")
+    return Reply({"object": "domain", **_shown(domain), "records": _records(domain)})
+
+
+async def _verify(call: Call, api: Api) -> Reply:
+    verified = await api("POST", f"/v1/domains/{_name(call)}/verify")
+    return Reply({"object": "domain", "id": verified["name"]})
+
+
+async def _remove(call: Call, api: Api) -> Reply:
+    await api("DELETE", f"/v1/domains/{_name(call)}")
+    return Reply({"object": "domain", "id": _name(call), "deleted": True})
+
+
+def _name(call: Call) -> str:
+    if call.params["id"] in (".", ".."):
+        raise Refused(Code.NOT_FOUND, "This account has no such domain.")
+    return call.params["id"]
+
+
+def _shown(domain: Json) -> Json:
+    return {
+        "id": domain["name"],
+        "name": domain["name"],
+        "status": "not_started" if domain["status"] == "pending" else "verified",
+        "created_at": domain["created_at"],
+        "capabilities": {"sending": "enabled", "receiving": "disabled"},
+    }
+
+
+_STATUSES = {"ok": "verified", "missing": "not_started", "differs": "failed", "unknown": "pending"}
+_KINDS = {"v=DKIM1": "DKIM", "v=DMARC1": "DMARC", "v=TLSRPTv1": "TLSRPT"}  # all others belong to SPF
+
+
+def _records(domain: Json) -> list[Json]:
+    shown = []
+    for record in domain["records"]:
+        value, priority = record["value"], {}
+        if record["type"] == "MX":
+            preference, _, value = value.partition(" ")
+            priority = {"priority": int(preference)}
+        kind = _KINDS.get(value.partition(";")[0].strip(), "SPF")
+        status = _STATUSES[record["status"]]
+        named = {"record": kind, "name": record["name"], "type": record["type"], "value": value, "ttl": "Auto"}
+        shown.append({**named, **priority, "status": status})
+    return shown
+
+
+ROUTES = (
+    Route("POST", "/domains", _create, Needs.MANAGE),
+    Route("GET", "/domains", _list, Needs.MANAGE, ("limit", "after", "before")),
+    Route("GET", "/domains/{id}", _get, Needs.MANAGE),
+    Route("POST", "/domains/{id}/verify", _verify, Needs.MANAGE),
+    Route("DELETE", "/domains/{id}", _remove, Needs.MANAGE),
+)
