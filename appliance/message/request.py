@@ -205,7 +205,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One message for many recipients, each of whom gets a request of its own. They are made in parts, when composed."""
+    """One message for many recipients, with a request for each. They are made in parts, when they are composed."""
 
     count: int
     make: Callable[[int], SendRequest]
@@ -236,7 +236,7 @@ def place(index: int) -> str:
 
 
 def cost_of_batch(size: int, most: int = limits.BATCH_MESSAGES) -> int:
-    return cost_of_size(size) + DECODING * min(most, size // SMALLEST)
+    return cost_of_size(size) + (0 if most == 1 else DECODING * min(most, size // SMALLEST))
 
 
 def batch_of(items: Sequence[SendRequest | Refused], *, skip: bool) -> Batch:
@@ -252,7 +252,9 @@ def batch_of(items: Sequence[SendRequest | Refused], *, skip: bool) -> Batch:
         else:
             placed.append(item)
             digest.update(b"+" + fingerprint(item))
-    return Batch(placed, [0 if isinstance(item, Refused) else size_of_request(item) for item in items], skip, digest.digest())
+    return Batch(
+        placed, [0 if isinstance(item, Refused) else size_of_request(item) for item in items], skip, digest.digest()
+    )
 
 
 def size_of_request(request: SendRequest) -> int:

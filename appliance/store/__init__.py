@@ -36,6 +36,7 @@ from appliance.store.engine import (
     StorageFault,
     UnfinishedCopy,
 )
+from appliance.store.event_feed import EventFeed
 from appliance.store.feedback import FeedbackStore
 from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords, SharedCertificates
@@ -142,6 +143,7 @@ class Store:
         self.unsubscriptions = Unsubscriptions(engine, env)
         self.webhooks = WebhookStore(engine, env)
         self.webhook_posts = WebhookPosts(engine, env)
+        self.event_feed = EventFeed(engine, env)
         self.webhook_history = WebhookHistory(engine, env, self.webhook_posts)
         self.body_parts = BodyParts(engine, env)
         self.feedback = FeedbackStore(engine, env, self.webhook_posts)

@@ -81,7 +81,8 @@ _GET_EMAIL = {
     "description": "Status of the message.",
 }
 
-_MESSAGE, _BATCH = Form(decode, cost_of_size), Form(decode_batch, cost_of_batch)
+_MESSAGE = Form(decode, lambda body: cost_of_size(len(body)))
+_BATCH = Form(decode_batch, lambda body: cost_of_batch(len(body)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,7 +253,7 @@ class Edge:
             submission.size = size = len(body)
             if form.source == "api":  # the request log knows the secrets of our own requests only
                 submission.body = bytes(body[:LARGE_BODY])
-            workers, cost = self.services.intake.workers, form.cost(size)
+            workers, cost = self.services.intake.workers, form.cost(body)
             request = await workers.run(caller.account_id, cost, form.decode, body)
             body.clear()  # frees memory: a large message does not fit twice
             if isinstance(request, Batch | Series):

@@ -111,16 +111,17 @@ def _multipart(boundary: bytes, body: Body) -> PostedForm:
         while not isinstance(event := decoder.next_event(), Epilogue):
             if isinstance(event, NeedData):
                 if part is None and at - header_began > 2 * STEP:
-                    raise invalid("body", f"the header of a part is longer than {STEP} bytes, or text precedes the parts")
+                    raise invalid(
+                        "body", f"the header of a part is longer than {STEP} bytes, or text precedes the parts"
+                    )
                 decoder.receive_data(bytes(body[at : at + STEP]) or None)
                 at += STEP
             elif isinstance(event, Field | File):
                 part = event
                 _check_part(part)
-            elif isinstance(event, Data):
+            elif isinstance(event, Data) and part is not None:
                 content += event.data
                 if not event.more_data:
-                    assert part is not None
                     _add(form, part, content)
                     part, content, header_began = None, bytearray(), at
     except HTTPException as cause:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from appliance.config.settings import DoorName
-from appliance.errors import Code, Refused, invalid
+from appliance.errors import Refused, invalid
+from appliance.message.characters import cost_of_size
 from appliance.message.limits import BATCH_JSON_VALUES, SERIES
 from appliance.message.request import Body, Series
 from appliance.message.schema import SendRequest
@@ -34,6 +35,7 @@ from appliance.web.doors.personal import PersonalText, finder, one_for_each
 from appliance.web.doors.sendgrid_suppressions import ROUTES as SUPPRESSION_ROUTES
 
 SUBSTITUTIONS = 100  # different keys of one request
+COST_OF_OBJECT = 50  # microseconds; a personalization has at least two
 
 # ---- requests
 
@@ -240,9 +242,8 @@ def _answer(call: Call, results: list[Result]) -> Reply:
         count = len(results) - len(refused)
         text = f"{refused[0].text} Only the first {count} of {len(results)} personalizations were accepted."
         raise Refused(refused[0].code, text, retry_after=refused[0].retry_after)
-    assert isinstance(results[0], Sent)
-    status = 200 if call.kept else 202
-    return Reply(None, status, [(b"x-message-id", results[0].id.encode())])
+    ids = [result.id for result in results if isinstance(result, Sent)]
+    return Reply(None, 200 if call.kept else 202, [(b"x-message-id", ids[0].encode())])
 
 
 _PLACE = re.compile(r"\[(\d+)\]")
@@ -270,6 +271,10 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
     return refusal.code.status, {"errors": [{"message": text, "field": name or None, "help": None}]}
 
 
+def _cost(body: Body) -> int:
+    return 2 * cost_of_size(len(body)) + COST_OF_OBJECT * body.count(b"{")
+
+
 def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     return headers.get(b"authorization")
 
@@ -277,7 +282,7 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
 DOOR = Door(
     name=DoorName.SENDGRID,
     credential=_bearer,
-    routes=(Route("POST", "/v3/mail/send", Send(_parse, _answer, SERIES)), *SUPPRESSION_ROUTES),
+    routes=(Route("POST", "/v3/mail/send", Send(_parse, _answer, cost=_cost)), *SUPPRESSION_ROUTES),
     refuse=_refuse,
     names=_NAMES,
     refused={

@@ -5,12 +5,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from appliance.errors import Code, Refused, invalid
+from appliance.errors import invalid
+from appliance.message.schedule import microseconds
 from appliance.model.mail import SuppressionOrigin
 from appliance.times import SECOND
-from appliance.message.schedule import microseconds
 from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
-from appliance.web.doors.suppressed import not_listed, remove_suppression, suppression_of, suppressions_after
+from appliance.web.doors.suppressed import remove_suppression, suppression_of, suppressions_after
 
 PAGE = 500  # entries, unless the client asks for fewer
 DELETED = 100  # addresses in one request

@@ -21,9 +21,10 @@ from appliance.message.characters import cost_of_size
 from appliance.message.request import Batch, Body, Mime, Series, batch_of, cost_of_batch
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
+from appliance.store.event_feed import StoredEvent
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
-from appliance.web.doors import resend
+from appliance.web.doors import mailgun, resend, sendgrid
 from appliance.web.doors.frame import Call, Door, Json, Needs, Refusal, Reply, Result, Route, Send, Sends, Sent
 from appliance.web.exchange import (
     Answer,
@@ -48,8 +49,10 @@ from appliance.web.sent import SentMessages
 T = TypeVar("T")
 U = TypeVar("U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (resend.DOOR,)}
+DOORS: dict[DoorName, Door] = {door.name: door for door in (resend.DOOR, mailgun.DOOR, sendgrid.DOOR)}
 SMALL_BODY = 64 * 1024  # bytes of a request that sends nothing
+EVENT_READS = 40  # of the store for one page, 50 ms each
+EVENT_SIZE = 2_000  # bytes of a long event
 QUERY_BYTES = 4 * 1024
 PARSING = 2  # times the cost of decoding a request of our own
 ONE_AUTHORIZATION = "Send exactly one Authorization header."
@@ -62,7 +65,7 @@ class Form(NamedTuple):
     """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
 
     decode: Callable[[Body], SendRequest | Batch | Series | Mime]
-    cost: Callable[[int], int]
+    cost: Callable[[Body], int]
     key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
         exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
     )
@@ -138,7 +141,7 @@ class Doors:
             raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         route, params = door.route(method, found.path)
         parameters, now = _parameters(query, route.query, door.parameter), core.services.env.now()
-        request = Call(params, parameters, headers, exchange.request_id, now)
+        request = Call(params, parameters, headers, exchange.request_id, now, core.settings.base_url)
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)
@@ -159,7 +162,7 @@ async def _send(
 
     form = Form(
         decode,
-        lambda size: PARSING * (cost_of_size(size) if send.messages == 1 else cost_of_batch(size, send.messages)),
+        send.cost or (lambda body: PARSING * cost_of_batch(len(body), send.messages)),
         partial(_key, door),
         route.check_type,
         door.name,
@@ -252,6 +255,28 @@ class _Api:
         if status >= 400:
             raise Refused(_CODES[answer["code"]], answer["error"])
         return answer
+
+    async def events(
+        self, select: Callable[[StoredEvent], T | None], *, after: str, before: str, descending: bool, most: int
+    ) -> tuple[list[T], str | None]:
+        key, events, items = self._caller.key, self._core.services.store.event_feed, list[T]()
+
+        def select_own(event: StoredEvent) -> T | None:
+            is_hidden = key is None or (key.test and event.credential != key.id)
+            if is_hidden or (key and not key.reaches(event.envelope_from.rpartition("@")[2])):
+                return None
+            return select(event)
+
+        position: str | None = None
+        for _ in range(EVENT_READS):
+            after, before = (after, position or before) if descending else (position or after, before)
+            wanted = {"after": after, "before": before, "descending": descending, "most": most - len(items)}
+            more, position = await events.page(self._caller.account_id, select_own, **wanted)
+            items += more
+            if position is None or len(items) == most:
+                break
+        self._read += EVENT_SIZE * len(items)
+        return items, position
 
     async def _decoded(self, answer: bytes) -> Json:
         self._read += len(answer)
