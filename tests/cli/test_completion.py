@@ -54,7 +54,7 @@ def test_bash_completes(installed: dict[str, str], words: list[str], expected: s
         (["appliance", "domain", "verify", "a"], {"acme.example"}),
         (["appliance", "template", "show", "w"], {"welcome"}),
         (["appliance", "queue", "pause", ""], {"google"}),
-        (["appliance", "queue", "re"], {"retry", "resume"}),
+        (["appliance", "queue", "re"], {"reschedule", "retry", "resume"}),
         (["appliance", "key", "list", "--account", "zoo"], set()),
     ],
 )

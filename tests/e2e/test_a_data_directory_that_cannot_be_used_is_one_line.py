@@ -53,6 +53,7 @@ suppression import | demo /dev/null, suppression export | demo, webhook show | d
 webhook set | demo https://1.1.1.1/, webhook remove | demo, webhook ping | demo, webhook replay | demo whd_1,
 template list | demo, template show | demo welcome, template pull | demo ., template push | demo mounted,
 template remove | demo welcome, queue show, queue retry | --pool google, queue cancel | msg_1,
+queue reschedule | msg_1 2h,
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,

@@ -70,6 +70,7 @@ class FailingIntake:
         *,
         secure: bool,
         dsn: Mapping[str, DsnRequest] | None,
+        hold: int | None = None,
     ) -> Any:
         if self.held is not None:
             await self.held.wait()

@@ -15,11 +15,11 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import cost_of_size
 from appliance.message.request import Body
 
-MOST_FIELDS: Final = 1_500  # of one form; a newsletter of Ghost has about 1,020, of them 1,000 recipients
-FIELD_NAME: Final = 256  # characters
-PART_HEADERS: Final = 8  # of one part
-STEP: Final = 16 * 1024  # bytes between two checks, and of the longest header of a part
-COST_OF_FIELD: Final = 20  # microseconds
+_MOST_FIELDS: Final = 1_500  # of one form; a newsletter of Ghost has about 1,020, of them 1,000 recipients
+_FIELD_NAME: Final = 256  # characters
+_PART_HEADERS: Final = 8  # of one part
+_STEP: Final = 16 * 1024  # bytes between two checks, and of the longest header of a part
+_COST_OF_FIELD: Final = 20  # microseconds
 _TYPE: Final = re.compile(
     rb"\s*(application/x-www-form-urlencoded|multipart/form-data)\s*"
     rb"((?:;\s*[a-z0-9-]{1,40}=(?:\"[^\"\\]{0,100}\"|[^\s\";]{0,100})\s*)*);?\s*",
@@ -63,7 +63,7 @@ def form_type(content_type: bytes) -> bytes | None:
 
 def cost_of_form(size: int) -> int:
     """Estimate the microseconds to read a form of `size` bytes, if it has the usual number of fields."""
-    return cost_of_size(size) + COST_OF_FIELD * min(MOST_FIELDS, size // 60)
+    return cost_of_size(size) + _COST_OF_FIELD * min(_MOST_FIELDS, size // 60)
 
 
 def read_form(content_type: bytes, body: Body) -> PostedForm:
@@ -75,13 +75,13 @@ def read_form(content_type: bytes, body: Body) -> PostedForm:
 
 
 def _urlencoded(body: Body) -> PostedForm:
-    if body.count(b"&") >= MOST_FIELDS:
+    if body.count(b"&") >= _MOST_FIELDS:
         raise _too_many()
     fields: dict[str, list[str]] = {}
     for pair in bytes(body).split(b"&"):
         name, _, value = pair.partition(b"=")
         if pair:
-            key = _field_name(_unquoted(name[: 3 * FIELD_NAME + 1]))
+            key = _field_name(_unquoted(name[: 3 * _FIELD_NAME + 1]))
             fields.setdefault(key, []).append(_text(key, _unquoted(value)))
     return PostedForm(fields, {})
 
@@ -89,12 +89,12 @@ def _urlencoded(body: Body) -> PostedForm:
 def _unquoted(value: bytes) -> bytes:
     """Decode a value in pieces: `unquote_to_bytes` makes an object of each escape."""
     value = value.replace(b"+", b" ")
-    if len(value) <= STEP:
+    if len(value) <= _STEP:
         return unquote_to_bytes(value)
     plain, at = bytearray(), 0
     while at < len(value):
-        escape = value.rfind(b"%", at + STEP - 2, at + STEP)
-        end = escape if escape > 0 else at + STEP
+        escape = value.rfind(b"%", at + _STEP - 2, at + _STEP)
+        end = escape if escape > 0 else at + _STEP
         plain += unquote_to_bytes(value[at:end])
         at = end
     return bytes(plain)
@@ -104,18 +104,18 @@ def _unquoted(value: bytes) -> bytes:
 
 
 def _multipart(boundary: bytes, body: Body) -> PostedForm:
-    decoder = MultipartDecoder(boundary, max_parts=MOST_FIELDS)
+    decoder = MultipartDecoder(boundary, max_parts=_MOST_FIELDS)
     form, part, content = PostedForm({}, {}), None, bytearray()
     at = header_began = 0
     try:
         while not isinstance(event := decoder.next_event(), Epilogue):
             if isinstance(event, NeedData):
-                if part is None and at - header_began > 2 * STEP:
+                if part is None and at - header_began > 2 * _STEP:
                     raise invalid(
-                        "body", f"the header of a part is longer than {STEP} bytes, or text precedes the parts"
+                        "body", f"the header of a part is longer than {_STEP} bytes, or text precedes the parts"
                     )
-                decoder.receive_data(bytes(body[at : at + STEP]) or None)
-                at += STEP
+                decoder.receive_data(bytes(body[at : at + _STEP]) or None)
+                at += _STEP
             elif isinstance(event, Field | File):
                 part = event
                 _check_part(part)
@@ -135,8 +135,8 @@ def _check_part(part: Field | File) -> None:
     name = _field_name(part.name) if isinstance(part.name, str) else ""
     if not name:
         raise invalid("body", "a part has no name")
-    if len(part.headers) > PART_HEADERS:
-        raise invalid(name, f"the part has more than {PART_HEADERS} headers")
+    if len(part.headers) > _PART_HEADERS:
+        raise invalid(name, f"the part has more than {_PART_HEADERS} headers")
     kind = part.headers.get("content-type", "").lower()
     if kind.startswith("multipart/"):
         raise invalid(name, "nested multipart is not supported. Send each file as a part of its own.")
@@ -160,8 +160,8 @@ def _add(form: PostedForm, part: Field | File, content: bytearray) -> None:
 
 def _field_name(name: bytes | str) -> str:
     text = name if isinstance(name, str) else _text("body", name)
-    if len(text) > FIELD_NAME or not text.isprintable():
-        raise invalid("body", f"the name of a field has at most {FIELD_NAME} printable characters")
+    if len(text) > _FIELD_NAME or not text.isprintable():
+        raise invalid("body", f"the name of a field has at most {_FIELD_NAME} printable characters")
     return text
 
 
@@ -173,4 +173,4 @@ def _text(name: str, value: bytes | bytearray) -> str:
 
 
 def _too_many() -> Refused:
-    return Refused(Code.PAYLOAD_TOO_LARGE, f"The form has more than {MOST_FIELDS} fields. Send fewer.")
+    return Refused(Code.PAYLOAD_TOO_LARGE, f"The form has more than {_MOST_FIELDS} fields. Send fewer.")

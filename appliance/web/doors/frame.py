@@ -1,6 +1,6 @@
 """What a door consists of, and what its translation uses. A door translates requests into ours, and our answers back.
 
-One file per provider exports `DOOR`, a `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
+One file per provider exports its `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
 in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
 
 - A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
@@ -81,7 +81,7 @@ class Sends(NamedTuple):
     skip: bool = False  # accept the good messages if others are bad
 
 
-class Reply(NamedTuple):
+class DoorReply(NamedTuple):
     body: Json  # None: empty
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -109,16 +109,16 @@ class Api(Protocol):
 
 class Send(NamedTuple):
     parse: Callable[[Call, Body], SendRequest | Sends | Series | Mime]
-    answer: Callable[[Call, list[Result]], Reply]
+    answer: Callable[[Call, list[Result]], DoorReply]
     messages: int = 1  # in one request, at most
     status: int = 200
     cost: Callable[[Body], int] | None = None  # microseconds that `parse` takes; None: by the size and `messages`
 
 
-class Route(NamedTuple):
+class DoorRoute(NamedTuple):
     method: str
     path: str  # below the door; `{name}` is one segment
-    handle: Send | Callable[[Call, Api], Awaitable[Reply]]
+    handle: Send | Callable[[Call, Api], Awaitable[DoorReply]]
     needs: Needs = Needs.SEND
     query: Sequence[str] = ()
     check_type: Callable[[bytes], None] = check_content_type  # raises for another Content-Type
@@ -129,7 +129,7 @@ class Door:
     name: DoorName
     credential: Callable[[Mapping[bytes, bytes]], bytes | None]  # the value of our Authorization, or None
     credential_header: bytes = b"authorization"  # where it comes from
-    routes: Sequence[Route]
+    routes: Sequence[DoorRoute]
     refuse: Callable[[Refusal], tuple[int, Json]]
     refused: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -138,11 +138,11 @@ class Door:
     is_root: Callable[[str, Mapping[bytes, bytes]], bool] = lambda path, headers: False  # for clients that drop paths
 
     @cached_property
-    def patterns(self) -> list[tuple[Route, re.Pattern[str]]]:
+    def patterns(self) -> list[tuple[DoorRoute, re.Pattern[str]]]:
         named = [(route, re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)) for route in self.routes]
         return [(route, re.compile(pattern)) for route, pattern in named]
 
-    def route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def route(self, method: str, path: str) -> tuple[DoorRoute, dict[str, str]]:
         for start, text in self.refused.items():
             if path.startswith(start):
                 raise Refused(Code.NOT_FOUND, text)

@@ -29,22 +29,22 @@ from appliance.web.doors.forms import PostedFile, PostedForm, check_form_type, c
 from appliance.web.doors.frame import (
     Call,
     Door,
+    DoorReply,
+    DoorRoute,
     Json,
     Refusal,
-    Reply,
     Result,
-    Route,
     Send,
     decoded,
     send_request,
     split_addresses,
 )
-from appliance.web.doors.mailgun_lists import ROUTES as LIST_ROUTES
+from appliance.web.doors.mailgun_lists import LIST_ROUTES
 from appliance.web.doors.personal import PersonalText, one_for_each
 
-COST_OF_ADDRESS = 100  # microseconds for a message of its own
+_COST_OF_ADDRESS = 100  # microseconds for a message of its own
 _KEY = re.compile(rb"[!-~]+")
-DATE_LENGTH = 64  # characters
+_DATE_LENGTH = 64  # characters
 Values = Mapping[str, Variable]
 
 _PLACEHOLDER = re.compile(r"%recipient(?:_email|_name|_fname|_lname|\.[^%\s]{1,128})?%")
@@ -200,7 +200,7 @@ def _by_recipient(text: str) -> dict[str, Values]:
 
 
 def _headers(fields: Mapping[str, str]) -> tuple[dict[str, str], str | None, str | None, dict[str, str]]:
-    """The headers, Reply-To, Sender, and the variables of a header."""
+    """The headers, DoorReply-To, Sender, and the variables of a header."""
     headers = {name[2:]: value for name, value in fields.items() if name[:2] == "h:"}
     special = {name.lower(): name for name in headers}
     if len(special) < len(headers):
@@ -242,7 +242,7 @@ def _due(text: str | None, now: int) -> str | None:
         if text.isdecimal() and len(text) <= len(str(2**33)):
             due_at = int(text) * SECOND
         else:
-            moment = parsedate_to_datetime(text[:DATE_LENGTH])
+            moment = parsedate_to_datetime(text[:_DATE_LENGTH])
             due_at = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * SECOND)
     except (ValueError, OverflowError, TypeError) as cause:
         raise invalid(
@@ -308,13 +308,13 @@ def _parse_mime(call: Call, body: Body) -> Mime:
 # ---- answers
 
 
-def _answer(call: Call, results: list[Result]) -> Reply:
+def _answer(call: Call, results: list[Result]) -> DoorReply:
     refused = [result for result in results if isinstance(result, Refused)]
     if refused:
         count = len(results) - len(refused)
         text = f"{refused[0].text} Only the first {count} of {len(results)} recipients were accepted."
         raise Refused(refused[0].code, text, retry_after=refused[0].retry_after)
-    return Reply({"id": f"<{call.kept}>", "message": "Queued. Thank you."})
+    return DoorReply({"id": f"<{call.kept}>", "message": "Queued. Thank you."})
 
 
 _NAMES = {
@@ -322,7 +322,7 @@ _NAMES = {
     "tags": "o:tag",
     "headers": "h",
     "metadata": "v",
-    "reply_to": "h:Reply-To",
+    "reply_to": "h:DoorReply-To",
     "attachments": "attachment",
     "variables": "t:variables",
     "scheduled_at": "o:deliverytime",
@@ -355,15 +355,21 @@ def _is_root(path: str, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _cost(body: Body) -> int:
-    return cost_of_form(len(body)) + COST_OF_ADDRESS * (body.count(b"@") + body.count(b"%40"))
+    return cost_of_form(len(body)) + _COST_OF_ADDRESS * (body.count(b"@") + body.count(b"%40"))
 
 
-DOOR = Door(
+def _sending(path: str, parse_body: Callable[[Call, Body], SendRequest | Series | Mime]) -> DoorRoute:
+    return DoorRoute("POST", path, Send(parse_body, _answer, cost=_cost), check_type=check_form_type)
+
+
+MAILGUN = Door(
     name=DoorName.MAILGUN,
     credential=credential,
     routes=(
-        Route("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
-        Route("POST", "/v3/{domain}/messages.mime", Send(_parse_mime, _answer, cost=_cost), check_type=check_form_type),
+        DoorRoute("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
+        DoorRoute(
+            "POST", "/v3/{domain}/messages.mime", Send(_parse_mime, _answer, cost=_cost), check_type=check_form_type
+        ),
         *LIST_ROUTES,
     ),
     refuse=_refuse,

@@ -21,15 +21,15 @@ from appliance.model.webhooks import WebhookFormat
 from appliance.store.event_feed import StoredEvent
 from appliance.times import SECOND
 from appliance.web.doors.forms import check_form_type, read_form
-from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
 from appliance.web.doors.suppressed import remove_suppression, suppression_of, suppressions_after
 from appliance.web.exchange import check_content_type
 from appliance.webhook.formats import shaped
 
-EVENTS = 300  # in one page, at most
-PAGE_EVENTS = 100  # unless the client asks for another number
-TOKEN_LENGTH = 2_000  # characters
-NO_EVENT_AFTER = "evt_g"  # sorts behind every id
+_EVENTS = 300  # in one page, at most
+_PAGE_EVENTS = 100  # unless the client asks for another number
+_TOKEN_LENGTH = 2_000  # characters
+_NO_EVENT_AFTER = "evt_g"  # sorts behind every id
 
 # ---- events
 
@@ -44,7 +44,7 @@ class _Query(Struct, forbid_unknown_fields=True):
     after: str  # ids of events
     before: str
     descending: bool = False
-    limit: int = PAGE_EVENTS
+    limit: int = _PAGE_EVENTS
     event: list[str] = []
     tags: list[list[str]] = []  # one of these groups, with all of its tags
     recipient: str = ""
@@ -52,22 +52,22 @@ class _Query(Struct, forbid_unknown_fields=True):
     severity: str = ""
 
 
-async def _events(call: Call, api: Api) -> Reply:
+async def _events(call: Call, api: Api) -> DoorReply:
     return await _page(call, api, _first_query(call.params["domain"], call.query))
 
 
-async def _next_events(call: Call, api: Api) -> Reply:
+async def _next_events(call: Call, api: Api) -> DoorReply:
     token = call.params["page"]
     try:
-        query = msgspec.json.decode(base64.urlsafe_b64decode(token[:TOKEN_LENGTH].encode()), type=_Query)
+        query = msgspec.json.decode(base64.urlsafe_b64decode(token[:_TOKEN_LENGTH].encode()), type=_Query)
     except (ValueError, msgspec.DecodeError) as cause:
         raise invalid("page", "this is no page of this feed. Begin without it") from cause
-    if query.domain != call.params["domain"] or not 1 <= query.limit <= EVENTS:
+    if query.domain != call.params["domain"] or not 1 <= query.limit <= _EVENTS:
         raise invalid("page", "this is no page of this feed. Begin without it")
     return await _page(call, api, query)
 
 
-async def _page(call: Call, api: Api, query: _Query) -> Reply:
+async def _page(call: Call, api: Api, query: _Query) -> DoorReply:
     select = _selection(query)
     bounds = {"after": query.after, "before": query.before, "descending": query.descending, "most": query.limit}
     items, position = await api.events(select, **bounds)
@@ -78,7 +78,7 @@ async def _page(call: Call, api: Api, query: _Query) -> Reply:
         following = msgspec.structs.replace(query, **{"before" if query.descending else "after": position})
     base = f"{call.base_url}/mailgun/v3/{query.domain}/events"
     paging = {name: f"{base}/{_token(one)}" for name, one in (("first", query), ("next", following))}
-    return Reply({"items": [msgspec.Raw(item) for _, item in items], "paging": paging})
+    return DoorReply({"items": [msgspec.Raw(item) for _, item in items], "paging": paging})
 
 
 def _token(query: _Query) -> str:
@@ -94,9 +94,9 @@ def _first_query(domain: str, given: Mapping[str, str]) -> _Query:
     low, high = (
         (begin, end) if is_ascending or (begin is not None and end is not None and begin < end) else (end, begin)
     )
-    limit = given.get("limit", str(PAGE_EVENTS))
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= EVENTS:
-        raise invalid("limit", f"expected a number from 1 to {EVENTS}")
+    limit = given.get("limit", str(_PAGE_EVENTS))
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= _EVENTS:
+        raise invalid("limit", f"expected a number from 1 to {_EVENTS}")
     kinds = _OR.split(given["event"].strip()) if given.get("event") else []
     if unknown := set(kinds).difference(_KINDS):
         raise invalid("event", f"{min(unknown)[:64]} is no kind of event")
@@ -106,7 +106,7 @@ def _first_query(domain: str, given: Mapping[str, str]) -> _Query:
     return _Query(
         domain,
         after=identifier_from("evt", low or 0),
-        before=NO_EVENT_AFTER if high is None else identifier_from("evt", high + 1),
+        before=_NO_EVENT_AFTER if high is None else identifier_from("evt", high + 1),
         descending=not is_ascending,
         limit=int(limit),
         event=kinds,
@@ -193,13 +193,13 @@ class _List:
     def __init__(self, name: str, origin: SuppressionOrigin) -> None:
         self._name, self._origin = name, origin
 
-    def routes(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[DoorRoute, ...]:
         path = f"/v3/{{domain}}/{self._name}"
         return (
-            Route("GET", path, self._all, Needs.MANAGE, ("limit", "page", "address", "term")),
-            Route("POST", path, self._add, Needs.MANAGE, (), _check_type),
-            Route("GET", f"{path}/{{address}}", self._one, Needs.MANAGE),
-            Route("DELETE", f"{path}/{{address}}", self._remove, Needs.MANAGE),
+            DoorRoute("GET", path, self._all, Needs.MANAGE, ("limit", "page", "address", "term")),
+            DoorRoute("POST", path, self._add, Needs.MANAGE, (), _check_type),
+            DoorRoute("GET", f"{path}/{{address}}", self._one, Needs.MANAGE),
+            DoorRoute("DELETE", f"{path}/{{address}}", self._remove, Needs.MANAGE),
         )
 
     def _shown(self, entry: Json) -> Json:
@@ -211,7 +211,7 @@ class _List:
             shown["tags"] = [entry["tag"] or "*"]
         return shown
 
-    async def _all(self, call: Call, api: Api) -> Reply:
+    async def _all(self, call: Call, api: Api) -> DoorReply:
         limit = call.query.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 1_000:
             raise invalid("limit", "expected a number from 1 to 1000")
@@ -224,15 +224,15 @@ class _List:
         base = f"{call.base_url}/mailgun/v3/{call.params['domain']}/{self._name}?limit={limit}"
         end = position or (entries[-1]["address"] if entries else after or "")
         paging = {"first": f"{base}&page=first", "next": f"{base}&page=next&address={end}"}
-        return Reply({"items": [self._shown(entry) for entry in entries], "paging": paging})
+        return DoorReply({"items": [self._shown(entry) for entry in entries], "paging": paging})
 
-    async def _one(self, call: Call, api: Api) -> Reply:
+    async def _one(self, call: Call, api: Api) -> DoorReply:
         entry = await suppression_of(api, call.params["address"], self._origin)
         if entry is None:
             raise Refused(Code.NOT_FOUND, f"Address not found in {self._name} table")
-        return Reply(self._shown(entry))
+        return DoorReply(self._shown(entry))
 
-    async def _add(self, call: Call, api: Api) -> Reply:
+    async def _add(self, call: Call, api: Api) -> DoorReply:
         entries = _entries(call)
         for at, entry in enumerate(entries):
             if entry.tag != "*" or set(entry.tags) - {"*"}:
@@ -241,12 +241,12 @@ class _List:
             body = {"address": entry.address, "origin": self._origin.value, **reason}
             await api("POST", "/v1/suppressions", body)
         count = f"{len(entries)} addresses have" if len(entries) > 1 else "Address has"
-        return Reply({"message": f"{count} been added to the {self._name} table", "address": entries[0].address})
+        return DoorReply({"message": f"{count} been added to the {self._name} table", "address": entries[0].address})
 
-    async def _remove(self, call: Call, api: Api) -> Reply:
+    async def _remove(self, call: Call, api: Api) -> DoorReply:
         address = call.params["address"]
         await remove_suppression(api, address, self._origin)
-        return Reply({"message": f"The address has been removed from the {self._name} table", "address": address})
+        return DoorReply({"message": f"The address has been removed from the {self._name} table", "address": address})
 
 
 def _check_type(content_type: bytes) -> None:
@@ -269,14 +269,14 @@ def _entries(call: Call) -> Sequence[_Entry]:
     return entries
 
 
-LISTS = (
+_LISTS = (
     _List("bounces", SuppressionOrigin.BOUNCE),
     _List("complaints", SuppressionOrigin.COMPLAINT),
     _List("unsubscribes", SuppressionOrigin.UNSUBSCRIBE),
 )
 _FILTERS = ("begin", "end", "ascending", "limit", "event", "tags", "recipient", "message-id", "severity")
-ROUTES = (
-    Route("GET", "/v3/{domain}/events", _events, Needs.READ, _FILTERS),
-    Route("GET", "/v3/{domain}/events/{page}", _next_events, Needs.READ, _FILTERS),
-    *(route for one in LISTS for route in one.routes()),
+LIST_ROUTES = (
+    DoorRoute("GET", "/v3/{domain}/events", _events, Needs.READ, _FILTERS),
+    DoorRoute("GET", "/v3/{domain}/events/{page}", _next_events, Needs.READ, _FILTERS),
+    *(route for one in _LISTS for route in one.routes()),
 )

@@ -13,9 +13,9 @@ from appliance.message.compose import draft
 from appliance.message.request import Series, place, size_of_request
 from appliance.message.schema import SendRequest
 
-PLACEHOLDERS: Final = 1_000  # in all texts of one message
-WINDOW: Final = 4 * 1024  # characters per search, which holds the interpreter lock
-SEARCH_WORK: Final = 50_000_000  # characters times alternatives: about a second
+_PLACEHOLDERS: Final = 1_000  # in all texts of one message
+_WINDOW: Final = 4 * 1024  # characters per search, which holds the interpreter lock
+_SEARCH_WORK: Final = 50_000_000  # characters times alternatives: about a second
 
 
 class PersonalText:
@@ -24,8 +24,8 @@ class PersonalText:
     def __init__(self, text: str, matches: Iterator[re.Match[str]]) -> None:
         pieces, end = list[str](), 0
         for match in matches:
-            if len(pieces) >= 2 * PLACEHOLDERS:
-                raise invalid("body", f"a text has more than {PLACEHOLDERS} placeholders")
+            if len(pieces) >= 2 * _PLACEHOLDERS:
+                raise invalid("body", f"a text has more than {_PLACEHOLDERS} placeholders")
             pieces += [text[end : match.start()], match[0]]
             end = match.end()
         self._pieces = [*pieces, text[end:]]
@@ -44,7 +44,7 @@ class PersonalText:
 
 def finder(keys: Sequence[str], characters: int) -> Callable[[str], Iterator[re.Match[str]]]:
     """A search for keys, the longest of those at one place, in texts of so many characters together."""
-    if characters * len(keys) > SEARCH_WORK:
+    if characters * len(keys) > _SEARCH_WORK:
         raise invalid("body", "has too many substitutions for texts of this size. Send fewer, or shorter texts")
     pattern = re.compile("|".join(map(re.escape, sorted(keys, key=len, reverse=True))))
     longest = max(map(len, keys), default=0)
@@ -52,12 +52,12 @@ def finder(keys: Sequence[str], characters: int) -> Callable[[str], Iterator[re.
     def occurrences(text: str) -> Iterator[re.Match[str]]:
         at = 0
         while keys and at < len(text):
-            match = pattern.search(text, at, at + WINDOW + longest)
-            if match is not None and match.start() < at + WINDOW:
+            match = pattern.search(text, at, at + _WINDOW + longest)
+            if match is not None and match.start() < at + _WINDOW:
                 yield match
                 at = match.end()
             else:
-                at += WINDOW
+                at += _WINDOW
 
     return occurrences
 

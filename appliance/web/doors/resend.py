@@ -22,12 +22,12 @@ from appliance.web.doors.frame import (
     Api,
     Call,
     Door,
+    DoorReply,
+    DoorRoute,
     Json,
     Needs,
     Refusal,
-    Reply,
     Result,
-    Route,
     Send,
     Sends,
     Sent,
@@ -38,10 +38,10 @@ from appliance.web.doors.frame import (
     send_request,
     split_addresses,
 )
-from appliance.web.doors.resend_domains import ROUTES as DOMAIN_ROUTES
+from appliance.web.doors.resend_domains import DOMAIN_ROUTES
 from appliance.web.exchange import KEY_HEADER
 
-PAGE_MESSAGES = 20  # of a list, unless the client asks for another number
+_PAGE_MESSAGES = 20  # of a list, unless the client asks for another number
 
 _LIST = "This server keeps no lists of contacts and sends no campaigns. Send with POST /emails/batch."
 _RECEIVED = "This door does not read received mail."
@@ -56,60 +56,60 @@ _REFUSED = {
 
 # ---- requests
 
-Byte = Annotated[int, Meta(ge=0, le=255)]
-Mailboxes = str | list[str]
+_Byte = Annotated[int, Meta(ge=0, le=255)]
+_Mailboxes = str | list[str]
 
 
-class Tag(Struct, forbid_unknown_fields=True):
+class _Tag(Struct, forbid_unknown_fields=True):
     name: str
     value: str | None = None
 
 
-class Template(Struct, forbid_unknown_fields=True):
+class _Template(Struct, forbid_unknown_fields=True):
     id: str
     variables: dict[str, Any] | None = None
 
 
-class Buffer(Struct, forbid_unknown_fields=True):
+class _Buffer(Struct, forbid_unknown_fields=True):
     """Bytes as Node writes them in JSON."""
 
     type: Literal["Buffer"]
-    data: "str | list[Byte] | Buffer"
+    data: "str | list[_Byte] | _Buffer"
 
 
-class Attachment(Struct, forbid_unknown_fields=True):
+class _Attachment(Struct, forbid_unknown_fields=True):
     filename: str | None = None
-    content: str | list[Byte] | Buffer | None = None
+    content: str | list[_Byte] | _Buffer | None = None
     content_type: str | None = None
     content_id: str | None = None
     inline_content_id: str | None = None
     path: str | None = None
 
 
-class Email(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
+class _Email(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
     sender: str
-    to: Mailboxes
+    to: _Mailboxes
     subject: str | None = None
     html: str | None = None
     text: str | None = None
-    cc: Mailboxes | None = None
-    bcc: Mailboxes | None = None
-    reply_to: Mailboxes | None = None
+    cc: _Mailboxes | None = None
+    bcc: _Mailboxes | None = None
+    reply_to: _Mailboxes | None = None
     headers: dict[str, str] | None = None
-    tags: list[Tag] | None = None
-    attachments: list[Attachment] | None = None
+    tags: list[_Tag] | None = None
+    attachments: list[_Attachment] | None = None
     scheduled_at: str | None = None
-    template: Template | None = None
+    template: _Template | None = None
     topic_id: str | None = None
 
 
-class Schedule(Struct, forbid_unknown_fields=True):
+class _Schedule(Struct, forbid_unknown_fields=True):
     scheduled_at: str
     id: str | UnsetType = UNSET  # Resend's client for Python repeats that of the path
 
 
 def _parse(call: Call, body: Body) -> DoorRequest:
-    return _request(decoded(_with_short_bytes(body), Email))
+    return _request(decoded(_with_short_bytes(body), _Email))
 
 
 def _parse_batch(call: Call, body: Body) -> Sends:
@@ -119,10 +119,10 @@ def _parse_batch(call: Call, body: Body) -> Sends:
     items = decoded(_with_short_bytes(body), list[Json], BATCH_JSON_VALUES)
     if not 1 <= len(items) <= BATCH_MESSAGES:
         raise invalid("body", f"expected 1 to {BATCH_MESSAGES} emails, got {len(items)}")
-    return Sends(attempted(items, lambda item: _request(converted(item, Email))), mode == b"permissive")
+    return Sends(attempted(items, lambda item: _request(converted(item, _Email))), mode == b"permissive")
 
 
-def _request(email: Email) -> DoorRequest:
+def _request(email: _Email) -> DoorRequest:
     if email.topic_id is not None:
         raise invalid("topic_id", "this server has no topics. Leave the field out.")
     fields: dict[str, Json] = {"from": email.sender}
@@ -141,7 +141,7 @@ def _request(email: Email) -> DoorRequest:
     return send_request(fields)
 
 
-def _file(field: str, attachment: Attachment) -> Mapping[str, str]:
+def _file(field: str, attachment: _Attachment) -> Mapping[str, str]:
     if attachment.path is not None:
         raise invalid(f"{field}.path", "this server fetches no files. Send the file as content.")
     if attachment.content is None:
@@ -151,7 +151,7 @@ def _file(field: str, attachment: Attachment) -> Mapping[str, str]:
     if attachment.content_id is not None and attachment.inline_content_id is not None:
         raise invalid(f"{field}.inline_content_id", "cannot be combined with content_id")
     content = attachment.content
-    while isinstance(content, Buffer):
+    while isinstance(content, _Buffer):
         content = content.data
     file = {"filename": attachment.filename, "content": content if isinstance(content, str) else _base64(content)}
     if attachment.content_type is not None:
@@ -173,7 +173,7 @@ def _with_short_bytes(body: Body) -> Body:
     for match in _BYTES.finditer(mask_escapes(body)):
         if body[match.start()] == ord("["):
             numbers = bytes(body[match.start() : match.end()])
-            text = _base64(decoded(numbers, list[Byte], len(numbers)))
+            text = _base64(decoded(numbers, list[_Byte], len(numbers)))
             pieces += [bytes(body[end : match.start()]), b'{"type":"Buffer","data":"', text.encode(), b'"}']
             end = match.end()
     return b"".join([*pieces, body[end:]])
@@ -186,15 +186,15 @@ def _base64(content: list[int]) -> str:
 # ---- answers
 
 
-def _sent(call: Call, results: list[Result]) -> Reply:
-    return Reply({"id": results[0].id} if isinstance(results[0], Sent) else None)
+def _sent(call: Call, results: list[Result]) -> DoorReply:
+    return DoorReply({"id": results[0].id} if isinstance(results[0], Sent) else None)
 
 
-def _sent_batch(call: Call, results: list[Result]) -> Reply:
+def _sent_batch(call: Call, results: list[Result]) -> DoorReply:
     sent = [{"id": result.id} for result in results if isinstance(result, Sent)]
     errors = [{"index": at, "message": one.text} for at, one in enumerate(results) if isinstance(one, Refused)]
     permissive = call.headers.get(b"x-batch-validation") == b"permissive"
-    return Reply({"data": sent, "errors": errors} if permissive else {"data": sent})
+    return DoorReply({"data": sent, "errors": errors} if permissive else {"data": sent})
 
 
 # The last event of a message is that of the recipient which stands first here.
@@ -216,7 +216,7 @@ def _last_event(outcomes: list[str]) -> str:
     return next(event for outcome, event in _LAST_EVENTS.items() if outcome in outcomes)
 
 
-async def _get(call: Call, api: Api) -> Reply:
+async def _get(call: Call, api: Api) -> DoorReply:
     message = await api("GET", f"/v1/emails/{message_id(call)}")
     headers: dict[str, str] = {}
     content: Json = {"text": None, "html": None}
@@ -246,7 +246,7 @@ async def _get(call: Call, api: Api) -> Reply:
         "message_id": headers.get("message-id", header_id_of(message["id"], _domain(message["from"]))),
         "topic_id": None,
     }
-    return Reply({"object": "email", **shown})
+    return DoorReply({"object": "email", **shown})
 
 
 def _domain(sender: str) -> str:
@@ -271,29 +271,29 @@ def _listed(headers: Mapping[str, str], name: str) -> list[str] | None:
     return split_addresses(headers[name]) if name in headers else None
 
 
-async def _list(call: Call, api: Api) -> Reply:
+async def _list(call: Call, api: Api) -> DoorReply:
     if "before" in call.query:
         raise invalid("before", "this server lists messages from the newest on. Page with after.")
-    limit = call.query.get("limit", PAGE_MESSAGES)
+    limit = call.query.get("limit", _PAGE_MESSAGES)
     page = await api("GET", "/v1/emails", limit=limit, before=call.query.get("after"))
     data = []
     for message in page["emails"]:
         shown = _shown(message, [recipient["email"] for recipient in message["recipients"]])
         data.append(shown | {"last_event": _last_event(list(message["outcomes"]))})
-    return Reply({"object": "list", "has_more": page["next"] is not None, "data": data})
+    return DoorReply({"object": "list", "has_more": page["next"] is not None, "data": data})
 
 
-async def _update(call: Call, api: Api) -> Reply:
-    schedule = decoded(call.body, Schedule)
+async def _update(call: Call, api: Api) -> DoorReply:
+    schedule = decoded(call.body, _Schedule)
     if schedule.id not in (UNSET, message_id(call)):
         raise invalid("id", "differs from the id in the path")
     await api("PATCH", f"/emails/{message_id(call)}", {"scheduled_at": schedule.scheduled_at})
-    return Reply({"object": "email", "id": message_id(call)})
+    return DoorReply({"object": "email", "id": message_id(call)})
 
 
-async def _cancel(call: Call, api: Api) -> Reply:
+async def _cancel(call: Call, api: Api) -> DoorReply:
     await api("POST", f"/emails/{message_id(call)}/cancel")
-    return Reply({"object": "email", "id": message_id(call)})
+    return DoorReply({"object": "email", "id": message_id(call)})
 
 
 # ---- errors
@@ -336,16 +336,16 @@ def _invalid(refusal: Refusal) -> tuple[int, str]:
 
 
 _READ_ONE = "/emails/{id}"
-DOOR = Door(
+RESEND = Door(
     name=DoorName.RESEND,
     credential=lambda headers: headers.get(b"authorization"),
     routes=(
-        Route("POST", "/emails", Send(_parse, _sent)),
-        Route("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
-        Route("GET", "/emails", _list, Needs.READ, ("limit", "after", "before")),
-        Route("GET", _READ_ONE, _get, Needs.READ),
-        Route("PATCH", _READ_ONE, _update),
-        Route("POST", "/emails/{id}/cancel", _cancel),
+        DoorRoute("POST", "/emails", Send(_parse, _sent)),
+        DoorRoute("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
+        DoorRoute("GET", "/emails", _list, Needs.READ, ("limit", "after", "before")),
+        DoorRoute("GET", _READ_ONE, _get, Needs.READ),
+        DoorRoute("PATCH", _READ_ONE, _update),
+        DoorRoute("POST", "/emails/{id}/cancel", _cancel),
         *DOMAIN_ROUTES,
     ),
     refuse=_refuse,

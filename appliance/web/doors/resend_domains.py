@@ -5,17 +5,17 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.errors import Code, Refused, invalid
-from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
 
-PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
+_PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
 
 
-class Capabilities(Struct, forbid_unknown_fields=True):
+class _Capabilities(Struct, forbid_unknown_fields=True):
     sending: Literal["enabled"] | None = None
     receiving: Literal["disabled"] | None = None
 
 
-class NewDomain(Struct, forbid_unknown_fields=True):
+class _NewDomain(Struct, forbid_unknown_fields=True):
     name: str
     region: str | None = None
     custom_return_path: str | None = None
@@ -23,11 +23,11 @@ class NewDomain(Struct, forbid_unknown_fields=True):
     click_tracking: bool | None = None
     tracking_subdomain: str | None = None
     tls: str | None = None
-    capabilities: Capabilities | None = None
+    capabilities: _Capabilities | None = None
 
 
-async def _create(call: Call, api: Api) -> Reply:
-    new = decoded(call.body, NewDomain)
+async def _create(call: Call, api: Api) -> DoorReply:
+    new = decoded(call.body, _NewDomain)
     for name in ("region", "tracking_subdomain"):
         if getattr(new, name) is not None:
             raise invalid(name, "this server has none. Leave the field out.")
@@ -40,30 +40,30 @@ async def _create(call: Call, api: Api) -> Reply:
     if new.custom_return_path is not None:
         body["return_path"] = f"{new.custom_return_path}.{new.name}"
     added = await api("POST", "/v1/domains", body)
-    return Reply(_shown(added) | {"records": _records(added)}, 201)
+    return DoorReply(_shown(added) | {"records": _records(added)}, 201)
 
 
-async def _list(call: Call, api: Api) -> Reply:
+async def _list(call: Call, api: Api) -> DoorReply:
     if "before" in call.query:
         raise invalid("before", "this server lists domains by name. Page with after.")
-    page = await api("GET", "/v1/domains", limit=call.query.get("limit", PAGE_DOMAINS), after=call.query.get("after"))
+    page = await api("GET", "/v1/domains", limit=call.query.get("limit", _PAGE_DOMAINS), after=call.query.get("after"))
     domains = [_shown(domain) for domain in page["domains"]]
-    return Reply({"object": "list", "has_more": page["next"] is not None, "data": domains})
+    return DoorReply({"object": "list", "has_more": page["next"] is not None, "data": domains})
 
 
-async def _get(call: Call, api: Api) -> Reply:
+async def _get(call: Call, api: Api) -> DoorReply:
     domain = await api("GET", f"/v1/domains/{_name(call)}")
-    return Reply({"object": "domain", **_shown(domain), "records": _records(domain)})
+    return DoorReply({"object": "domain", **_shown(domain), "records": _records(domain)})
 
 
-async def _verify(call: Call, api: Api) -> Reply:
+async def _verify(call: Call, api: Api) -> DoorReply:
     verified = await api("POST", f"/v1/domains/{_name(call)}/verify")
-    return Reply({"object": "domain", "id": verified["name"]})
+    return DoorReply({"object": "domain", "id": verified["name"]})
 
 
-async def _remove(call: Call, api: Api) -> Reply:
+async def _remove(call: Call, api: Api) -> DoorReply:
     await api("DELETE", f"/v1/domains/{_name(call)}")
-    return Reply({"object": "domain", "id": _name(call), "deleted": True})
+    return DoorReply({"object": "domain", "id": _name(call), "deleted": True})
 
 
 def _name(call: Call) -> str:
@@ -100,10 +100,10 @@ def _records(domain: Json) -> list[Json]:
     return shown
 
 
-ROUTES = (
-    Route("POST", "/domains", _create, Needs.MANAGE),
-    Route("GET", "/domains", _list, Needs.MANAGE, ("limit", "after", "before")),
-    Route("GET", "/domains/{id}", _get, Needs.MANAGE),
-    Route("POST", "/domains/{id}/verify", _verify, Needs.MANAGE),
-    Route("DELETE", "/domains/{id}", _remove, Needs.MANAGE),
+DOMAIN_ROUTES = (
+    DoorRoute("POST", "/domains", _create, Needs.MANAGE),
+    DoorRoute("GET", "/domains", _list, Needs.MANAGE, ("limit", "after", "before")),
+    DoorRoute("GET", "/domains/{id}", _get, Needs.MANAGE),
+    DoorRoute("POST", "/domains/{id}/verify", _verify, Needs.MANAGE),
+    DoorRoute("DELETE", "/domains/{id}", _remove, Needs.MANAGE),
 )

@@ -21,21 +21,21 @@ from appliance.times import SECOND, rfc3339
 from appliance.web.doors.frame import (
     Call,
     Door,
+    DoorReply,
+    DoorRoute,
     Json,
     Refusal,
-    Reply,
     Result,
-    Route,
     Send,
     Sent,
     decoded,
     send_request,
 )
 from appliance.web.doors.personal import PersonalText, finder, one_for_each
-from appliance.web.doors.sendgrid_suppressions import ROUTES as SUPPRESSION_ROUTES
+from appliance.web.doors.sendgrid_suppressions import SUPPRESSION_ROUTES
 
-SUBSTITUTIONS = 100  # different keys of one request
-COST_OF_OBJECT = 50  # microseconds; a personalization has at least two
+_SUBSTITUTIONS = 100  # different keys of one request
+_COST_OF_OBJECT = 50  # microseconds; a personalization has at least two
 
 # ---- requests
 
@@ -185,8 +185,8 @@ class _Texts(Struct):
 def _texts(mail: _Mail) -> _Texts:
     """All texts with their placeholders: the keys of the substitutions of any personalization."""
     keys = list({key for one in mail.personalizations for key in one.substitutions})
-    if len(keys) > SUBSTITUTIONS or "" in keys:
-        raise invalid("personalizations", f"substitutions have at most {SUBSTITUTIONS} different keys, none empty")
+    if len(keys) > _SUBSTITUTIONS or "" in keys:
+        raise invalid("personalizations", f"substitutions have at most {_SUBSTITUTIONS} different keys, none empty")
     if keys and mail.template_id is not None:
         raise invalid("personalizations", "a template takes dynamic_template_data, not substitutions")
     subjects = {one.subject for one in (mail, *mail.personalizations) if one.subject is not None}
@@ -236,14 +236,14 @@ def _request(mail: _Mail, texts: _Texts, shared: dict[str, Json], now: int, inde
 # ---- answers
 
 
-def _answer(call: Call, results: list[Result]) -> Reply:
+def _answer(call: Call, results: list[Result]) -> DoorReply:
     refused = [result for result in results if isinstance(result, Refused)]
     if refused:
         count = len(results) - len(refused)
         text = f"{refused[0].text} Only the first {count} of {len(results)} personalizations were accepted."
         raise Refused(refused[0].code, text, retry_after=refused[0].retry_after)
     ids = [result.id for result in results if isinstance(result, Sent)]
-    return Reply(None, 200 if call.kept else 202, [(b"x-message-id", ids[0].encode())])
+    return DoorReply(None, 200 if call.kept else 202, [(b"x-message-id", ids[0].encode())])
 
 
 _PLACE = re.compile(r"\[(\d+)\]")
@@ -272,17 +272,17 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
 
 
 def _cost(body: Body) -> int:
-    return 2 * cost_of_size(len(body)) + COST_OF_OBJECT * body.count(b"{")
+    return 2 * cost_of_size(len(body)) + _COST_OF_OBJECT * body.count(b"{")
 
 
 def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     return headers.get(b"authorization")
 
 
-DOOR = Door(
+SENDGRID = Door(
     name=DoorName.SENDGRID,
     credential=_bearer,
-    routes=(Route("POST", "/v3/mail/send", Send(_parse, _answer, cost=_cost)), *SUPPRESSION_ROUTES),
+    routes=(DoorRoute("POST", "/v3/mail/send", Send(_parse, _answer, cost=_cost)), *SUPPRESSION_ROUTES),
     refuse=_refuse,
     names=_NAMES,
     refused={

@@ -9,11 +9,11 @@ from appliance.errors import invalid
 from appliance.message.schedule import microseconds
 from appliance.model.mail import SuppressionOrigin
 from appliance.times import SECOND
-from appliance.web.doors.frame import Api, Call, Json, Needs, Reply, Route, decoded
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
 from appliance.web.doors.suppressed import remove_suppression, suppression_of, suppressions_after
 
-PAGE = 500  # entries, unless the client asks for fewer
-DELETED = 100  # addresses in one request
+_PAGE = 500  # entries, unless the client asks for fewer
+_DELETED = 100  # addresses in one request
 _BOUNCE, _UNSUBSCRIBE = SuppressionOrigin.BOUNCE, SuppressionOrigin.UNSUBSCRIBE
 
 
@@ -27,48 +27,48 @@ def _bounce(entry: Json) -> Json:
     return {"created": created, "email": entry["address"], "reason": entry["reason"], "status": ""}
 
 
-async def _bounces(call: Call, api: Api) -> Reply:
-    limit = call.query.get("limit", str(PAGE))
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= PAGE:
-        raise invalid("limit", f"expected a number from 1 to {PAGE}")
+async def _bounces(call: Call, api: Api) -> DoorReply:
+    limit = call.query.get("limit", str(_PAGE))
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= _PAGE:
+        raise invalid("limit", f"expected a number from 1 to {_PAGE}")
     entries, _ = await suppressions_after(api, _BOUNCE, None, int(limit))
-    return Reply([_bounce(entry) for entry in entries])
+    return DoorReply([_bounce(entry) for entry in entries])
 
 
-async def _bounce_of(call: Call, api: Api) -> Reply:
+async def _bounce_of(call: Call, api: Api) -> DoorReply:
     entry = await suppression_of(api, call.params["email"], _BOUNCE)
-    return Reply([] if entry is None else [_bounce(entry)])
+    return DoorReply([] if entry is None else [_bounce(entry)])
 
 
-async def _delete_bounces(call: Call, api: Api) -> Reply:
+async def _delete_bounces(call: Call, api: Api) -> DoorReply:
     deletion = decoded(call.body, _Deletion)
-    if deletion.delete_all or not 1 <= len(deletion.emails) <= DELETED:
+    if deletion.delete_all or not 1 <= len(deletion.emails) <= _DELETED:
         field = "delete_all" if deletion.delete_all else "emails"
-        raise invalid(field, f"name 1 to {DELETED} addresses in emails")
+        raise invalid(field, f"name 1 to {_DELETED} addresses in emails")
     for email in deletion.emails:
         await remove_suppression(api, email, _BOUNCE)
-    return Reply(None, 204)
+    return DoorReply(None, 204)
 
 
-def _delete(origin: SuppressionOrigin) -> Callable[[Call, Api], Coroutine[Any, Any, Reply]]:
-    async def delete(call: Call, api: Api) -> Reply:
+def _delete(origin: SuppressionOrigin) -> Callable[[Call, Api], Coroutine[Any, Any, DoorReply]]:
+    async def delete(call: Call, api: Api) -> DoorReply:
         await remove_suppression(api, call.params["email"], origin)
-        return Reply(None, 204)
+        return DoorReply(None, 204)
 
     return delete
 
 
-async def _global(call: Call, api: Api) -> Reply:
+async def _global(call: Call, api: Api) -> DoorReply:
     entry = await suppression_of(api, call.params["email"], _UNSUBSCRIBE)
-    return Reply({} if entry is None else {"recipient_email": entry["address"]})
+    return DoorReply({} if entry is None else {"recipient_email": entry["address"]})
 
 
-BOUNCES, GLOBAL = "/v3/suppression/bounces", "/v3/asm/suppressions/global"
-ROUTES = (
-    Route("GET", BOUNCES, _bounces, Needs.MANAGE, ("limit",)),
-    Route("DELETE", BOUNCES, _delete_bounces, Needs.MANAGE),
-    Route("GET", f"{BOUNCES}/{{email}}", _bounce_of, Needs.MANAGE),
-    Route("DELETE", f"{BOUNCES}/{{email}}", _delete(_BOUNCE), Needs.MANAGE),
-    Route("GET", f"{GLOBAL}/{{email}}", _global, Needs.MANAGE),
-    Route("DELETE", f"{GLOBAL}/{{email}}", _delete(_UNSUBSCRIBE), Needs.MANAGE),
+_BOUNCES, _GLOBAL = "/v3/suppression/bounces", "/v3/asm/suppressions/global"
+SUPPRESSION_ROUTES = (
+    DoorRoute("GET", _BOUNCES, _bounces, Needs.MANAGE, ("limit",)),
+    DoorRoute("DELETE", _BOUNCES, _delete_bounces, Needs.MANAGE),
+    DoorRoute("GET", f"{_BOUNCES}/{{email}}", _bounce_of, Needs.MANAGE),
+    DoorRoute("DELETE", f"{_BOUNCES}/{{email}}", _delete(_BOUNCE), Needs.MANAGE),
+    DoorRoute("GET", f"{_GLOBAL}/{{email}}", _global, Needs.MANAGE),
+    DoorRoute("DELETE", f"{_GLOBAL}/{{email}}", _delete(_UNSUBSCRIBE), Needs.MANAGE),
 )

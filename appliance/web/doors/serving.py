@@ -24,8 +24,10 @@ from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.store.event_feed import StoredEvent
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
-from appliance.web.doors import mailgun, resend, sendgrid
-from appliance.web.doors.frame import Call, Door, Json, Needs, Refusal, Reply, Result, Route, Send, Sends, Sent
+from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
+from appliance.web.doors.mailgun import MAILGUN
+from appliance.web.doors.resend import RESEND
+from appliance.web.doors.sendgrid import SENDGRID
 from appliance.web.exchange import (
     Answer,
     AsgiScope,
@@ -46,11 +48,11 @@ from appliance.web.exchange import (
 )
 from appliance.web.sent import SentMessages
 
-T = TypeVar("T")
-U = TypeVar("U")
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (resend.DOOR, mailgun.DOOR, sendgrid.DOOR)}
-SMALL_BODY = 64 * 1024  # bytes of a request that sends nothing
+DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND, MAILGUN, SENDGRID)}
+REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
 EVENT_READS = 40  # of the store for one page, 50 ms each
 EVENT_SIZE = 2_000  # bytes of a long event
 QUERY_BYTES = 4 * 1024
@@ -132,7 +134,7 @@ class Doors:
         credential: bytes | None,
         method: str,
         query: bytes,
-    ) -> Reply:
+    ) -> DoorReply:
         door, headers = found.door, exchange.headers
         headers.pop(b"authorization", None)
         if credential is not None:
@@ -154,8 +156,8 @@ class Doors:
 
 
 async def _send(
-    core: Core, exchange: Exchange, address: str, door: Door, route: Route, send: Send, call: Call
-) -> Reply:
+    core: Core, exchange: Exchange, address: str, door: Door, route: DoorRoute, send: Send, call: Call
+) -> DoorReply:
     def decode(body: Body) -> SendRequest | Batch | Series | Mime:
         parsed = send.parse(call, body)
         return batch_of(parsed.items, skip=parsed.skip) if isinstance(parsed, Sends) else parsed
@@ -203,7 +205,7 @@ class _Api:
         self._read = 0  # bytes of answers
 
     @classmethod
-    async def opened(cls, core: Core, exchange: Exchange, address: str, route: Route) -> "_Api":
+    async def opened(cls, core: Core, exchange: Exchange, address: str, route: DoorRoute) -> "_Api":
         """Check what can be checked without the body."""
         caller, needs = await core.services.auth.caller(exchange.headers.get(b"authorization"), address), route.needs
         exchange.peer.authenticated = True
@@ -223,8 +225,8 @@ class _Api:
     async def body(self, check_type: Callable[[bytes], None]) -> bytes:
         headers = self._exchange.headers
         check_encoding(headers.get(b"content-encoding"))
-        length, owner = declared_length(headers, SMALL_BODY), self._core.budgets.of_account(self._caller.account_id)
-        async with RequestBody(self._exchange.receive, length, SMALL_BODY, owner) as body:
+        length, owner = declared_length(headers, REQUEST_BODY), self._core.budgets.of_account(self._caller.account_id)
+        async with RequestBody(self._exchange.receive, length, REQUEST_BODY, owner) as body:
             if body:
                 check_type(headers.get(b"content-type", b""))
             return bytes(body)
@@ -257,11 +259,11 @@ class _Api:
         return answer
 
     async def events(
-        self, select: Callable[[StoredEvent], T | None], *, after: str, before: str, descending: bool, most: int
-    ) -> tuple[list[T], str | None]:
-        key, events, items = self._caller.key, self._core.services.store.event_feed, list[T]()
+        self, select: Callable[[StoredEvent], _T | None], *, after: str, before: str, descending: bool, most: int
+    ) -> tuple[list[_T], str | None]:
+        key, events, items = self._caller.key, self._core.services.store.event_feed, list[_T]()
 
-        def select_own(event: StoredEvent) -> T | None:
+        def select_own(event: StoredEvent) -> _T | None:
             is_hidden = key is None or (key.test and event.credential != key.id)
             if is_hidden or (key and not key.reaches(event.envelope_from.rpartition("@")[2])):
                 return None
@@ -286,7 +288,7 @@ class _Api:
         """Encode what was made of the answers."""
         return await self._work(self._read, msgspec.json.encode, body)
 
-    async def _work(self, size: int, work: Callable[[T], U], value: T) -> U:
+    async def _work(self, size: int, work: Callable[[_T], _U], value: _T) -> _U:
         workers = self._core.services.intake.workers
         return await workers.run(self._caller.account_id, cost_of_size(size), work, value)
 
@@ -347,10 +349,10 @@ def _named(name: str, door: Door) -> str:
     return _WORD.sub(lambda word: door.names.get(word[0], word[0]), name)
 
 
-def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> Reply:
+def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> DoorReply:
     REFUSALS.add(("http", refused.code))
     name = _named(refused.field, door)
     text = f"{name}: {refused.reason}" if name else refused.reason
     status, body = door.refuse(Refusal(refused.code, text, name, has_credential))
     retry = [] if refused.retry_after is None else [(b"retry-after", b"%d" % refused.retry_after)]
-    return Reply(body, status, retry)
+    return DoorReply(body, status, retry)

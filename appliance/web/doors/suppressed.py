@@ -5,8 +5,8 @@ from appliance.message.addresses import parse
 from appliance.model.mail import SuppressionOrigin
 from appliance.web.doors.frame import Api, Json
 
-READ = 100  # suppressions in one request to our API
-READS = 50  # requests for one page
+_READ = 100  # suppressions in one request to our API
+_READS = 50  # requests for one page
 _OTHERS = (SuppressionOrigin.COMPLAINT, SuppressionOrigin.UNSUBSCRIBE)
 
 
@@ -40,8 +40,8 @@ async def suppressions_after(
     """Entries of a list by address, and where to continue."""
     entries = list[Json]()
     only = None if origin is SuppressionOrigin.BOUNCE else origin.value
-    for _ in range(READS):
-        page = await api("GET", "/v1/suppressions", limit=min(READ, most - len(entries)), after=after, origin=only)
+    for _ in range(_READS):
+        page = await api("GET", "/v1/suppressions", limit=min(_READ, most - len(entries)), after=after, origin=only)
         entries += [one for one in page["suppressions"] if is_in(one, origin)]
         if (after := page["next"]) is None or len(entries) == most:
             break

@@ -27,6 +27,7 @@ const REFUSED = [
   "dsn",
 ] as const;
 const REFUSED_IN_ATTACHMENT = ["raw", "headers"] as const;
+const METADATA = "x-service-metadata";
 const PRIORITIES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   high: { "X-Priority": "1 (Highest)", "X-MSMail-Priority": "High", Importance: "High" },
   low: { "X-Priority": "5 (Lowest)", "X-MSMail-Priority": "Low", Importance: "Low" },
@@ -128,6 +129,7 @@ async function send(client: MailAppliance, mail: NodemailerMessage): Promise<Sen
   const tags = taken(headers, "X-Service-Tag")
     ?.split(",")
     .map((tag) => tag.trim());
+  const scheduledAt = taken(headers, "X-Service-Scheduled-At");
   const result = await client.send(
     {
       from: address(data.from, "from"),
@@ -141,6 +143,8 @@ async function send(client: MailAppliance, mail: NodemailerMessage): Promise<Sen
       headers: Object.fromEntries(headers.values()),
       tags,
       attachments: data.attachments?.map(attachment),
+      scheduledAt,
+      metadata: metadataOf(data),
     } satisfies Email,
     { idempotencyKey },
   );
@@ -220,12 +224,28 @@ function attachment({ filename, contentType, cid, content, encoding }: MailAttac
   return { filename: filename as string, content: bytes, contentType, contentId: cid?.replace(/[<>]/g, "") };
 }
 
+/** The entries of the X-Service-Metadata headers, `key=value` in each. */
+function metadataOf(data: MailData): Record<string, string> | undefined {
+  const entries: [string, string][] = [];
+  for (const [name, value] of headerEntries(data)) {
+    if (name.toLowerCase() !== METADATA) continue;
+    for (const each of [value].flat().filter(isGiven)) {
+      const [, key, text] = /^([^=]*)=(.*)$/s.exec(headerValue(each)) ?? [];
+      if (key === undefined || text === undefined) throw refused("X-Service-Metadata without key=value");
+      if (entries.some(([other]) => other === key.trim())) throw refused(`the metadata ${key.trim()} twice`);
+      entries.push([key.trim(), text.trim()]);
+    }
+  }
+  return entries.length > 0 ? Object.fromEntries(entries) : undefined;
+}
+
 /** The custom headers by their names in lower case, as [name, value]. */
 function headersOf(data: MailData): Map<string, [string, string]> {
   const headers = new Map<string, [string, string]>();
   for (const [name, value] of headerEntries(data)) {
     const values = [value].flat().filter((each) => each !== undefined && each !== null);
     const key = name.toLowerCase();
+    if (key === METADATA) continue;
     if (values.length > 1 || (values.length > 0 && headers.has(key))) throw refused(`several ${name} headers`);
     if (values.length > 0) headers.set(key, [name, headerValue(values[0])]);
   }

@@ -51,6 +51,8 @@ test("names, headers, tags and the key of a message are carried", async () => {
     headers: {
       "idempotency-key": "order-1",
       "X-Service-Tag": "order, first",
+      "X-Service-Metadata": ["order=4711", "note = a=b"],
+      "X-Service-Scheduled-At": "2030-01-02T03:04:05Z",
       "X-Order": { prepared: true, value: "4711" },
       "X-None": undefined,
     },
@@ -80,6 +82,8 @@ test("names, headers, tags and the key of a message are carried", async () => {
       "List-Unsubscribe": "<https://example.com/u> (Bye)",
     },
     tags: ["order", "first"],
+    scheduled_at: "2030-01-02T03:04:05Z",
+    metadata: { order: "4711", note: "a=b" },
   });
 });
 
@@ -134,6 +138,8 @@ test("what JSON cannot carry is refused by name", async () => {
     "from with several": { from: "a@example.com, b@example.com" },
     "replyTo with several": { replyTo: "a@example.com, b@example.com" },
     "a group in to": { to: "Friends: a@example.net, b@example.net;" },
+    "X-Service-Metadata without key=value": { headers: { "X-Service-Metadata": "order" } },
+    "the metadata a twice": { headers: { "X-Service-Metadata": ["a=1", "a=2"] } },
     "several X-A headers": { headers: { "X-A": ["1", "2"] } },
     "several x-b headers": {
       headers: [

@@ -32,6 +32,9 @@ final class MimeEmail
     /** @var list<string> */
     private array $tags = [];
 
+    /** @var array<string, string> */
+    private array $metadata = [];
+
     /** @var list<Attachment> */
     private array $attachments = [];
 
@@ -79,6 +82,20 @@ final class MimeEmail
                 array_map($this->tag(...), array_map('trim', explode(',', $value)));
 
                 return;
+            case 'x-service-metadata': // as over SMTP
+                if (!str_contains($value, '=')) {
+                    throw new ConfigurationError('the header X-Service-Metadata must be key=value');
+                }
+                $this->metadata(...array_map('trim', explode('=', $value, 2)));
+
+                return;
+            case 'x-service-scheduled-at':
+                if (isset($this->fields['scheduled_at'])) {
+                    throw new ConfigurationError('the message has more than one X-Service-Scheduled-At header');
+                }
+                $this->fields['scheduled_at'] = trim($value);
+
+                return;
         }
         if (preg_match(self::RESERVED, $name)) {
             throw new ConfigurationError("the message has the header {$name}, which the appliance sets itself");
@@ -92,6 +109,14 @@ final class MimeEmail
     public function tag(string $tag): void
     {
         $this->tags[] = $tag;
+    }
+
+    public function metadata(string $key, string $value): void
+    {
+        if (isset($this->metadata[$key])) {
+            throw new ConfigurationError("the message has the metadata {$key} more than once");
+        }
+        $this->metadata[$key] = $value;
     }
 
     /** A body of the message: `plain` or `html`, one of each at most. */
@@ -161,6 +186,7 @@ final class MimeEmail
             'headers' => $this->headers,
             'tags' => $this->tags,
             'attachments' => $this->attachments,
+            'metadata' => $this->metadata,
         ]);
     }
 

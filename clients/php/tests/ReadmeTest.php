@@ -200,6 +200,7 @@ final class ReadmeTest extends TestCase
         $fake = new FakeClient();
         self::output('Symfony', 1, ['mailer' => new Mailer(new MailApplianceTransport($fake))]);
         self::assertSame('order-17', $fake->sent()[0]['idempotencyKey']);
+        self::assertSame(['customer' => '17'], $fake->sent()[0]['email']['metadata']);
     }
 
     /** The variables of the Laravel block are those that the provider's configuration and Laravel read. */

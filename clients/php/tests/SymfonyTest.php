@@ -74,6 +74,8 @@ final class SymfonyTest extends TestCase
         $email->getHeaders()->addMailboxHeader('X-Via', new Address('v@example.com', 'Vïa'));
         $email->getHeaders()->add(new TagHeader('welcome'));
         $email->getHeaders()->add(new MetadataHeader('order', '17'));
+        $email->getHeaders()->addTextHeader('X-Service-Metadata', 'note = a=b');
+        $email->getHeaders()->addTextHeader('X-Service-Scheduled-At', '2030-01-02T03:04:05+00:00');
         $sent = $this->sent($email);
         self::assertSame('order-17', $this->fake->sent()[0]['idempotencyKey']);
         [$logo, $pdf] = $sent['attachments'];
@@ -93,9 +95,10 @@ final class SymfonyTest extends TestCase
                 'X-Priority' => '1 (Highest)',
                 'X-Long' => str_repeat('ü ', 100) . 'end',
                 'X-Via' => '=?utf-8?Q?V=C3=AFa?= <v@example.com>',
-                'X-Metadata-order' => '17',
             ],
             'tags' => ['welcome'],
+            'metadata' => ['order' => '17', 'note' => 'a=b'],
+            'scheduled_at' => '2030-01-02T03:04:05+00:00',
         ], $sent);
     }
 

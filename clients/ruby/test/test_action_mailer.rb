@@ -27,6 +27,8 @@ class TestActionMailer < LibraryTest
     def rich
       headers["Idempotency-Key"] = "order-7"
       headers["X-Service-Tag"] = "orders, vip"
+      headers["X-Service-Metadata"] = ["order=7", "note = a=b"]
+      headers["X-Service-Scheduled-At"] = "2030-01-02T03:04:05Z"
       headers["X-Order"] = "Größe 7"
       headers["List-Unsubscribe"] = "<mailto:stop@example.com>, <https://example.com/#{"x" * 100}>"
       headers["References"] = "<a@example.com> <b@example.com>"
@@ -72,6 +74,7 @@ class TestActionMailer < LibraryTest
     message = deliver(Mailer.rich)
     assert_equal "order-7", @mail.sent.first.idempotency_key
     assert_equal %w[orders vip], message[:tags]
+    assert_equal [{ order: "7", note: "a=b" }, "2030-01-02T03:04:05Z"], message.values_at(:metadata, :scheduled_at)
     assert_equal "\"Bücher\" <shop@example.com>", message[:from]
     assert_equal ["\"Doe, Ann\" <ann@example.net>", "\"Émile\" <e@example.net>"], message[:to]
     assert_equal [["c@example.net"], ["d@example.net"]], message.values_at(:cc, :bcc)
@@ -134,6 +137,8 @@ class TestActionMailer < LibraryTest
     refused("X-Service-Other", Mailer.plain("X-Service-Other" => "a"))
     refused("Content-Language", Mailer.plain("Content-Language" => "de"))
     refused("2 fields X-A") { |mail| mail.header.fields << Mail::Field.new("X-A", "1") << Mail::Field.new("X-a", "2") }
+    refused("X-Service-Metadata without", Mailer.plain("X-Service-Metadata" => "order"))
+    refused("X-Service-Metadata twice", Mailer.plain("X-Service-Metadata" => %w[a=1 a=2]))
     refused("2 fields Idempotency-Key") do |mail|
       2.times { |number| mail.header.fields << Mail::Field.new("Idempotency-Key", number.to_s) }
     end

@@ -12,6 +12,7 @@ use Psr\EventDispatcher\EventDispatcherInterface;
 use Psr\Log\LoggerInterface;
 use Symfony\Component\Mailer\Envelope;
 use Symfony\Component\Mailer\Exception\TransportException;
+use Symfony\Component\Mailer\Header\MetadataHeader;
 use Symfony\Component\Mailer\Header\TagHeader;
 use Symfony\Component\Mailer\SentMessage;
 use Symfony\Component\Mailer\Transport\AbstractTransport;
@@ -92,6 +93,8 @@ final class MailApplianceTransport extends AbstractTransport
             $email->subject($header->getValue());
         } elseif ($header instanceof TagHeader) {
             $email->tag($header->getValue());
+        } elseif ($header instanceof MetadataHeader) {
+            $email->metadata($header->getKey(), $header->getValue());
         } else {
             $email->header($header->getName(), $header instanceof UnstructuredHeader ? $header->getValue() : $header->getBodyAsString());
         }

@@ -3,7 +3,8 @@ BACKEND of a mailer, whose OPTIONS win over the settings.
 
 The settings are MAIL_APPLIANCE_URL, MAIL_APPLIANCE_USERNAME and MAIL_APPLIANCE_PASSWORD, or MAIL_APPLIANCE_TOKEN, and
 MAIL_APPLIANCE_RETRIES, MAIL_APPLIANCE_CONNECT_TIMEOUT and MAIL_APPLIANCE_TIMEOUT; the first four may come from the
-environment instead. A message's header `Idempotency-Key` is the key of its send, its attribute `tags` its tags.
+environment instead. A message's header `Idempotency-Key` is the key of its send. Its attributes `tags`, `metadata` and
+`scheduled_at` are the arguments of `Client.send`.
 """
 
 from typing import Any

@@ -93,7 +93,7 @@ def close_shared_clients() -> None:
 
 def send_arguments(message: Any) -> dict[str, Any]:
     """The arguments of `Client.send` for a message; UnsupportedMessage if that would lose something."""
-    headers = {str(name): str(value) for name, value in message.extra_headers.items()}
+    headers = _pairs(message.extra_headers)
     key, reply_to = _taken(headers, "idempotency-key"), _taken(headers, "reply-to")
     for name in headers:
         if name.lower() in ("from", "to", "cc"):
@@ -114,6 +114,8 @@ def send_arguments(message: Any) -> dict[str, Any]:
         "headers": headers or None,
         "tags": _texts(getattr(message, "tags", ())) or None,
         "attachments": list(_attachments(message)) or None,
+        "scheduled_at": getattr(message, "scheduled_at", None),
+        "metadata": _pairs(getattr(message, "metadata", None)) or None,
         "idempotency_key": key,
     }
 
@@ -127,6 +129,10 @@ def _taken(headers: dict[str, str], wanted: str) -> str | None:
 
 def _texts(values: Iterable[Any]) -> list[str]:
     return [str(value) for value in values if value]  # translations are lazy
+
+
+def _pairs(values: Mapping[Any, Any] | None) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (values or {}).items()}
 
 
 def _bodies(message: Any) -> dict[str, str]:

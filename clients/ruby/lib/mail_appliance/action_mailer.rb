@@ -10,7 +10,7 @@ module MailAppliance
   #   config.action_mailer.mail_appliance_settings = { url: "https://mail.example.com", token: "…" }
   #
   # The settings are the arguments of Client.new, or +client+, a Client. The message's Idempotency-Key header is the
-  # key, its X-Service-Tag header has the tags. Whatever the interface cannot carry is a ConfigurationError that names
+  # key; its headers X-Service-Tag, X-Service-Metadata and X-Service-Scheduled-At have tags, metadata and time. Whatever the interface cannot carry is a ConfigurationError that names
   # it; nothing is left out.
   class DeliveryMethod
     MOST_CLIENTS = 16
@@ -47,7 +47,7 @@ module MailAppliance
     # Fields that are read by name, or that belong to the MIME form, which the appliance generates.
     READ = %w[
       from to cc bcc reply-to subject date message-id mime-version content-type content-transfer-encoding
-      idempotency-key x-service-tag
+      idempotency-key x-service-tag x-service-metadata x-service-scheduled-at
     ].freeze
     # Those that the interface keeps for itself.
     RESERVED = /\A(?:sender|return-path|received.*|delivered-to|errors-to|dkim-signature|domainkey-signature|arc-.*|
@@ -75,7 +75,7 @@ module MailAppliance
         from: single(:from), to: addresses(:to), cc: addresses(:cc), bcc: addresses(:bcc), reply_to: single(:reply_to),
         subject: @mail.subject, text: @bodies["text/plain"], html: @bodies["text/html"], headers: custom_headers,
         tags: header("X-Service-Tag")&.split(/\s*,\s*/), attachments: files,
-        idempotency_key: header("Idempotency-Key")
+        scheduled_at: header("X-Service-Scheduled-At"), metadata: metadata, idempotency_key: header("Idempotency-Key")
       }
     end
 
@@ -122,11 +122,28 @@ module MailAppliance
       found&.first
     end
 
+    # The values of all fields of this name.
+    def values(name)
+      found = @mail.header.fields.select { |field| field.name.casecmp?(name) }
+      # The mail gem would join an Array.
+      found.flat_map { |field| field.unparsed_value.is_a?(Array) ? field.unparsed_value : field.decoded.strip }
+    end
+
     # The value of a field that may be there once.
     def header(name)
-      found = @mail.header.fields.select { |field| field.name.casecmp?(name) }
+      found = values(name)
       refuse("#{found.size} fields #{name}") if found.size > 1
-      found.first&.decoded&.strip
+      found.first
+    end
+
+    # The entries of all fields X-Service-Metadata.
+    def metadata
+      pairs = values("X-Service-Metadata").map do |value|
+        refuse("X-Service-Metadata without key=value") unless value.include?("=")
+        value.split("=", 2).map(&:strip)
+      end
+      refuse("a key of X-Service-Metadata twice") if pairs.map(&:first).uniq!
+      pairs.to_h unless pairs.empty?
     end
 
     def custom_headers
