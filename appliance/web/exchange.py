@@ -396,10 +396,10 @@ def check_content_type(content_type: bytes) -> None:
     """Accept only JSON in UTF-8 (RFC 8259 8.1)."""
     match = _JSON_TYPE.fullmatch(content_type)
     if match is None:
-        raise Refused(Code.INVALID_REQUEST, "Content-Type: expected application/json")
+        raise invalid("Content-Type", "expected application/json")
     charset = (match[1] or b"utf-8").decode("ascii", "replace")
     if charset.lower() not in ("utf-8", "utf8"):
-        raise Refused(Code.INVALID_REQUEST, f"Content-Type: charset {charset} is not supported. Send UTF-8.")
+        raise invalid("Content-Type", f"charset {charset} is not supported. Send UTF-8.")
 
 
 def check_encoding(encoding: bytes | None) -> None:

@@ -43,6 +43,10 @@ class Data(Struct, gc=False):
         return self.bounce_class in ("", BounceClass.INVALID_RECIPIENT, BounceClass.OTHER)
 
     @property
+    def is_unknown(self) -> bool:
+        return self.bounce_class == BounceClass.INVALID_RECIPIENT
+
+    @property
     def enhanced(self) -> str:
         match = _ENHANCED.match(self.smtp_response)
         return match[1] if match else ""
@@ -129,7 +133,7 @@ def _resend_bounce(event: Event, data: Data) -> Json:
 # ---- Postmark
 
 
-class _Bounce(NamedTuple):
+class PostmarkBounce(NamedTuple):
     """A type of bounce, as Postmark numbers them. listmonk refuses some others, such as `Blocked`."""
 
     type: str
@@ -137,17 +141,23 @@ class _Bounce(NamedTuple):
     name: str
     description: str
 
+    @property
+    def shown(self) -> Json:
+        return {"Type": self.type, "TypeCode": self.code, "Name": self.name, "Description": self.description}
 
-_HARD = _Bounce("HardBounce", 1, "Hard bounce", "The recipient's server permanently rejected the message.")
-_SOFT = _Bounce("SoftBounce", 4096, "Soft bounce", "The message was not delivered; the address may be valid.")
-_DELAY = _Bounce("Transient", 2, "Message delayed", "The message is deferred and still being retried.")
-_SUPPRESSED = _Bounce("ManuallyDeactivated", 100_002, "Manually deactivated", "The address is suppressed.")
-_COMPLAINT = _Bounce("SpamComplaint", 100_001, "Spam complaint", "The recipient marked the message as spam.")
+
+HARD_BOUNCE = PostmarkBounce("HardBounce", 1, "Hard bounce", "The recipient's server permanently rejected the message.")
+SOFT_BOUNCE = PostmarkBounce(
+    "SoftBounce", 4096, "Soft bounce", "The message was not delivered; the address may be valid."
+)
+TRANSIENT_BOUNCE = PostmarkBounce("Transient", 2, "Message delayed", "The message is deferred and still being retried.")
+_SUPPRESSED = PostmarkBounce("ManuallyDeactivated", 100_002, "Manually deactivated", "The address is suppressed.")
+_COMPLAINT = PostmarkBounce("SpamComplaint", 100_001, "Spam complaint", "The recipient marked the message as spam.")
 _POSTMARK = {
-    EventType.BOUNCED: _HARD,
-    EventType.FAILED: _SOFT,
-    EventType.DELAYED: _DELAY,
-    EventType.LATE_BOUNCED: _HARD,
+    EventType.BOUNCED: HARD_BOUNCE,
+    EventType.FAILED: SOFT_BOUNCE,
+    EventType.DELAYED: TRANSIENT_BOUNCE,
+    EventType.LATE_BOUNCED: HARD_BOUNCE,
     EventType.COMPLAINED: _COMPLAINT,
 }
 
@@ -165,14 +175,10 @@ def _postmark(event: Event, data: Data) -> Json:
     }
     if bounce is None:
         return shown | {"Recipient": data.to, "DeliveredAt": event.created_at}
-    is_unknown = bounce is _HARD and data.bounce_class == BounceClass.INVALID_RECIPIENT
-    is_inactive = is_unknown or bounce in (_SUPPRESSED, _COMPLAINT)
+    is_inactive = (bounce is HARD_BOUNCE and data.is_unknown) or bounce in (_SUPPRESSED, _COMPLAINT)
     return shown | {
         "ID": int(event.id.rpartition("_")[2], 16) % 2**POSTMARK_ID_BITS,
-        "Type": bounce.type,
-        "TypeCode": bounce.code,
-        "Name": bounce.name,
-        "Description": bounce.description,
+        **bounce.shown,
         "Email": data.to,
         "From": data.sender,
         "BouncedAt": event.created_at,
@@ -183,11 +189,11 @@ def _postmark(event: Event, data: Data) -> Json:
     }
 
 
-def _postmark_bounce(event: Event, data: Data) -> _Bounce | None:
+def _postmark_bounce(event: Event, data: Data) -> PostmarkBounce | None:
     if event.is_suppressed:
         return _SUPPRESSED
     bounce = _POSTMARK.get(event.type)
-    return _SOFT if bounce is _HARD and not data.is_hard else bounce
+    return SOFT_BOUNCE if bounce is HARD_BOUNCE and not data.is_hard else bounce
 
 
 # ---- Mailgun

@@ -23,7 +23,7 @@ DEFAULT_DAYS = 7
 MAX_DAYS = 90
 HOURLY_DAYS = 7  # the last days that are also shown by hour
 DAY_HOURS = 24
-DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
+DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 500
 
 
 class _Counts(msgspec.Struct):

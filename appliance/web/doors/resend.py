@@ -16,7 +16,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message.limits import BATCH_JSON_VALUES, BATCH_MESSAGES, JSON_VALUES
 from appliance.message.request import REQUIRED, Body, mask_escapes
 from appliance.message.schema import DoorRequest
-from appliance.model.mail import RecipientOutcome, header_id_of
+from appliance.model.mail import RecipientOutcome
 from appliance.times import rfc3339
 from appliance.web.doors.frame import (
     Api,
@@ -36,9 +36,9 @@ from appliance.web.doors.frame import (
     decoded,
     message_id,
     send_request,
-    split_addresses,
 )
 from appliance.web.doors.resend_domains import DOMAIN_ROUTES
+from appliance.web.doors.stored import stored_email
 from appliance.web.exchange import KEY_HEADER
 
 _PAGE_MESSAGES = 20  # of a list, unless the client asks for another number
@@ -217,40 +217,20 @@ def _last_event(outcomes: list[str]) -> str:
 
 
 async def _get(call: Call, api: Api) -> DoorReply:
-    message = await api("GET", f"/v1/emails/{message_id(call)}")
-    headers: dict[str, str] = {}
-    content: Json = {"text": None, "html": None}
-    if message["body_kept"]:
-        try:
-            content = await api("GET", f"/v1/emails/{message['id']}/body")
-        except Refused as refused:
-            if refused.code is not Code.NOT_FOUND:  # deleted meanwhile, or confidential
-                raise
-        else:
-            headers = {header["name"].lower(): header["value"] for header in content["headers"]}
-    recipients = [recipient["email"] for recipient in message["recipients"]]
-    shown = _shown(message, recipients)
-    lists = {name: _listed(headers, name) for name in ("to", "cc", "reply-to")}
-    written = " ".join([headers.get("to", ""), headers.get("cc", "")])
-    blind = [address for address in recipients if headers and address not in written]
-    metadata = message.get("metadata", {})
-    shown |= {
-        "to": lists["to"] or recipients,
-        "cc": lists["cc"],
-        "bcc": blind or None,
-        "reply_to": lists["reply-to"],
-        "html": content["html"],
-        "text": content["text"],
+    email = await stored_email(call, api)
+    message, metadata = email.message, email.message.get("metadata", {})
+    shown = _shown(message, email.to) | {
+        "cc": email.listed("cc") or None,
+        "bcc": email.bcc or None,
+        "reply_to": email.listed("reply-to") or None,
+        "html": email.html,
+        "text": email.text,
         "tags": [{"name": tag, "value": metadata.get(tag, "")} for tag in dict.fromkeys([*message["tags"], *metadata])],
         "last_event": _last_event([recipient["outcome"] for recipient in message["recipients"]]),
-        "message_id": headers.get("message-id", header_id_of(message["id"], _domain(message["from"]))),
+        "message_id": email.header_id,
         "topic_id": None,
     }
     return DoorReply({"object": "email", **shown})
-
-
-def _domain(sender: str) -> str:
-    return sender.rpartition("@")[2].rstrip("> ")
 
 
 def _shown(message: Json, recipients: list[str]) -> Json:
@@ -265,10 +245,6 @@ def _shown(message: Json, recipients: list[str]) -> Json:
         "created_at": rfc3339(identifier_time(message["id"])),
         "scheduled_at": message["scheduled_at"],
     }
-
-
-def _listed(headers: Mapping[str, str], name: str) -> list[str] | None:
-    return split_addresses(headers[name]) if name in headers else None
 
 
 async def _list(call: Call, api: Api) -> DoorReply:

@@ -26,6 +26,7 @@ from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
 from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
 from appliance.web.doors.mailgun import MAILGUN
+from appliance.web.doors.postmark import POSTMARK
 from appliance.web.doors.resend import RESEND
 from appliance.web.doors.sendgrid import SENDGRID
 from appliance.web.exchange import (
@@ -51,7 +52,7 @@ from appliance.web.sent import SentMessages
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND, MAILGUN, SENDGRID)}
+DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND, POSTMARK, MAILGUN, SENDGRID)}
 REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
 EVENT_READS = 40  # of the store for one page, 50 ms each
 EVENT_SIZE = 2_000  # bytes of a long event

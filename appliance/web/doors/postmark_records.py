@@ -1,0 +1,266 @@
+"""What Postmark's clients read and change after sending: message details, bounces and suppressions."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from appliance.errors import Code, Refused, invalid
+from appliance.message.addresses import parse
+from appliance.model.mail import RecipientOutcome, SuppressionOrigin
+from appliance.times import microseconds
+from appliance.web.api.stats import MAX_PROBLEMS
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, message_id
+from appliance.web.doors.stored import StoredEmail, stored_email
+from appliance.web.operations import PAGE_LIMIT
+from appliance.webhook.formats import HARD_BOUNCE, POSTMARK_ID_BITS, SOFT_BOUNCE, TRANSIENT_BOUNCE, Data
+
+POSTMARK_STREAM, STREAM_FIELD, MESSAGE_FIELD = "outbound", "MessageStream", "MessageID"
+SUPPRESSED_AT_ONCE = 50  # addresses in one call
+DUMPED_PAGES = 1_000  # of PAGE_LIMIT addresses
+
+
+def check_stream(stream: str | None) -> None:
+    if stream not in (None, "", POSTMARK_STREAM):
+        text = f"this server has no stream {stream[:64]}. Send {POSTMARK_STREAM}, or leave the field out."
+        raise invalid(STREAM_FIELD, text)
+
+
+# ---- messages
+
+
+async def _details(call: Call, api: Api) -> DoorReply:
+    try:
+        message_id(call)
+        email = await stored_email(call, api)
+    except Refused as refused:
+        if refused.code is not Code.NOT_FOUND:
+            raise
+        raise Refused(refused.code, refused.reason, field=MESSAGE_FIELD) from refused
+    message, tags = email.message, email.message["tags"]
+    recipients = message["recipients"]
+    return DoorReply(
+        {
+            "MessageID": message["id"],
+            "MessageStream": POSTMARK_STREAM,
+            "Tag": tags[0] if tags else "",
+            "To": _mailboxes(email.to),
+            "Cc": _mailboxes(email.listed("cc")),
+            "Bcc": _mailboxes(email.bcc),
+            "Recipients": email.recipients,
+            "ReceivedAt": message["created_at"],
+            "From": message["from"],
+            "Subject": message["subject"],
+            "Attachments": email.files,
+            "Status": "Queued" if message["status"] == "queued" else "Sent",
+            "TrackOpens": False,
+            "TrackLinks": "None",
+            "Metadata": message.get("metadata", {}),
+            "Sandboxed": any(recipient["simulated"] for recipient in recipients),
+            "TextBody": email.text or "",
+            "HtmlBody": email.html or "",
+            "MessageEvents": [event for recipient in recipients for event in _events(email, recipient)],
+        }
+    )
+
+
+def _mailboxes(texts: list[str]) -> list[Json]:
+    addresses = []
+    for text in texts:
+        name, _, bare = text.rpartition("<")
+        addresses.append({"Email": bare.rstrip("> "), "Name": name.strip(' "') or None})
+    return addresses
+
+
+_EVENTS = {"delivered": "Delivered", "bounced": "Bounced", "failed": "Bounced"}  # of the last attempt
+
+
+def _events(email: StoredEmail, recipient: Json) -> list[Json]:
+    events = []
+    last, attempts = _EVENTS.get(recipient["status"], "Transient"), recipient["attempts"]
+    for attempt in attempts:
+        kind = last if attempt is attempts[-1] else "Transient"
+        details = {"DestinationServer": attempt["mx_host"], "DestinationIP": attempt["mx_address"]}
+        name = "Summary" if kind == "Bounced" else "DeliveryMessage"
+        shown = {name: attempt["smtp_response"], **{key: value for key, value in details.items() if value}}
+        events.append(_event(recipient, kind, attempt["started_at"], shown))
+    if not attempts and last == "Bounced":  # suppressed or cancelled
+        at = recipient["bounced_at"] or email.message["created_at"]
+        events.append(_event(recipient, last, at, {"Summary": recipient["last_smtp_response"]}))
+    return events
+
+
+def _event(recipient: Json, kind: str, at: str, details: Json) -> Json:
+    return {"Recipient": recipient["email"], "Type": kind, "ReceivedAt": at, "Details": details}
+
+
+# ---- bounces
+
+
+async def _bounces(call: Call, api: Api) -> DoorReply:
+    if "tag" in call.query:
+        raise invalid("tag", "this door filters no bounces by tag. Leave the parameter out.")
+    check_stream(call.query.get("messagestream"))
+    count, offset = _number(call, "count", MAX_PROBLEMS), _number(call, "offset", MAX_PROBLEMS)
+    problems = (await api("GET", "/v1/problems", limit=MAX_PROBLEMS))["problems"]
+    bounces = [bounce for bounce in map(_bounce, problems) if _is_wanted(call, bounce)]
+    return DoorReply({"TotalCount": len(bounces), "Bounces": bounces[offset : offset + count]})
+
+
+def _number(call: Call, name: str, most: int) -> int:
+    text = call.query.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= most):
+        raise invalid(name, f"expected a number up to {most}")
+    return int(text)
+
+
+def _bounce(problem: Json) -> Json:
+    data = Data(bounce_class=problem["bounce_class"] or "")
+    bounce = HARD_BOUNCE if problem["outcome"] == RecipientOutcome.BOUNCED and data.is_hard else SOFT_BOUNCE
+    if problem["outcome"] == RecipientOutcome.DEFERRED:
+        bounce = TRANSIENT_BOUNCE
+    is_inactive = data.is_unknown and bounce is HARD_BOUNCE
+    return {
+        "RecordType": "Bounce",
+        "ID": int(problem["recipient_id"].rpartition("_")[2], 16) % 2**POSTMARK_ID_BITS,
+        **bounce.shown,
+        "MessageID": problem["message_id"],
+        "MessageStream": POSTMARK_STREAM,
+        "ServerID": 0,
+        "Details": problem["last_smtp_response"] or "",
+        "Email": problem["email"],
+        "BouncedAt": problem["happened_at"],
+        "DumpAvailable": False,
+        "Inactive": is_inactive,
+        "CanActivate": is_inactive,
+        "Subject": problem["subject"],
+    }
+
+
+def _is_wanted(call: Call, bounce: Json) -> bool:
+    query = call.query
+    return (
+        query.get("type", bounce["Type"]) == bounce["Type"]
+        and query.get("messageid", bounce["MessageID"]) == bounce["MessageID"]
+        and query.get("emailfilter", "").lower() in bounce["Email"].lower()
+        and query.get("inactive", "").lower() in ("", str(bounce["Inactive"]).lower())
+        and _is_between(call, bounce["BouncedAt"])
+    )
+
+
+def _is_between(call: Call, at: str) -> bool:
+    """Whether this is in the days or times that a request names, the last day included."""
+    first, last = (call.query.get(name) for name in ("fromdate", "todate"))
+    moment = microseconds(at)
+    if first is not None and moment < _moment("fromdate", first):
+        return False
+    if last is None:
+        return True
+    if len(last) == len("2026-11-19"):
+        return datetime.fromtimestamp(moment / 1_000_000, UTC).date().isoformat() <= last
+    return moment <= _moment("todate", last)
+
+
+def _moment(name: str, text: str) -> int:
+    try:
+        return microseconds(text)
+    except ValueError as fault:
+        raise invalid(name, "expected a date such as 2026-11-19, or a time") from fault
+
+
+# ---- suppressions
+
+
+class _Suppression(Struct, forbid_unknown_fields=True):
+    EmailAddress: str
+
+
+class _Suppressions(Struct, forbid_unknown_fields=True):
+    Suppressions: list[_Suppression]
+
+
+_REASONS: dict[str, tuple[str, str]] = {
+    SuppressionOrigin.BOUNCE: ("HardBounce", "Recipient"),
+    SuppressionOrigin.LATE_BOUNCE: ("HardBounce", "Recipient"),
+    SuppressionOrigin.COMPLAINT: ("SpamComplaint", "Recipient"),
+    SuppressionOrigin.UNSUBSCRIBE: ("ManualSuppression", "Recipient"),
+    SuppressionOrigin.MANUAL: ("ManualSuppression", "Customer"),
+    SuppressionOrigin.IMPORT: ("ManualSuppression", "Customer"),
+}
+
+
+async def _dump(call: Call, api: Api) -> DoorReply:
+    """All of them: Postmark has no pages here, and its clients send a count that it ignores."""
+    check_stream(call.params["stream"])
+    address, after = call.query.get("emailaddress"), None
+    entries = list[Json]()
+    for _ in range(DUMPED_PAGES):
+        page = await api("GET", "/v1/suppressions", limit=PAGE_LIMIT, after=after, q=address)
+        entries += [shown for entry in page["suppressions"] if (shown := _listed(call, entry)) is not None]
+        if (after := page["next"]) is None:
+            return DoorReply({"Suppressions": entries})
+    text = f"This account suppresses more than {DUMPED_PAGES * PAGE_LIMIT:,} addresses."
+    raise Refused(Code.INVALID_REQUEST, f"{text} Export them with `appliance suppressions export`.")
+
+
+def _listed(call: Call, entry: Json) -> Json | None:
+    """The entry, if the request asks for it. One for a single tag or template is not for the whole stream."""
+    reason, origin = _REASONS[entry["origin"]]
+    query = call.query
+    if entry["tag"] or entry["template"] or query.get("emailaddress", entry["address"]).lower() != entry["address"]:
+        return None
+    if (query.get("suppressionreason", reason), query.get("origin", origin)) != (reason, origin):
+        return None
+    if not _is_between(call, entry["created_at"]):
+        return None
+    shown = {"EmailAddress": entry["address"], "SuppressionReason": reason, "Origin": origin}
+    return {**shown, "CreatedAt": entry["created_at"]}
+
+
+async def _changed(call: Call, status: str, change: Callable[[str], Awaitable[object]]) -> DoorReply:
+    check_stream(call.params["stream"])
+    addresses = [entry.EmailAddress for entry in decoded(call.body, _Suppressions).Suppressions]
+    if len(addresses) > SUPPRESSED_AT_ONCE:
+        raise invalid("Suppressions", f"expected at most {SUPPRESSED_AT_ONCE} addresses, got {len(addresses)}")
+    results = []
+    for address in addresses:
+        result: Json = {"EmailAddress": address, "Status": status, "Message": None}
+        try:
+            await change(parse(address, "EmailAddress").key)
+        except Refused as refused:
+            if refused.code is not Code.INVALID_REQUEST:
+                raise
+            result |= {"Status": "Failed", "Message": refused.text}
+        results.append(result)
+    return DoorReply({"Suppressions": results})
+
+
+async def _suppress(call: Call, api: Api) -> DoorReply:
+    return await _changed(call, "Suppressed", lambda address: api("POST", "/v1/suppressions", {"address": address}))
+
+
+async def _unsuppress(call: Call, api: Api) -> DoorReply:
+    async def remove(address: str) -> None:
+        try:
+            await api("DELETE", f"/v1/suppressions/{address}")
+        except Refused as refused:
+            if refused.code is not Code.NOT_FOUND:  # it is not suppressed, as the client wishes
+                raise
+
+    return await _changed(call, "Deleted", remove)
+
+
+_BOUNCE_FILTERS = (
+    *("count", "offset", "type", "inactive", "emailfilter", "tag", "messageid"),
+    *("fromdate", "todate", "messagestream"),
+)
+_DUMP_FILTERS = ("suppressionreason", "origin", "emailaddress", "fromdate", "todate", "count", "offset")
+_LIST = "/message-streams/{stream}/suppressions"
+RECORD_ROUTES = (
+    DoorRoute("GET", "/messages/outbound/{id}/details", _details, Needs.READ),
+    DoorRoute("GET", "/bounces", _bounces, Needs.READ, _BOUNCE_FILTERS),
+    DoorRoute("GET", f"{_LIST}/dump", _dump, Needs.MANAGE, _DUMP_FILTERS),
+    DoorRoute("POST", _LIST, _suppress, Needs.MANAGE),
+    DoorRoute("POST", f"{_LIST}/delete", _unsuppress, Needs.MANAGE),
+    DoorRoute("DELETE", _LIST, _unsuppress, Needs.MANAGE),
+)
