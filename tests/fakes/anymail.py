@@ -19,10 +19,14 @@ VIEWS = {
 }
 
 
-def tracked(format: WebhookFormat, headers: Mapping[str, str], body: bytes, key: str) -> Any:
-    """The one event that anymail tells the application of, after it answered 200."""
+def configure() -> None:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], USE_TZ=True)
+
+
+def tracked(format: WebhookFormat, headers: Mapping[str, str], body: bytes, key: str) -> Any:
+    """The one event that anymail tells the application of, after it answered 200."""
+    configure()
     from anymail.signals import tracking
 
     module, view_name, key_name = VIEWS[format]
