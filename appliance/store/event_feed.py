@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from appliance.store.engine import StorePart, Tx, rows
 
@@ -15,6 +15,20 @@ _ASCENDING = """SELECT e.id, m.credential, m.envelope_from, e.body
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.account_id = :account_id AND e.id > :after AND e.id < :before ORDER BY e.id LIMIT :most"""
 _DESCENDING = _ASCENDING.replace("ORDER BY e.id", "ORDER BY e.id DESC")
+
+
+class EventRange(NamedTuple):
+    """Events with ids between two, from either end, and how many of them."""
+
+    after: str
+    before: str
+    descending: bool
+    most: int
+
+    def behind(self, position: str, count: int = 0) -> "EventRange":
+        """What is left after an id, of which `count` were read."""
+        changes: dict[str, Any] = {"before" if self.descending else "after": position, "most": self.most - count}
+        return self._replace(**changes)
 
 
 class StoredEvent(NamedTuple):
@@ -32,31 +46,28 @@ class EventFeed(StorePart):
         self,
         account_id: str,
         select: Callable[[StoredEvent], Item | None],
-        *,
-        after: str,
-        before: str,
-        descending: bool,
-        most: int,
+        wanted: EventRange,
     ) -> tuple[list[Item], str | None]:
-        """Return selected events with ids between `after` and `before`, and the id to continue at (None at the end).
+        """Return selected events, and the id to continue behind (None at the end).
 
         Reads for a bounded time: there may be no event yet.
         """
 
         def work(tx: Tx) -> tuple[list[Item], str | None]:
             items, end = list[Item](), self.clock() + _READ_TIME
-            bounds = {"account_id": account_id, "after": after, "before": before, "most": _BLOCK}
+            query, part = _DESCENDING if wanted.descending else _ASCENDING, wanted
             while True:
-                block = [StoredEvent(*row) for row in rows(tx, _DESCENDING if descending else _ASCENDING, bounds)]
+                bounds = {"account_id": account_id, "after": part.after, "before": part.before, "most": _BLOCK}
+                block = [StoredEvent(*row) for row in rows(tx, query, bounds)]
                 for event in block:
                     if (item := select(event)) is not None:
                         items.append(item)
-                        if len(items) == most:
+                        if len(items) == wanted.most:
                             return items, event.id
                 if len(block) < _BLOCK:
                     return items, None
                 if self.clock() >= end:
                     return items, block[-1].id
-                bounds["before" if descending else "after"] = block[-1].id
+                part = part.behind(block[-1].id)
 
         return await self.engine.scan(work, account_id)

@@ -37,7 +37,9 @@ class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     address: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Address to suppress.")]
     reason: Annotated[str, Meta(description="Reason, one line."), REASON] = BY_HAND
-    origin: Annotated[SuppressionOrigin, Meta(description="Cause.")] = SuppressionOrigin.MANUAL
+    origin: Annotated[SuppressionOrigin, Meta(description="Cause of the suppression (default: `manual`).")] = (
+        SuppressionOrigin.MANUAL
+    )
 
 
 class SuppressionObject(msgspec.Struct):

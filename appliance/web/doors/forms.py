@@ -50,7 +50,7 @@ def form_type(content_type: bytes) -> bytes | None:
     match = _TYPE.fullmatch(content_type)
     if match is None:
         raise invalid("Content-Type", "expected multipart/form-data or application/x-www-form-urlencoded")
-    values = {name.lower(): quoted or plain for name, quoted, plain in _PARAMETER.findall(match[2])}
+    values: dict[bytes, bytes] = {name.lower(): quoted or plain for name, quoted, plain in _PARAMETER.findall(match[2])}
     if values.get(b"charset", b"").decode("ascii", "replace").lower() not in _UTF_8:
         raise invalid("Content-Type", "the charset is not supported. Send UTF-8.")
     if not match[1].lower().startswith(b"multipart"):

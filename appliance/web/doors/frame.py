@@ -38,7 +38,7 @@ from appliance.message.request import (
     explain_value,
 )
 from appliance.message.schema import DoorRequest, SendRequest
-from appliance.store.event_feed import StoredEvent
+from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.web.exchange import check_content_type
 
 T = TypeVar("T")
@@ -101,10 +101,8 @@ class Api(Protocol):
     """Our own API with the rights of the request's key: its JSON routes, and the account's events."""
 
     async def __call__(self, method: str, path: str, body: Json = None, **query: str | int | None) -> Json: ...
-    async def events(
-        self, select: Callable[[StoredEvent], T | None], *, after: str, before: str, descending: bool, most: int
-    ) -> tuple[list[T], str | None]:
-        """Events with ids between `after` and `before`, and where to continue; None: these were all."""
+    async def events(self, select: Callable[[StoredEvent], T | None], wanted: EventRange) -> tuple[list[T], str | None]:
+        """Selected events, and the id to continue behind; None: these were all."""
 
 
 class Send(NamedTuple):

@@ -18,7 +18,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message.schedule import microseconds
 from appliance.model.mail import SuppressionOrigin
 from appliance.model.webhooks import WebhookFormat
-from appliance.store.event_feed import StoredEvent
+from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.times import SECOND
 from appliance.web.doors.forms import check_form_type, read_form
 from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
@@ -69,13 +69,13 @@ async def _next_events(call: Call, api: Api) -> DoorReply:
 
 async def _page(call: Call, api: Api, query: _Query) -> DoorReply:
     select = _selection(query)
-    bounds = {"after": query.after, "before": query.before, "descending": query.descending, "most": query.limit}
-    items, position = await api.events(select, **bounds)
+    wanted = EventRange(query.after, query.before, query.descending, query.limit)
+    items, position = await api.events(select, wanted)
     if position is None and items:
         position = items[-1][0]
-    following = query
     if position is not None:
-        following = msgspec.structs.replace(query, **{"before" if query.descending else "after": position})
+        wanted = wanted.behind(position)
+    following = msgspec.structs.replace(query, after=wanted.after, before=wanted.before)
     base = f"{call.base_url}/mailgun/v3/{query.domain}/events"
     paging = {name: f"{base}/{_token(one)}" for name, one in (("first", query), ("next", following))}
     return DoorReply({"items": [msgspec.Raw(item) for _, item in items], "paging": paging})

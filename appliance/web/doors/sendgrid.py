@@ -189,8 +189,9 @@ def _texts(mail: _Mail) -> _Texts:
         raise invalid("personalizations", f"substitutions have at most {_SUBSTITUTIONS} different keys, none empty")
     if keys and mail.template_id is not None:
         raise invalid("personalizations", "a template takes dynamic_template_data, not substitutions")
-    subjects = {one.subject for one in (mail, *mail.personalizations) if one.subject is not None}
-    values = {value for one in (mail, *mail.personalizations) for value in one.headers.values()}
+    holders: list[_Mail | _Personalization] = [mail, *mail.personalizations]
+    subjects = {one.subject for one in holders if one.subject is not None}
+    values = {value for one in holders for value in one.headers.values()}
     contents = [content.value for content in mail.content]
     occurrences = finder(keys, sum(map(len, (*contents, *subjects, *values))))
     bodies: dict[str, PersonalText] = {}

@@ -21,7 +21,7 @@ from appliance.message.characters import cost_of_size
 from appliance.message.request import Batch, Body, Mime, Series, batch_of, cost_of_batch
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
-from appliance.store.event_feed import StoredEvent
+from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
 from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
@@ -232,7 +232,7 @@ class _Api:
                 check_type(headers.get(b"content-type", b""))
             return bytes(body)
 
-    async def __call__(self, method: str, path: str, body: Json = None, **query: str | int) -> Json:
+    async def __call__(self, method: str, path: str, body: Json = None, **query: str | int | None) -> Json:
         """The JSON with which our API answers this request."""
         payload = b"" if body is None else msgspec.json.encode(body)
         if path.startswith("/emails/"):
@@ -260,9 +260,9 @@ class _Api:
         return answer
 
     async def events(
-        self, select: Callable[[StoredEvent], _T | None], *, after: str, before: str, descending: bool, most: int
+        self, select: Callable[[StoredEvent], _T | None], wanted: EventRange
     ) -> tuple[list[_T], str | None]:
-        key, events, items = self._caller.key, self._core.services.store.event_feed, list[_T]()
+        key, feed, items = self._caller.key, self._core.services.store.event_feed, list[_T]()
 
         def select_own(event: StoredEvent) -> _T | None:
             is_hidden = key is None or (key.test and event.credential != key.id)
@@ -270,14 +270,13 @@ class _Api:
                 return None
             return select(event)
 
-        position: str | None = None
+        left, position = wanted, None
         for _ in range(EVENT_READS):
-            after, before = (after, position or before) if descending else (position or after, before)
-            wanted = {"after": after, "before": before, "descending": descending, "most": most - len(items)}
-            more, position = await events.page(self._caller.account_id, select_own, **wanted)
+            more, position = await feed.page(self._caller.account_id, select_own, left)
             items += more
-            if position is None or len(items) == most:
+            if position is None or len(items) == wanted.most:
                 break
+            left = left.behind(position, len(more))
         self._read += EVENT_SIZE * len(items)
         return items, position
 
