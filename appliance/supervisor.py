@@ -33,7 +33,7 @@ from appliance.errors import StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
-from appliance.intake.accept import IntakeServices, build_services
+from appliance.intake.services import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create

@@ -72,18 +72,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     text = collection_path.read_text(errors="replace") if collection_path.suffix == ".py" else ""
     if not runs_file(level, path, has_slow_tests=bool(SLOW.search(text))):
         return True
-    return True if path.name.startswith("test_") and _belongs_to_another_worker(config) else None
+    return True if path.name.startswith("test_") and _belongs_to_another_worker(path, config) else None
 
 
 SLOW = re.compile(r"\bmark\.(slow|both_engines)\b")
 
 
-def _belongs_to_another_worker(config: pytest.Config) -> bool:
-    """With --split the workers take turns: all of them meet the files in the same order."""
+def _belongs_to_another_worker(path: PurePosixPath, config: pytest.Config) -> bool:
+    """With --split the workers take turns, first at the longest files: all of them meet the files in the same order."""
     worker = getattr(config, "workerinput", None)
     if worker is None or not config.getoption("--split"):
         return False
-    turn = config.stash[_FILES_MET] = config.stash.get(_FILES_MET, -1) + 1
+    if path.parts[0] != "tests":
+        turn = 0  # no hook of ours leaves this file unread
+    elif path.as_posix() in LONGEST:
+        turn = LONGEST.index(path.as_posix())
+    else:
+        turn = config.stash[_FILES_MET] = config.stash.get(_FILES_MET, -1) + 1
     return bool(turn % worker["workercount"] != int(worker["workerid"].removeprefix("gw")))
 
 
@@ -101,6 +106,8 @@ def _deselect(items: list[pytest.Item], config: pytest.Config) -> None:
 
 def _is_of(level: Level, item: pytest.Item, config: pytest.Config) -> bool:
     path = PurePosixPath(item.path.relative_to(config.rootpath).as_posix())
+    if path.parts[0] != "tests" and _belongs_to_another_worker(path, config):
+        return False
     call = getattr(item, "callspec", None)  # of a test with parameters
     values = [(call.params if call else {}).get(name) for name in ("engine", "database")]
     on_postgresql = values[0] is engines.Kind.POSTGRESQL or values[1] == engines.Kind.POSTGRESQL.value

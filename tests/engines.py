@@ -6,7 +6,6 @@ running program does so through here.
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, closing, contextmanager
 from enum import Enum
@@ -108,26 +107,10 @@ def rows(data_dir: Path, query: str, *bindings: Any) -> list[Row]:
         return file.execute(query, bindings).fetchall()
 
 
-def automatic_holds() -> str:
-    return "pool_holds" if in_use() is Kind.SQLITE else "node_holds"
-
-
 def check(data_dir: Path) -> None:
     """Whether nothing in the file is damaged; a PostgreSQL looks after its own."""
     if not url_of(data_dir):
         assert rows(data_dir, "PRAGMA integrity_check") == [("ok",)]
-
-
-def await_end_of_sessions(data_dir: Path) -> None:
-    """After a kill: wait until a PostgreSQL has done what the killed program had asked for."""
-    if not url_of(data_dir):
-        return
-    sessions = """SELECT pid FROM pg_stat_activity WHERE datname = current_database()
-        AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
-    deadline = time.monotonic() + SESSIONS_END_WITHIN
-    while rows(data_dir, sessions):
-        assert time.monotonic() < deadline, "the killed program's sessions are still there"
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ are shown on the screen only. Such mail is free of charge and appears in no stat
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.environment import Environment
@@ -74,10 +75,8 @@ class Mailer:
         """Mail the problems that are new to a person. Return False if no account may send from the sender's domain."""
         if self.sender is None:
             return False
-        return await self.store.attention.notify(person.id, self.sender, self._compose, simulated=self.simulated)
-
-    def _compose(self, person: NotifiedPerson, problems: Sequence[AttentionItem]) -> tuple[str, str]:
-        return problem_texts(person, problems, self.config.http.base_url)
+        compose = partial(problem_texts, base_url=self.config.http.base_url)
+        return await self.store.attention.notify(person.id, self.sender, compose, simulated=self.simulated)
 
 
 def link_texts(link: PasswordLink, url: str, account_name: str, base_url: str) -> tuple[str, str]:

@@ -55,7 +55,9 @@ class Problems:
 
     async def of_account(self, account: Account) -> list[AttentionItem]:
         now, store = self.env.now(), self.store
-        broken = await store.access.judge_domains(account.id, lambda domains: list(_first_broken(domains)))
+        broken = await store.access.judge_domains(
+            account.id, lambda domains: list(islice(judge_domains(domains), DOMAINS_LISTED))
+        )
         recent = await store.attention.recent_mail(account.id, now - RATES_SINCE)
         keys = await store.access.expiring_keys(account.id, now + KEY_EXPIRES_WITHIN)
         return [
@@ -68,7 +70,6 @@ class Problems:
         ]
 
     async def of_node(self) -> list[AttentionItem]:
-        """The problems of this node's machine."""
         now = self.env.now()
         return [
             *judge_disk(*self.free_space.free_and_needed()),
@@ -111,8 +112,6 @@ def in_order(
 
 
 # ---- problems of an account
-
-
 def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
     """A domain that may send, and whose last DNS check showed a wrong record. A failed lookup proves nothing."""
     for domain in domains:
@@ -134,10 +133,6 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
             f"In DNS, {' and '.join(wrong)}. Providers may reject mail from this domain. Publish the records again.",
             f"/dashboard/domains/{quote(domain.name, safe='')}",
         )
-
-
-def _first_broken(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
-    return islice(judge_domains(domains), DOMAINS_LISTED)
 
 
 _STATES = {RecordStatus.MISSING: "missing", RecordStatus.DIFFERS: "wrong"}
@@ -226,8 +221,6 @@ def judge_keys(keys: Iterable[ApiKey], now: int) -> Iterator[AttentionItem]:
 
 
 # ---- problems of the machine
-
-
 def certificate_expiries(config: Config) -> dict[str, float]:
     """When the certificates of the listeners expire, in seconds since 1970. A generated one renews itself."""
     files = {section: getattr(config, section).tls_cert for section in ("http", "smtp", "inbound")}

@@ -77,7 +77,6 @@ class AttentionWatch:
     async def _observe(
         self, account_id: str, problems: Sequence[AttentionItem], seen: set[Key], node: str = ""
     ) -> None:
-        """Record the problems of this check that the last check also showed."""
         keys = {problem: (account_id, *problem.key) for problem in problems}
         seen |= set(keys.values())
         stored = await self.problems.store.attention.of(account_id)

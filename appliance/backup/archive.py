@@ -81,7 +81,6 @@ def share(on: FractionDone, begin: float, end: float, size: int) -> BytesDone:
 
 
 def chunks(file: IO[bytes], size: int, on: BytesDone) -> Iterator[bytes]:
-    """Read so many bytes, in pieces; fewer if the file ends before."""
     while size and (chunk := file.read(min(CHUNK, size))):
         yield chunk
         size -= len(chunk)
@@ -90,7 +89,6 @@ def chunks(file: IO[bytes], size: int, on: BytesDone) -> Iterator[bytes]:
 
 # ---- writing
 def head(name: str, size: int, mtime: int) -> bytes:
-    """Return the tar header of a member: one block, however large the member."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime = size, mtime
     entry.mode = 0o400 if name == KEY_FILE else 0o600
@@ -98,7 +96,6 @@ def head(name: str, size: int, mtime: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the bytes that fill the last block of a member."""
     return b"\0" * (-size % tarfile.BLOCKSIZE)
 
 

@@ -33,7 +33,6 @@ class NotMade(Exception):
 
 
 def make(data_dir: Path, hostname: str, target: Path, env: Environment, on: archive.FractionDone) -> archive.Manifest:
-    """Write the backup to `target`; raises NotMade."""
     _refuse_existing(target)
     key = data_dir / KEY_FILE
     if not os.path.lexists(key) and store.has_secrets(data_dir / FILE_NAME):
@@ -85,7 +84,6 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 def _name(unfinished: Path, target: Path) -> None:
-    """Give the file its name, unless that exists."""
     try:
         os.link(unfinished, target)
     except FileExistsError:

@@ -88,7 +88,6 @@ def _staging(data_dir: Path) -> Iterator[Path]:
 
 @contextmanager
 def _errors(data_dir: Path) -> Iterator[None]:
-    """Turn a full disk into NotRestored."""
     try:
         yield
     except (*DiskFault, OSError) as error:
@@ -102,7 +101,6 @@ def _errors(data_dir: Path) -> Iterator[None]:
 async def _stage(
     source: BinaryIO, verified: Verified, staging: Path, env: Environment, on: archive.FractionDone
 ) -> AllWaiting:
-    """Write the key and the database, migrated and paused, into the staging directory."""
     _write(staging / KEY_FILE, 0o400, [verified.key])
     source.seek(archive.BEGIN)
     more = archive.share(on, VERIFYING, 1.0, verified.size)

@@ -319,7 +319,7 @@ class _Sender(NamedTuple):
 
 
 async def _send(sender: _Sender, fields: Json) -> bytes:
-    from appliance.intake.accept import build_services
+    from appliance.intake.services import build_services
     from appliance.message.request import decode
 
     settings, env, store, caller = sender

@@ -73,8 +73,8 @@ def send_test(
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
     """Store a test message, and return its id."""
     from appliance.environment import Environment
-    from appliance.intake.accept import build_services
     from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, test_sender
+    from appliance.intake.services import build_services
     from appliance.message.schema import SendRequest
 
     key, env = await database.installation_key(store, settings), Environment()

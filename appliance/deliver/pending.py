@@ -355,7 +355,7 @@ class DueMail:
         """Retries that became due since the last poll; the rounds read those that this query does not return."""
         now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
         since, self._retries_read_until = self._retries_read_until or now, now
-        due = await self.store.queue.due_retries(most=limit, since=since)
+        due = await self.store.queue.due(simulated=False, most=limit, since=since, retries=True)
         return [row for row in due if self._is_new(row)]
 
     async def _round(self, may_take: MayTake) -> list[DueRecipient]:

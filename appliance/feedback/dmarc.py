@@ -20,7 +20,6 @@ from msgspec.structs import astuple
 
 from appliance.feedback.mime import EXPANDED_BYTES, UnreadableReport, report_file
 from appliance.message.decoding import codec_of, decode_pieces, one_line
-from appliance.message.reader import ContentPart
 from appliance.model.reports import OTHER_SOURCES, DmarcCounts, DmarcSource, DmarcStanding, SeenSource
 from appliance.times import SECOND
 
@@ -56,11 +55,7 @@ _ROW: Final = frozenset(
 
 def dmarc_counts(mime: bytes) -> DmarcCounts:
     """Return the counts of the report in a message. Raises UnreadableReport."""
-    return parse_dmarc_report(report_file(mime, _may_be_report))
-
-
-def _may_be_report(part: ContentPart) -> bool:
-    return part.kind in _KINDS or part.filename.lower().endswith(_ENDINGS)
+    return parse_dmarc_report(report_file(mime, _KINDS, _ENDINGS))
 
 
 def parse_dmarc_report(document: bytes) -> DmarcCounts:
@@ -88,8 +83,6 @@ def _utf8_pieces(document: bytes) -> Iterator[bytes]:
 
 
 class _Reader:
-    """The texts of one document, and the sums of its rows by source."""
-
     def __init__(self) -> None:
         self._path: list[str] = []
         self._text: list[str] = []

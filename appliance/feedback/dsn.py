@@ -237,7 +237,6 @@ _DAEMON: Final = re.compile(
 
 
 def _by_daemon(mail: ReceivedMail) -> bool:
-    """Whether a mail server wrote the mail, by the sender or the subject."""
     named = mail.header("x-failed-recipients") or _DAEMON.search(mail.header("from"))
     return bool(named or _BOUNCED.search(mail.header("subject")[:_SUBJECT]))
 
@@ -337,7 +336,6 @@ def _bounce_text(mail: ReceivedMail, _address: str) -> Notice | None:
 
 
 def _ours(text: str) -> str:
-    """Cut a text before the returned message."""
     kept: list[str] = []
     for line in text.splitlines()[:_LINES]:
         if kept and _ORIGINAL.match(line[:200]):

@@ -8,7 +8,7 @@ with several files and any other compression are refused. Only reading a report 
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -58,7 +58,6 @@ class ReceivedMail:
 
     @cached_property
     def embedded(self) -> list[tuple[str, str]]:
-        """The header of the attached message, or nothing."""
         return read_header(self.embedded_bytes) if self.embedded_bytes else []
 
 
@@ -67,7 +66,6 @@ def open_mail(mime: bytes) -> ReceivedMail:
 
 
 def first_value(headers: list[tuple[str, str]], name: str) -> str:
-    """Return the start of the first field with this lower-case name, or an empty string."""
     return next((value[:VALUE_CHARACTERS] for key, value in headers if key.lower() == name), "")
 
 
@@ -88,11 +86,11 @@ def field_groups(block: ContentPart | str) -> list[dict[str, str]]:
         elif (match := _FIELD.fullmatch(line)) is not None:
             last = [match[2]]
             groups[-1].setdefault(match[1].lower(), last)
-    return [{name: _value(lines) for name, lines in group.items()} for group in groups if group]
-
-
-def _value(lines: list[str]) -> str:
-    return display_text(" ".join(line.strip() for line in lines)[:VALUE_CHARACTERS])
+    return [
+        {name: display_text(" ".join(map(str.strip, lines))[:VALUE_CHARACTERS]) for name, lines in group.items()}
+        for group in groups
+        if group
+    ]
 
 
 # ---- attached reports
@@ -112,9 +110,10 @@ class UnreadableReport(Exception):
     """The message has no readable report; the text says why."""
 
 
-def report_file(mime: bytes, is_report: Callable[[ContentPart], bool]) -> bytes:
-    """Return the expanded content of the first part that may be a report."""
-    part = next((part for part in open_mail(mime).parts if is_report(part)), None)
+def report_file(mime: bytes, kinds: Container[str], endings: tuple[str, ...]) -> bytes:
+    """Return the expanded content of the first part of one of these types, or whose file name ends like this."""
+    parts = open_mail(mime).parts
+    part = next((part for part in parts if part.kind in kinds or part.filename.lower().endswith(endings)), None)
     if part is None:
         raise UnreadableReport("no report is attached")
     if not part.complete:

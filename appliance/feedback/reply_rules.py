@@ -110,8 +110,6 @@ def parse_reply(reply: str) -> ParsedReply:
 
 
 # ---- matching
-
-
 def _phrases_in(words: list[str]) -> set[str]:
     """Return the phrases of the table that occur; searches only those whose first word occurs."""
     text = f" {' '.join(words)} "
@@ -140,7 +138,6 @@ def _occurs_with_gaps(text: str, first: str, *rest: str) -> bool:
 
 
 def _follow(text: str, end: int, parts: Iterable[str]) -> bool:
-    """Return whether each part starts at most `GAP` characters after the end of the previous one."""
     for part in parts:
         start = text.find(part, end, end + GAP + len(part))
         if start < 0:
@@ -168,8 +165,6 @@ def _without_addresses(text: str) -> str:
 
 
 # ---- the table
-
-
 class _IndexedRule(NamedTuple):
     row: Rule
     codes: frozenset[int]

@@ -96,7 +96,6 @@ class RecipientIds:
 
 
 def read_address(address: str) -> FeedbackAddress | None:
-    """Parse an address of RCPT; None if it has neither a token nor the name of a report."""
     if len(address) > 320 or (match := _ADDRESS.fullmatch(address)) is None:
         return None
     domain = match[4].lower()
@@ -127,7 +126,6 @@ class ReturnPaths:
         return list_character + "".join([_PAIRS[token >> shift & 1023] for shift in _SHIFTS])
 
     def check(self, token: str, name: str, now: int) -> RecipientIds | TokenFault:
-        """Check a token from `read_address` at this name."""
         list_character, token = token[:-_TOKEN_CHARACTERS].lower(), token[-_TOKEN_CHARACTERS:]
         data = base64.b32decode(token, casefold=True)
         head = int.from_bytes(data[:9], "big")

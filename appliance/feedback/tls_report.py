@@ -14,7 +14,6 @@ from msgspec import Meta, Struct, field
 
 from appliance.feedback.mime import UnreadableReport, report_file
 from appliance.message.decoding import one_line
-from appliance.message.reader import ContentPart
 from appliance.model.reports import TlsCounts, TlsDomainCounts
 from appliance.times import SECOND
 
@@ -72,11 +71,7 @@ _DECODER: Final = msgspec.json.Decoder(_Document, strict=False)  # some servers 
 
 def tls_counts(mime: bytes) -> TlsCounts:
     """Return the counts of the report in a message. Raises UnreadableReport."""
-    return parse_tls_report(report_file(mime, _may_be_report))
-
-
-def _may_be_report(part: ContentPart) -> bool:
-    return part.kind in _KINDS or part.filename.lower().endswith(_ENDINGS)
+    return parse_tls_report(report_file(mime, _KINDS, _ENDINGS))
 
 
 def parse_tls_report(document: bytes) -> TlsCounts:

@@ -108,7 +108,6 @@ class FeedbackWorker:
                 await trio.sleep(FEEDBACK_PAUSE)
 
     async def read_next(self) -> bool:
-        """Read one mail; return False if none is queued."""
         mail = await self.store.feedback.next()
         if mail is None:
             return False
@@ -277,7 +276,6 @@ class FeedbackWorker:
         return recipients[0] if is_signed else None
 
     async def _is_ours(self, signature: HeaderSignature, recipient: FeedbackRecipient) -> bool:
-        """Return whether a key of the recipient's account signed the Message-ID."""
         if b"message-id" not in signature.signed_names:
             return False
         keys = await _retrying(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
@@ -321,7 +319,6 @@ def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
 
 
 async def _retrying(work: Callable[[], Awaitable[T]]) -> T:
-    """Retry while the storage is unavailable."""
     while True:
         try:
             return await work()

@@ -17,13 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from appliance.concurrency.fair_share import FairQueue, Workers
-from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.feedback.return_path import ReturnPaths, UnsubscribeLinks, Unsubscription
-from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, Credentials, FreeSpace, Quota, RequestRate
-from appliance.intake.login_throttle import LoginThrottle
-from appliance.intake.request_log import RequestLog
+from appliance.intake.limits import FreeSpace, Quota
 from appliance.message.addresses import Address
 from appliance.message.characters import BYTES_PER_MICROSECOND, cost_of_size
 from appliance.message.compose import Draft, compose, draft, receipt_of
@@ -46,7 +43,6 @@ from appliance.model.mail import (
     header_id_of,
     lists_of,
 )
-from appliance.net.connection_server import KnownNetworks
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
@@ -157,7 +153,8 @@ class MessageIntake:
             if message.scheduled_at is not None:
                 answer.scheduled_at = rfc3339(message.scheduled_at)
             receipt = msgspec.json.encode(answer)
-            await self._accept(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
+            new = self.new_message(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
+            await self._accept(message.caller, new, drafted, template)
         return Accepted(receipt, message.id)
 
     def compose(self, request: SendRequest, template: StoredTemplate | None, message: Begun) -> tuple[Draft, bytes]:
@@ -219,7 +216,8 @@ class MessageIntake:
         )
         async with self.turn(message.caller.account_id, size):
             mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission)
-            await self._accept(message, submission, submission.envelope_from, mime, dsn=dsn)
+            new = self.new_message(message, submission, submission.envelope_from, mime, dsn=dsn)
+            await self._accept(message.caller, new, submission)
         return Submitted(message.id)
 
     # ---- resending
@@ -258,7 +256,8 @@ class MessageIntake:
             )
             _check_domains(message.caller, resent)
             resent = replace(resent, tags=facts.tags, metadata=facts.metadata)
-            await self._accept(message, resent, resent.envelope_from, resent.data, template=template)
+            new = self.new_message(message, resent, resent.envelope_from, resent.data, template=template)
+            await self._accept(message.caller, new, resent, template)
         return Submitted(message.id)
 
     # ---- all sources
@@ -307,22 +306,13 @@ class MessageIntake:
         return None if earlier is None else again(earlier)
 
     async def _accept(
-        self,
-        message: Begun,
-        content: Draft | SubmittedMessage,
-        envelope_from: Address,
-        mime: bytes,
-        *,
-        template: StoredTemplate | None = None,
-        receipt: bytes | None = None,
-        dsn: Mapping[str, DsnRequest] | None = None,
+        self, caller: Caller, new: NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None = None
     ) -> None:
         """Store the message; when this returns, it is on disk and handed to delivery."""
-        new = self.new_message(message, content, envelope_from, mime, template=template, receipt=receipt, dsn=dsn)
         began = perf_counter()
         await self.store.messages.accept(new)
         ACCEPT_SECONDS.add(perf_counter() - began)
-        self.note_accepted(message.caller, new, content, template)
+        self.note_accepted(caller, new, content, template)
 
     def new_message(
         self,
@@ -457,45 +447,3 @@ def _check_domain(caller: Caller, sender: Address, field: str) -> None:
     if sender.domain not in caller.domains:
         text = f"the domain {sender.domain} is not registered and verified for this account. Add it first."
         raise Refused(Code.FORBIDDEN, text, field=field)
-
-
-# ---- services that HTTP and SMTP share, so that limits apply across both
-
-
-@dataclass(frozen=True, slots=True)
-class IntakeServices:
-    intake: MessageIntake
-    credentials: Credentials
-    guesses: LoginThrottle
-    rate: RequestRate
-    read_rate: RequestRate  # of GET under /v1
-    requests: RequestLog
-    known: KnownNetworks = field(default_factory=KnownNetworks)
-
-    def adopt(self, limits: LimitSettings) -> None:
-        self.rate.per_second = limits.requests_per_second
-        self.read_rate.per_second = READS_PER_WRITE * limits.requests_per_second
-        self.intake.free_space.min_bytes = limits.min_free_disk
-        self.intake.free_space.min_percent = limits.min_free_disk_percent
-        self.intake.quota.adopt(limits.stored_bytes_per_account)
-
-
-def build_services(config: Config, env: Environment, store: Store, key: bytes) -> IntakeServices:
-    limits, guesses = config.limits, LoginThrottle(env)
-    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, env)
-    intake = MessageIntake(
-        store,
-        env,
-        free_space,
-        Quota(limits.stored_bytes_per_account, free_space),
-        sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
-        hostname=config.server.hostname,
-        text_from_html=config.http.text_from_html,
-        links=UnsubscribeLinks(key, config.http.base_url),
-        return_paths=ReturnPaths(key) if config.inbound.bind else None,
-    )
-    nodes, reads = store.engine.live_nodes, READS_PER_WRITE * limits.requests_per_second
-    rate = RequestRate(limits.requests_per_second, env, nodes=nodes)
-    read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=nodes)
-    services = Credentials(store, env, guesses), guesses, rate, read_rate, RequestLog(store, env, free_space)
-    return IntakeServices(intake, *services)

@@ -191,7 +191,6 @@ class Credentials:
         raise Refused(Code.UNAUTHORIZED, f"This API key expired at {ended}. {instead}")
 
     def known_caller(self, username: str | None, password_sha256: bytes) -> Caller | None:
-        """Return a cached caller: a session asks for every message."""
         known = self._cached.get(username or password_sha256)
         return known[0] if known is not None and hmac.compare_digest(password_sha256, known[1]) else None
 

@@ -46,8 +46,8 @@ from typing import TypeVar
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
+from appliance.model.database import FailureKind, LoginFailure
 from appliance.net.address_policy import client_network, site_of
-from appliance.store.engine import FailureKind, LoginFailure
 from appliance.telemetry.log import get_logger
 from appliance.times import DAY, HOUR, MINUTE, SECOND
 

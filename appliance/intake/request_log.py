@@ -146,8 +146,6 @@ def _is_secret(name: str) -> bool:
 
 
 # ---- the log
-
-
 @dataclass(slots=True)
 class SubmittedRequest:
     """A request by a known caller, while it is being handled."""
@@ -205,26 +203,12 @@ class RequestLog:
         if self._bytes + len(body) > BODY_BYTES_WAITING:
             body = b""
         key = None if caller.kind is CredentialKind.TOKEN else caller.idempotency_scope.partition(":")[2]
-        request = LoggedRequest(
-            submission.request_id,
-            self.env.now(),
-            submission.source,
-            submission.route,
-            key,
-            submission.client,
-            status,
-            code,
-            error,
-            message_id,
-            submission.size,
-            "",
-        )
-        waiting.append((request, body))
+        what = submission.request_id, self.env.now(), submission.source, submission.route, key, submission.client
+        waiting.append((LoggedRequest(*what, status, code, error, message_id, submission.size, ""), body))
         self._count += 1
         self._bytes += len(body)
 
     async def run(self) -> None:
-        """Write the log until cancelled, then write the remaining requests."""
         try:
             while True:
                 await trio.sleep(WRITE_EVERY)

@@ -1,8 +1,10 @@
-"""The database as operators see it: its server's settings, pending upgrades, and the nodes that share it."""
+"""The database as operators see it, pending upgrades of it, and what the nodes that share it tell each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -101,3 +103,33 @@ class OtherNodes(Struct, frozen=True):
 
 
 NO_OTHERS = OtherNodes()
+
+
+class FailureKind(StrEnum):
+    """What was wrong, and so how the failure counts (see `intake.login_throttle`)."""
+
+    LOGIN = "login"
+    CODE = "code"  # two-factor code from a network that the account does not know
+    KNOWN_CODE = "known_code"  # two-factor code from a known network
+    CREDENTIAL = "credential"  # API key, token, cookie or SMTP password; has no account
+
+
+class LoginFailure(NamedTuple):
+    kind: FailureKind
+    account: str  # as the client sent it
+    network: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    id: str
+    message_id: str
+    account_id: str | None  # None: the operator asks
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAnswer:
+    cancelled: int
+    refusal: str | None = None

@@ -23,7 +23,6 @@ AUTOMATIC_HOLD = "its servers refuse mail from this service"
 
 
 def clock(at: int, now: int) -> str:
-    """Format a time in UTC, without the date if it is today."""
     moment, today = (datetime.fromtimestamp(time // SECOND, UTC) for time in (at, now))
     return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
@@ -40,10 +39,7 @@ def span(microseconds: int) -> str:
 
 
 # ---- a recipient
-
-
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
-    """Return the sentence about one recipient."""
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
@@ -217,10 +213,7 @@ def suppression_advice(entry: Suppression, account: str) -> str:
 
 
 # ---- an attempt
-
-
 def server(attempt: Attempt) -> str:
-    """Return the server of an attempt, and its encryption."""
     if attempt.mx_host is None:
         return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing
     at = f" ({attempt.mx_address})" if attempt.mx_address and attempt.mx_address != attempt.mx_host else ""
@@ -228,12 +221,10 @@ def server(attempt: Attempt) -> str:
 
 
 def encryption(tls: str | None) -> str:
-    """Return version, cipher and verification of a connection, as stored."""
     return "without TLS" if tls is None else f"over {tls}"
 
 
 def attempt_line(number: int, attempt: Attempt, now: int) -> str:
-    """Return one attempt on one line: time, duration, server, reply and decision."""
     took = (attempt.finished_at - attempt.started_at) // 1000
     through = f", pool {attempt.pool}" if attempt.pool else ""
     decided = f" -> {attempt.decision}" if attempt.decision else ""
@@ -250,5 +241,4 @@ class DialogueLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 def dialogue(attempt: Attempt) -> Iterable[DialogueLine]:
-    """Return the stored lines of an attempt's SMTP session."""
     return msgspec.json.decode(attempt.dialogue or "[]", type=list[DialogueLine])

@@ -45,8 +45,8 @@ from appliance.store.message_records import MessageRecords
 from appliance.store.messages import KeyTaken, Messages, NewBatch
 from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Acceptance, Lanes, NewMail, Queue
-from appliance.store.queue_control import QueueControl, UnderDelivery
+from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
+from appliance.store.queue_control import Lanes, QueueControl
 from appliance.store.reports import Reports
 from appliance.store.request_log import RequestPages
 from appliance.store.retention import Deletion, LedgerFolding
@@ -293,7 +293,6 @@ def copy_source(data_dir: Path, url: str) -> "AbstractContextManager[CopyEndpoin
 
 
 def copy_target(where: str | Path) -> "AbstractContextManager[CopyEndpoint]":
-    """An empty database for a copy: a URL of PostgreSQL, or a data directory."""
     if isinstance(where, str):
         with driver_needed():
             from appliance.store.postgresql import copy_endpoint as server_endpoint

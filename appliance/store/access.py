@@ -1,8 +1,7 @@
-"""Who may send: From domains, SMTP credentials and API keys of the accounts, and the callers they stand for.
+"""Who may send: domains, SMTP credentials and API keys of the accounts, and the callers that they authenticate.
 
-A key or credential belongs to the user who created it, and never allows more than that user's role. The store has the
-SHA-256 of a secret only. An owner may have so many credentials; the operator is not limited. A key that was rolled has
-two secrets until the time of the former one has ended.
+A key or credential belongs to the user who created it, and never allows more than that user's role. Only the SHA-256 of
+a secret is stored. A rolled key has two secrets until the old one expires.
 """
 
 import hashlib
@@ -29,11 +28,11 @@ from appliance.model.accounts import (
     Scope,
     SmtpCredential,
 )
-from appliance.store.engine import NEWEST, Bindings, StorePart, T, Tx, one, rows, run, transaction
+from appliance.store.engine import NEWEST, Bindings, StorePart, T, Tx, one, record, rows, run, transaction
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
-# The fields of a Domain. Without a name of its own the return path is the one that this expression makes.
+# The fields of a Domain. The default return path is made here.
 SELECTED_DOMAIN = """name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at,
     dns"""
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
@@ -69,8 +68,8 @@ _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint =
         AND (expires_at IS NULL OR expires_at > :now) RETURNING id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
-# Of the account, its usable domains, each with "=" and its return path if that is in use, and its tags with links to
-# unsubscribe (a tag has no comma), in the same statement: so it is of one moment. Our own words (S608).
+# Of the account: its usable domains, each with "=" and its return path if that is in use, and its tags with unsubscribe
+# links (a tag has no comma). One statement, so all of it is of one moment. Only our own words are put into SQL (S608).
 _SENDER = """a.id, a.suspended,
     (SELECT string_agg(d.name || CASE WHEN d.return_path_at IS NULL THEN ''
         ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')
@@ -83,7 +82,7 @@ _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, 
     FROM api_keys k JOIN accounts a ON a.id = k.account_id
     WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""
 _CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"
-# How a caller's idempotency scope begins, and where its last use is written down.
+# By the start of a caller's idempotency scope: how its last use is recorded.
 _USED = {
     "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
     "key": "UPDATE api_keys SET last_used_at = :at, last_used_from = :address WHERE id = :name",
@@ -102,15 +101,14 @@ class CredentialLimits:
     revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
 
-# Table, column that names a row, since when it does not work any more, and the word for people.
+# Table, key column, when a row stopped working, and the name for people.
 _CREDENTIAL_TABLE = ("smtp_credentials", "username", "revoked_at", "SMTP credentials")
 _KEY_ENDED = "coalesce(revoked_at, CASE WHEN expires_at <= :now THEN expires_at END)"
 _KEY_TABLE = ("api_keys", "id", _KEY_ENDED, "API keys")
 
-# What belongs to one user (`:created_by`), or with `created_by IS NOT NULL` to any of the account.
+# Of one user (`:created_by`), or with `created_by IS NOT NULL` of any user of the account.
 _WORKING_KEYS = f"account_id = :account_id AND {_KEY_ENDED} IS NULL"
 _WORKING_CREDENTIALS = "account_id = :account_id AND revoked_at IS NULL"
-# Only our own words are put into SQL (S608).
 _PEOPLES_KEYS = f"""SELECT created_by, id, name, hint FROM api_keys
     WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""
 _PEOPLES_CREDENTIALS = f"""SELECT created_by, username, name FROM smtp_credentials
@@ -133,7 +131,7 @@ def sha256(secret: str) -> bytes:
 def add_domain(
     tx: Tx, env: Environment, account_id: str, name: str, *, usable: bool, return_path: str | None = None
 ) -> None:
-    """Register a From domain, or make it usable. A new return path (None: keep it) needs DNS records before its use."""
+    """Register a From domain, or make it usable. A new return path needs DNS records first; None keeps the old one."""
     run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": env.now()})
     if return_path is not None:
         run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
@@ -192,19 +190,17 @@ def _check_creator(tx: Tx, account_id: str, created_by: str | None) -> None:
 
 
 def revoke_access(tx: Tx, account_id: str, user_id: str, now: int) -> OwnedAccess:
-    """Revoke the API keys and SMTP credentials of a user who leaves, as a step of a transaction."""
     user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": None}
     return OwnedAccess(dict(rows(tx, _REVOKE_KEYS, user)), dict(rows(tx, _REVOKE_CREDENTIALS, user)))
 
 
 def disown_access(tx: Tx, account_id: str, user_id: str) -> None:
-    """Keep the API keys and SMTP credentials of a user who leaves, as the account's own."""
     for table in ("api_keys", "smtp_credentials"):
         run(tx, _DISOWN.format(table=table), {"account_id": account_id, "created_by": user_id})
 
 
 def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> None:
-    """Reduce a user's API keys to reading; revoke those that only send, and all SMTP credentials."""
+    """Reduce a user's API keys to reading; revoke send-only keys and all SMTP credentials."""
     user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": Scope.SEND.value}
     run(tx, _REVOKE_KEYS, user)
     run(tx, _REVOKE_CREDENTIALS, user)
@@ -212,7 +208,7 @@ def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> 
 
 
 def _new_secret(env: Environment, prefix: str) -> str:
-    """Text that no program takes for an option when it is given on a command line: one in 64 would begin like it."""
+    """Return a secret that does not start with a dash, so that no command line takes it for an option."""
     while True:
         secret = prefix + pybase64.urlsafe_b64encode(env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
         if not secret.startswith("-"):
@@ -222,7 +218,7 @@ def _new_secret(env: Environment, prefix: str) -> str:
 def _make_room(
     tx: Tx, account_id: str, limits: CredentialLimits, now: int, table: str, name: str, ended: str, words: str
 ) -> None:
-    """Refuse one too many, in the transaction that would write it; delete those that ended longest ago."""
+    """Refuse a row above the limit, in the transaction that would write it; delete the rows that ended first."""
     bindings = {"account_id": account_id, "revoked": limits.revoked, "now": now}
     ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), bindings)
     if working >= limits.working:
@@ -244,7 +240,7 @@ class Access(StorePart):
         return await self.engine.all(domain_of, _DOMAINS, {"account_id": account_id})
 
     async def judge_domains(self, account_id: str, judge: Callable[[Iterable[Domain]], T]) -> T:
-        """Run a function over the domains, off the event loop: an operator may add thousands."""
+        """Run a function over the domains on a thread: an operator may add thousands."""
 
         def read(tx: Tx) -> T:
             return judge(domain_of(*row) for row in rows(tx, _DOMAINS, {"account_id": account_id}))
@@ -264,7 +260,7 @@ class Access(StorePart):
         created_by: str | None = None,
         dsn: DsnDefault | None = None,
     ) -> tuple[str, str]:
-        """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
+        """Create an SMTP login and return (username, password). The limit applies to owners, not to the operator."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
         return add_credential(tx, self.env, account_id, name, created_by, dsn)
@@ -313,7 +309,7 @@ class Access(StorePart):
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
     ) -> str:
-        """Give a key a new secret; the former works for `overlap` more. The key now belongs to who rolled it."""
+        """Give a key a new secret; the old one works for `overlap` microseconds. The key now belongs to `rolled_by`."""
         secret, now = _new_secret(self.env, _KEY_PREFIXES[key.test]), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
         row |= {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
@@ -335,7 +331,6 @@ class Access(StorePart):
         return await self._keys(which, page)
 
     async def expiring_keys(self, account_id: str, until: int) -> list[ApiKey]:
-        """The API keys that work now, and end before a time."""
         which = "WHERE k.account_id = :account_id AND k.revoked_at IS NULL AND k.expires_at > :now"
         page = {"account_id": account_id, "until": until}
         return await self._keys(f"{which} AND k.expires_at < :until ORDER BY k.expires_at, k.id", page)
@@ -347,14 +342,10 @@ class Access(StorePart):
         raise Refused(Code.NOT_FOUND, "No API key has this id.")
 
     async def _keys(self, which: str, bindings: Bindings) -> list[ApiKey]:
-        selected = await self.engine.rows(f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
-        return [
-            ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in selected
-        ]
+        return await self.engine.all(_key, f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
-        """Stop an API key, named by its id or by itself, from working; its id."""
+        """Revoke an API key, by its id or by the key itself; return the id."""
         row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.env.now()}
         if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
             raise Refused(Code.NOT_FOUND, "No API key has this id.")
@@ -373,14 +364,12 @@ class Access(StorePart):
 
     @transaction
     def record_uses(self, tx: Tx, uses: Mapping[str, tuple[int, str]]) -> None:
-        """Write down when and from which address callers, by their idempotency scope, came last."""
         for scope, (at, address) in uses.items():
             kind, _, name = scope.partition(":")
             if (update := _USED.get(kind)) is not None:
                 run(tx, update, {"name": name, "at": at, "address": address})
 
     async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
-        """Who an SMTP username stands for, with the SHA-256 its password must have."""
         for *sender, password_sha256, dsn in await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
             caller = _caller(CredentialKind.SMTP, f"smtp:{username}", *sender, dsn=dsn)
             return caller, bytes(password_sha256)
@@ -406,12 +395,7 @@ class Access(StorePart):
         return await self.engine.one(made, _CALLER_BY_ACCOUNT, {"account_id": account_id})
 
 
-def _credential(*columns: Any) -> SmtpCredential:
-    return SmtpCredential(*(*columns[:-1], _dsn(columns[-1])))
-
-
-def _dsn(value: str | None) -> DsnDefault | None:
-    return None if value is None else DsnDefault(value)
+_credential, _key = record(SmtpCredential), record(ApiKey)
 
 
 def _caller(
@@ -431,4 +415,4 @@ def _caller(
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
     may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)
     fixed = (account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)
-    return Caller(*fixed, may_send=may_send, key=key, dsn=_dsn(dsn))
+    return Caller(*fixed, may_send=may_send, key=key, dsn=None if dsn is None else DsnDefault(dsn))

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, Refused
-from appliance.model.accounts import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
+from appliance.model.accounts import Account, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
-from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.store.people import END_RESETS, OF_USER, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
@@ -77,7 +77,7 @@ LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
 def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
-    """Write lines in the order of their effect on the balance. Their ids sort so even after the clock was set back."""
+    """Write lines in the order of their effect on the balance. Their ids ascend even after the clock was set back."""
     last: dict[str, str | None] = {}
     numbered, now = [], env.now()
     for account_id, kind, *rest in lines:
@@ -89,7 +89,7 @@ def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
 
 
 def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]]) -> list[LedgerLine]:
-    """Give back the credits of recipients, each with the id of its message; the lines that are to be written for it."""
+    """Return the credits of recipients, given as (message id, recipient id); return the ledger lines to write."""
     balance = one(tx, int, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
     if balance is None:
         return []  # unlimited by now
@@ -126,7 +126,6 @@ class Accounts(StorePart):
         return await self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})
 
     async def is_only_one(self) -> bool:
-        """Whether there is no second account that may send."""
         return bool((await self.engine.rows(_MAY_SEND, {}))[0][0] < 2)
 
     async def page(self, after: str, most: int) -> list[Account]:
@@ -149,7 +148,7 @@ class Accounts(StorePart):
 
     @transaction
     def change_credits(self, tx: Tx, account_id: str, amount: int) -> int:
-        """Add to (or take from) a balance; the new balance. Never below 0, never on an unlimited account."""
+        """Add to a balance, or take from it; return the new balance. Never below 0, never on an unlimited account."""
         change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
         balance = one(tx, int, _CHANGE_CREDITS, change)
         if balance is not None:
@@ -162,7 +161,7 @@ class Accounts(StorePart):
 
     @transaction
     def set_credits(self, tx: Tx, account_id: str, balance: int | None) -> None:
-        """Start counting at this balance; None: stop. A ledger line removes the old balance: the lines still add up."""
+        """Set a balance; None: unlimited. A ledger line removes the old balance, so the lines still add up."""
         if balance is not None:
             _check_credits(balance)
         before = _balance(tx, account_id) or 0
@@ -175,7 +174,7 @@ class Accounts(StorePart):
 
     @transaction
     def delete(self, tx: Tx, account_id: str) -> None:
-        """Delete an account: no login, sending or posts. Queued mail still goes. The only administrator stays."""
+        """Delete an account: no login, sending or posts. Queued mail is delivered. The only administrator stays."""
         row = {"account_id": account_id, "now": self.env.now()}
         has_admin = one(tx, int, _ACCOUNT_ADMINS, {"account_id": account_id})
         for step in _DELETE_STEPS:
@@ -198,8 +197,7 @@ class Accounts(StorePart):
 
     async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
-        lines = await self.engine.rows(_LEDGER, bindings)
-        return [LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in lines]
+        return await self.engine.all(_entry, _LEDGER, bindings)
 
     # ---- users and their sessions
 
@@ -213,13 +211,7 @@ class Accounts(StorePart):
         return await self._user(_OF_SESSION, session_id)
 
     async def _user(self, where: str, value: str) -> User | None:
-        bindings = {"value": value, "now": self.env.now()}
-        row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", bindings))
-        if row is None:
-            return None
-        user_id, account_id, name, email, role, password_hash, epoch, account_role, has_totp = row
-        known = (user_id, account_id, name, email, Role(role), password_hash, epoch)
-        return User(*known, AccountRole(account_role), bool(has_totp))
+        return await self.engine.one(_user, f"{_USERS} {where}", {"value": value, "now": self.env.now()})
 
     @transaction
     def set_password(self, tx: Tx, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
@@ -246,10 +238,7 @@ def _grant(tx: Tx, env: Environment, account_id: str, amount: int, balance: int)
     write_ledger(tx, env, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
 
 
-def _account(
-    account_id: str, name: str, email: str, balance: int | None, daily_cap: int | None, suspended: int, *rest: int
-) -> Account:
-    return Account(account_id, name, email, balance, daily_cap, bool(suspended), *rest)
+_account, _user, _entry = record(Account), record(User), record(LedgerEntry)
 
 
 # ---- the first account of an installation
@@ -260,7 +249,7 @@ _ANY_ACCOUNT = """SELECT a.name FROM accounts a JOIN users u ON u.account_id = a
 
 @dataclass(frozen=True, slots=True)
 class FirstAccount:
-    """An account with one of everything; its secrets are known only now."""
+    """An account with one of everything. Its secrets cannot be read again."""
 
     account: Account
     domain: str
@@ -276,7 +265,7 @@ class FirstStart(StorePart):
 
     @transaction
     def create(self, tx: Tx, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
-        """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
+        """Create an account with a user, a domain, an SMTP credential and an API key; None if an account exists."""
         env = self.env
         if first(tx, _ANY_ACCOUNT, {}) is not None:
             return None

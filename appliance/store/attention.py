@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict
+
 from appliance.environment import Environment
 from appliance.errors import Refused
 from appliance.message.addresses import Address, parse
@@ -25,7 +27,7 @@ from appliance.model.attention import (
 )
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.body_parts import write_system_message
-from appliance.store.engine import StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.store.statistics import UNTRIED_BUCKET
 from appliance.store.suppressions import suppressed
 from appliance.times import DAY, HOUR
@@ -70,7 +72,7 @@ _RECENT = f"""SELECT kind, sum(recipients), sum(CASE WHEN hour >= :day THEN reci
 _COMPLAINED = """SELECT coalesce(sum(recipients), 0) FROM daily_feedback
     WHERE account_id = :account_id AND day >= :since AND kind = 'complained'"""
 
-# Returns the subject and text of the mail.
+# Returns the subject and text of a mail.
 Compose = Callable[[NotifiedPerson, Sequence[AttentionItem]], tuple[str, str]]
 
 
@@ -84,7 +86,7 @@ class RecentMail(NamedTuple):
 
 class AttentionStore(StorePart):
     async def recent_mail(self, account_id: str, since: int) -> RecentMail:
-        """Count recipients since a time, as far as statistics have counted them: without the last minute."""
+        """Count recipients since a time. The last minute is missing: statistics have not counted it yet."""
         bindings = {"account_id": account_id, "since": since // HOUR, "day": (self.env.now() - DAY) // HOUR}
 
         def read(tx: Tx) -> RecentMail:
@@ -98,7 +100,7 @@ class AttentionStore(StorePart):
     # ---- problems
 
     async def of(self, account_id: str) -> list[StoredProblem]:
-        """The problems of an account or of the machine, open or ended within a day."""
+        """The problems of an account or of the machine that are open, or ended within a day."""
         bindings = {"account_id": account_id}
         return await self.engine.scan(lambda tx: [_problem(*row) for row in rows(tx, _OF, bindings)], account_id)
 
@@ -124,7 +126,6 @@ class AttentionStore(StorePart):
             await self.observe(MACHINE, (), node)
 
     async def forget(self) -> None:
-        """Delete problems that ended a day ago, and those of deleted accounts."""
         bindings = {"before": self.env.now() - ENDED_KEPT}
         if await self.engine.scan(lambda tx: one(tx, bool, _ANY_OLD, bindings)):
             await self.engine.write(lambda tx: run(tx, _FORGET, bindings), large=True)
@@ -160,7 +161,6 @@ class AttentionStore(StorePart):
 
     @transaction
     def send_secret(self, tx: Tx, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
-        """Queue a mail with a one-time link; False if it cannot be sent."""
         return _queue(tx, self.env, sender, email, subject, text, simulated=simulated)
 
     # ---- settings of a person
@@ -182,7 +182,7 @@ def _queue(
     *,
     simulated: bool,
 ) -> bool:
-    """Queue a mail whose content only its recipient can read: not all viewers of the account that sends it."""
+    """Queue a mail that only its recipient can read, not all viewers of the account that sends it."""
     account = first(tx, _SENDER, {"domain": sender.domain})
     try:
         recipient = parse(email, "email")
@@ -215,12 +215,8 @@ def _problem(kind: str, subject: str, severity: str, *columns: Any) -> StoredPro
     )
 
 
-def _person(user_id: str, email: str, notify: str) -> NotifiedPerson:
-    return NotifiedPerson(user_id, email, Notify(notify))
+_person = record(NotifiedPerson)
 
 
 def _row(row: StoredProblem) -> dict[str, Any]:
-    problem = row.problem
-    texts = {"title": problem.title, "detail": problem.detail, "link": problem.link, "since": problem.since}
-    named = {"kind": problem.kind.value, "subject": problem.subject, "severity": problem.severity.value}
-    return {**named, **texts, "opened_at": row.opened_at, "ended_at": row.ended_at, "node": row.node}
+    return {**asdict(row.problem), "opened_at": row.opened_at, "ended_at": row.ended_at, "node": row.node}

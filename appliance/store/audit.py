@@ -54,7 +54,7 @@ _SCANNED_TO = """SELECT id FROM audit_log
 
 @dataclass(slots=True)
 class AuditNote:
-    """A change that is about to be made, and whose logs tell of it."""
+    """A pending change, and the accounts whose audit logs record it."""
 
     env: Environment
     actor: Actor
@@ -67,7 +67,7 @@ class AuditNote:
     is_taken: bool = False  # by a write
 
     def write(self, tx: Tx, result: object = None, *, once: bool = False) -> None:
-        """The lines of a change, with what its write returns; `once`: of no change, unless there is an equal one."""
+        """Add the lines of a change; `result` is of its write. `once`: no change; skip it if an equal line exists."""
         target = self.target if once or self.target_of is None else self.target_of(result)
         details = msgspec.json.encode({name: value[:AUDIT_TEXT] for name, value in self.details.items()}).decode()
         target, at = target[:AUDIT_TEXT], self.env.now()
@@ -89,7 +89,7 @@ _NOTE: ContextVar[AuditNote | None] = ContextVar("audit note", default=None)
 
 
 async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
-    """Write the work, with the lines of the task's note if no write has taken them yet; one that fails takes none."""
+    """Run the write and, unless an earlier one took the task's note, add its lines. A failed write takes none."""
     note = _NOTE.get()
     if note is None or note.is_taken:
         return await write(work)
@@ -112,7 +112,7 @@ async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -
 
 @contextmanager
 def unnoted() -> Iterator[None]:
-    """Let writes be made that are no part of the change which the task's note tells of."""
+    """Exclude writes from the task's note: they are not part of its change."""
     token = _NOTE.set(None)
     try:
         yield
@@ -127,10 +127,7 @@ def about(
     made: Callable[[Any], str] | None = None,
     action: str | None = None,
 ) -> None:
-    """Tell the task's note, if there is one, what the change is about, before the write; `made` reads its result.
-
-    With an action the change is another one than that of the operation.
-    """
+    """Describe the change in the task's note before the write; `made` reads its result, `action` renames it."""
     if (note := _NOTE.get()) is not None:
         note.action = action or note.action
         note.target = note.target if target is None else target
@@ -145,7 +142,6 @@ def concerns(account_id: str) -> None:
 
 
 def of_account(account_id: str) -> None:
-    """Tell a note that has no account yet whose log it belongs to."""
     if (note := _NOTE.get()) is not None and not note.accounts:
         note.accounts.append(account_id)
 
@@ -162,7 +158,7 @@ class Audit(StorePart):
         *,
         always: bool = True,
     ) -> AsyncIterator[None]:
-        """Write down what is changed inside; nothing if it fails, and without `always` nothing if it wrote nothing."""
+        """Record the changes made inside; nothing if it fails. Without `always`, nothing if no write changed a row."""
         note = AuditNote(self.env, actor, action, address, list(accounts), target)
         token = _NOTE.set(note)
         try:
@@ -174,7 +170,6 @@ class Audit(StorePart):
             _NOTE.reset(token)
 
     async def page(self, account_id: str | None, **filters: Any) -> list[AuditEntry]:
-        """Return the newest lines that match, however many have to be read."""
         return (await self.search(account_id, scanned=EVERY_LINE, **filters))[0]
 
     async def search(

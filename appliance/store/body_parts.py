@@ -50,7 +50,7 @@ def of_record(recipients: int) -> int:
 
 
 def of_metadata(size: int, recipients: int) -> int:
-    """The record has it, and the event and the webhook delivery of each recipient."""
+    """The record stores metadata, and so do the event and the webhook delivery of each recipient."""
     return size * (1 + 2 * recipients)
 
 
@@ -64,7 +64,7 @@ def of_template(subject: str | None, text: str | None, html: str | None) -> int:
 
 
 def check_room(tx: Tx, account_id: str, count: int, limit: int | None) -> None:
-    """Refuse so many bytes more, in the transaction that would write them, where the account may not keep them."""
+    """Refuse `count` more bytes above the account's limit, in the transaction that would write them."""
     ((kept,),) = rows(tx, _KEPT, {"account_id": account_id})
     if limit is not None and kept + count > limit:
         raise over_quota(kept, limit)
@@ -80,7 +80,6 @@ def give_back(tx: Tx, freed: Mapping[str, int]) -> None:
 
 
 def bodies(tx: Tx, messages: Sequence[Row], *, receipts: bool) -> Counter[str]:
-    """What the bytes of these messages count, with or without their receipts, by account; before they are deleted."""
     counts: Counter[str] = Counter()
     for account_id, mime, receipt in _BODIES.run(tx, messages):
         counts[account_id] += mime + (receipt if receipts else 0)
@@ -128,18 +127,18 @@ _DELETE_LOOSE = """DELETE FROM loose_parts WHERE message_id = :id
 
 
 class PartsMissing(Exception):
-    """A message whose bytes are not all there: the database was changed by other hands than ours."""
+    """Some bytes of a message are missing: another program changed the database."""
 
 
 # ---- steps of a transaction, or of a reading
 def head_of(new: NewMessage) -> tuple[bytes, int]:
-    """What of a message is stored with its record, and how many bytes are in parts."""
+    """Return the bytes stored with the record, and how many are stored in parts."""
     size = len(new.mime)
     return (new.mime, 0) if size <= INLINE and not new.in_parts else (new.mime[:HEAD], size - HEAD)
 
 
 def are_there(tx: Tx, new: NewMessage) -> bool:
-    """Whether all parts of a new message have been written; none is deleted before the transaction ends."""
+    """Whether all parts of a new message are written; none is deleted before the transaction ends."""
     bindings = head_of(new)[1]
     if not bindings:
         return True
@@ -177,7 +176,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
-    """Write these messages, each with the credits that were taken for a recipient of it."""
     _INSERT_MESSAGES.run(tx, [_message_row(new) for new, _ in messages])
     bodies = [(new, *head_of(new)) for new, _ in messages]
     _INSERT_BODIES.run(tx, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
@@ -253,7 +251,7 @@ class BodyParts(StorePart):
 
     @asynccontextmanager
     async def written(self, new: NewMessage) -> AsyncIterator[None]:
-        """Write the parts of a message; inside it is accepted. If that fails, its parts are deleted."""
+        """Write the parts of a message that is accepted inside. If that fails, delete them."""
         self._in_hand.add(new.id)
         try:
             await self._write(new)
@@ -276,7 +274,6 @@ class BodyParts(StorePart):
                 await trio.sleep(min(PART_REST * (trio.current_time() - began), LONGEST_PART_REST))
 
     async def clear(self, budget: int) -> Slice:
-        """Delete loose parts of one message, about so many pages of them."""
         before = identifier_from("msg", self.env.now() - IN_HAND) if self.engine.is_shared else NEWEST
         selected = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
         message_id = next((item for item in selected if item not in self._in_hand), None)

@@ -64,7 +64,7 @@ _DEFERRED = f"CASE WHEN {FINAL_EVENT} AND r.failure IS NULL AND r.attempt_count 
 
 
 def _domain_pair(text: str) -> str:
-    """The domain of an address and a provider, from the two with a space between them; no domain has a space."""
+    """Split `ADDRESS PROVIDER` into the address's domain and the provider; no domain has a space."""
     domain, _, provider = text.rpartition("@")[2].partition(" ")
     return f"{domain.lower()} {provider}"
 
@@ -134,7 +134,7 @@ class _Place(NamedTuple):
 
 
 class _BrokenDown(NamedTuple):
-    """How one kind of row is counted: those after one position until another, of all accounts or of one."""
+    """How one kind of row is counted: between two positions, of all accounts or of one."""
 
     counting: Counting
     rows: str
@@ -173,7 +173,6 @@ class Breakdown(StorePart):
     rows_summed: int = ROWS_SUMMED
 
     async def count(self) -> bool:
-        """Add up one slice of new rows; return whether more can be added at once."""
         now, more = self.engine.slowest_clock(self.env.now()), False
         for item in _BROKEN_DOWN:
             results = await self.engine.scan(partial(_read_slice, item, now, self.rows_summed))
@@ -184,7 +183,6 @@ class Breakdown(StorePart):
         return more
 
     async def of(self, account_id: str, dimension: Dimension, since: int) -> CountsByValue:
-        """Count recipients and their outcomes since that day, by the largest values; the others' value is empty."""
         work = partial(_read, account_id, dimension, since // DAY, self.rows_summed)
         return await self.engine.scan(work, account_id)
 
@@ -197,12 +195,12 @@ class Breakdown(StorePart):
 
 
 def broken_down_before(tx: Tx, until: int) -> bool:
-    """Whether everything that was written before a time has been added up, so that it may be deleted."""
+    """Whether all rows written before a time are counted, so that they may be deleted."""
     return all(item.counting.end_of_slice(tx, until, 0) is None for item in _BROKEN_DOWN)
 
 
 def _read_slice(breakdown: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice | None:
-    """None if nothing is new; then nothing is written either."""
+    """None if nothing is new; then nothing is written."""
     counting = breakdown.counting
     after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after or counting.end_of_slice(tx, now - counting.lag, 0) is None:
@@ -231,7 +229,7 @@ def _count(by_value: ByValue, value: str, kind: str, recipients: int) -> None:
 
 
 def largest(by_value: ByValue, most: int) -> ByValue:
-    """The values with most recipients, the first first; all others together are the last. Pure."""
+    """The values with the most recipients, largest first, then the sum of all others. Pure."""
     sizes = [(-max(counts.values()), value) for value, counts in by_value.items() if value != OTHERS]
     results = {value: by_value[value] for _, value in nsmallest(most, sizes)}
     others: ByValue = {}
@@ -242,7 +240,6 @@ def largest(by_value: ByValue, most: int) -> ByValue:
 
 
 def _measure(sums: Sums) -> None:
-    """Count for the metrics what was added; each recipient has one sending domain."""
     for place, by_value in sums.items():
         if place.dimension == Dimension.DOMAIN:
             for counts in by_value.values():
@@ -268,7 +265,6 @@ def _add(counted: _Slice, tx: Tx) -> bool:
 
 
 def _reduce(tx: Tx, place: Row) -> None:
-    """Merge the values with the fewest recipients into the others."""
     values = rows(tx, _VALUES, dict(zip(("account_id", "dimension", "day"), place, strict=True)))
     others: Counter[str] = Counter()
     for kind, recipients in _REMOVE.run(tx, [(*place, value) for (value,) in values[VALUES_KEPT:]]):
@@ -277,7 +273,7 @@ def _reduce(tx: Tx, place: Row) -> None:
 
 
 def _read(account_id: str, dimension: Dimension, since: int, most: int, tx: Tx) -> CountsByValue:
-    """What is counted, and of what is not yet the oldest, slice by slice as the counting does it."""
+    """Read the counts, and add the oldest uncounted rows slice by slice."""
     bindings = {"account_id": account_id, "dimension": dimension.value, "since": since, "most": VALUES_READ}
     results: ByValue = {}
     for counted in tx.gather(_READ, "value, kind, recipients", bindings):
@@ -292,7 +288,7 @@ def _read(account_id: str, dimension: Dimension, since: int, most: int, tx: Tx) 
 def _tail(
     tx: Tx, account_id: str, dimension: Dimension | Pairing, since: int, most: int
 ) -> tuple[list[tuple[int, str, str, int]], int | None]:
-    """Sum the oldest rows that are not counted: day, value, kind and recipients; and where they end, if not at now."""
+    """Sum the oldest uncounted rows (day, value, kind, recipients); return where they end, None at the present."""
     results, until = list[tuple[int, str, str, int]](), list[int]()
     for item in _BROKEN_DOWN:
         after = counted_until(tx, item.counting.kind)

@@ -29,7 +29,7 @@ _DROP_MARK = f"DROP TABLE {UNFINISHED_COPY}"
 
 
 class NotCopied(Exception):
-    """The copy was refused, or could not be finished; the text says why, and what to do."""
+    """The copy was refused or failed; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class CopyEndpoint(Protocol):
     newest: int  # schema of this version
 
     def schema(self) -> int:
-        """The newest step that the database has taken; 0 for an empty one."""
+        """Number of the newest applied migration; 0 for an empty database."""
 
     def has_mark(self) -> bool:
         """Whether a copy into it is unfinished."""
 
     def stream(self, sql: str, bindings: Bindings) -> Generator[Row, None, None]:
-        """The rows of a query, of which few are in memory at any time; to be read to the end, or closed."""
+        """Rows of a query, a few in memory at a time. Read them to the end, or close."""
 
     def create(self, now: int) -> None:
-        """Make it ready to be written, with this version's schema."""
+        """Create this version's schema."""
 
     def write(self, work: Callable[[Tx], object]) -> None:
         """Run `work` as one durable transaction."""
@@ -136,7 +136,7 @@ def check_source(source: CopyEndpoint) -> None:
 
 
 def _check_target(target: CopyEndpoint, tables: Sequence[Table], identity: str) -> bool:
-    """Whether it holds the beginning of this copy; raises NotCopied unless it does, or is empty."""
+    """Return whether the target holds the beginning of this copy. Raises NotCopied unless it does or is empty."""
     schema = target.schema()
     if schema > target.newest:
         raise NotCopied(f"{target.name}: {NewerDatabase(schema, target.newest)}")
@@ -157,7 +157,7 @@ def _check_target(target: CopyEndpoint, tables: Sequence[Table], identity: str) 
 
 
 def _identity(source: CopyEndpoint) -> str:
-    """What stays the same for as long as an installation has this database, and no other has."""
+    """A digest that identifies the installation: constant for its lifetime, different for every other."""
     facts = [*source.stream(_IDENTITY, {}), *source.stream(_OLDEST_ACCOUNT, {})]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -224,7 +224,7 @@ def _refuse_nul_in_keys(source: CopyEndpoint, table: Table, batch: Sequence[Row]
 
 
 def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> int:
-    """Raise NotCopied at the first difference; else how many values had a NUL replaced."""
+    """Count the values whose NUL was replaced. Raises NotCopied at the first difference."""
     replaced, done = 0, 0
     with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as copies:
         for row, copied in zip_longest(rows, copies):
@@ -245,7 +245,7 @@ def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _M
 
 
 def _different(target: CopyEndpoint, table: Table, expected: Row | None, selected: Row | None) -> NotCopied:
-    """At the same place of both tables, which are in the order of their keys; not both are None."""
+    """Describe the first difference. Both tables are in the order of their keys; at most one row is None."""
     advice = "the source was changed since the copy was begun, or the target by others"
     if expected and selected and table.key_of(expected) == table.key_of(selected):
         pairs = zip(table.columns, expected, selected, strict=True)

@@ -73,7 +73,6 @@ def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Co
 
 
 def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnRequest]]) -> int:
-    """Write a report; return the bytes that it stores."""
     result = asked[0][0]
     sender = parse(result.envelope_from, "MAIL FROM")
     may_get = first(tx, _MAY_GET, {"account_id": result.account_id, "domain": sender.domain})

@@ -1,8 +1,7 @@
-"""The domains that customers add themselves, pending until DNS has proven them; what DNS shows of their records, when
-it is to be asked again, their return paths and signing keys.
+"""Domains that customers add, pending until DNS proves them; their DNS checks, return paths and signing keys.
 
-Private keys are stored sealed; at most one key of each kind signs for a domain, retired ones stay published. The
-keys of a rotation are pending until they are activated, which retires the others in the same transaction.
+Private keys are stored sealed. At most one key of each kind signs for a domain; retired ones stay published. Activating
+the pending keys of a rotation retires the others in the same transaction.
 """
 
 from collections.abc import Collection
@@ -14,7 +13,7 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
-from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
+from appliance.store.engine import Row, StorePart, Tx, record, rows, run, transaction
 from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
@@ -67,7 +66,6 @@ class Domains(StorePart):
 
     @transaction
     def register(self, tx: Tx, account_id: str, name: str, return_path: str | None = None) -> Domain:
-        """Add a domain that may not be used before it is proven."""
         bindings = {"account_id": account_id, "name": name}
         if rows(tx, _FIND, bindings):
             raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
@@ -86,24 +84,24 @@ class Domains(StorePart):
         return await self.engine.all(domain_of, _PAGE, bindings)
 
     async def prove(self, account_id: str, name: str) -> Domain:
-        """DNS has shown that the account's owner has the domain: it may be used from now on."""
+        """Make a domain usable: DNS has proven that the account owns it."""
         row = {"account_id": account_id, "name": name, "now": self.env.now()}
         return _known(await self.engine.change(_VERIFIED, row))
 
     async def remove(self, account_id: str, name: str) -> None:
-        """Let nothing more be sent from a domain. Its keys stay, to sign what is on its way."""
+        """Stop sending from a domain. Its keys stay, to sign queued mail."""
         row = {"account_id": account_id, "name": name, "now": self.env.now()}
         _known(await self.engine.change(_REMOVE, row))
 
     # ---- what DNS shows
 
     async def due(self, most: int, of_each: int) -> list[tuple[str, Domain]]:
-        """Domains whose DNS is to be asked, so many of each account; an account's longest waiting first, by turns."""
+        """Domains due for a DNS check, at most `of_each` per account, accounts in turn, longest waiting first."""
         bindings = {"now": self.env.now(), "most": most, "of_each": of_each}
         return [_owned(*row) for row in await self.engine.scan(lambda tx: rows(tx, _DUE, bindings))]
 
     async def record_dns(self, account_id: str, domain: Domain, dns: DomainDns) -> None:
-        """Keep what DNS showed of a domain as it was read, and when to ask again."""
+        """Store the result of a DNS check and the time of the next one."""
         wait = GOOD_DNS_ASKED_EVERY if dns.is_good else DNS_ASKED_EVERY
         if dns.is_unknown:
             before = None if domain.dns is None else domain.dns.unknown_since
@@ -120,13 +118,13 @@ class Domains(StorePart):
         return await self.engine.one(str, _RETURN_PATH, {"account_id": account_id, "name": name})
 
     async def use_return_path(self, account_id: str, domain: Domain, *, in_use: bool) -> bool:
-        """Let mail leave with the return path that a domain was read with, or no more; whether that is a change."""
+        """Start or stop using the return path that a domain was read with; return whether that changed anything."""
         at = self.env.now() if in_use else None
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path, "at": at}
         return bool(await self.engine.change(_START if in_use else _STOP, row))
 
     async def with_return_path(self, after: tuple[str, str], most: int, *, in_use: bool) -> list[tuple[str, Domain]]:
-        """Usable domains, with their accounts, whose return path is in use or not; those after an account and name."""
+        """Usable domains whose return path is in use or not, with their accounts, after an account and name."""
         bindings = {"account_id": after[0], "name": after[1], "most": most}
         return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
@@ -167,7 +165,7 @@ class DkimKeys(StorePart):
     def replace(
         self, tx: Tx, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
     ) -> None:
-        """Let these keys sign; earlier ones retire, pending ones go. `unless_there`: change nothing if others sign."""
+        """Let these keys sign, retire earlier ones, delete pending ones. `unless_there`: nothing if others sign."""
         whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
         known = [_key(*row) for row in rows(tx, _KEYS, whose)]
         if unless_there and any(key.signs for key in known):
@@ -178,7 +176,7 @@ class DkimKeys(StorePart):
 
     @transaction
     def add_pending(self, tx: Tx, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
-        """Keep these keys until they are activated; nothing is changed where others are pending already."""
+        """Store keys to activate later; change nothing if others are pending."""
         whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
         known = [_key(*row) for row in rows(tx, _KEYS, whose)]
         if not any(key.pending for key in known):
@@ -186,7 +184,7 @@ class DkimKeys(StorePart):
 
     @transaction
     def activate(self, tx: Tx, account_id: str, domain: str, selectors: Collection[str]) -> bool:
-        """Let the pending keys sign from now on, if they are these; the ones before them retire. Whether they were."""
+        """Activate the pending keys if they have these selectors, and retire the others. Return whether they did."""
         whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
         pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
         if not pending or pending != set(selectors):
@@ -205,9 +203,7 @@ class DkimKeys(StorePart):
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
 
 
-def _key(*columns: Any) -> StoredDkimKey:
-    *key, pending = columns
-    return StoredDkimKey(*(*key, bool(pending)))
+_key = record(StoredDkimKey)
 
 
 def _add(

@@ -1,19 +1,20 @@
-"""What the verbs know of an engine: a transaction and its statements, and the functions that it runs.
+"""The interface of the two engines: transactions, statements, and the functions that an engine runs.
 
-A function that is handed over may be run twice, so it must change nothing but the database; once the engine returns,
-its changes are durable. Statements are common to both engines: PostgreSQL's connection translates named parameters, the
-rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
+An engine may run a function twice, so it must change nothing but the database; once the engine returns, its changes are
+durable. Both engines run the same statements: PostgreSQL's connection translates named parameters, the rows of a
+`Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
 """
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from functools import wraps
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from types import UnionType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import outcome
 import trio
@@ -21,7 +22,7 @@ import trio
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
-from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ class Bulk:
 
 
 class Cursor(Protocol):
-    """What a statement returned; to be read to its end, or closed."""
+    """The result of a statement. Read it to the end, or close it."""
 
     def fetchall(self) -> list[Row]: ...
 
@@ -75,10 +76,10 @@ class Tx(Protocol):
     def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int: ...
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
-        """These columns of all rows of a query, which it names, read on a thread without disturbing others."""
+        """Read these columns of a query, which names them, on a thread without disturbing other tasks."""
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
-        """Keep others from changing the rows that this query finds, where there is more than one writer."""
+        """Lock the rows of this query against other writers, if there are any."""
 
 
 def run(tx: Tx, sql: str, bindings: Bindings) -> None:
@@ -95,7 +96,7 @@ def rows(tx: Tx, sql: str, bindings: Bindings) -> list[Row]:
 
 
 def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
-    """The first row, the statement run to its end: one that returns what it changed must not stay open."""
+    """The first row. Reads all rows: a statement with RETURNING must not stay open."""
     selected = tx.execute(sql, bindings).fetchall()
     return selected[0] if selected else None
 
@@ -103,6 +104,25 @@ def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
 def one(tx: Tx, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
     selected = tx.execute(sql, bindings).fetchall()
     return kind(*selected[0]) if selected else None
+
+
+def record(kind: type[T]) -> Callable[..., T]:
+    """Return a function that makes a record of a row: its fields decide which values become enums and booleans."""
+    converted = [
+        (at, item)
+        for at, hint in enumerate(get_type_hints(kind).values())
+        for item in (get_args(hint) if get_origin(hint) is UnionType else (hint,))
+        if isinstance(item, type) and issubclass(item, bool | Enum)
+    ]
+
+    def made(*row: Any) -> T:
+        values = list(row)
+        for at, convert in converted:
+            if at < len(values) and values[at] is not None:
+                values[at] = convert(values[at])
+        return kind(*values)
+
+    return made
 
 
 def gathered(tx: Tx, sql: str, columns: str, bindings: Bindings) -> list[Row]:
@@ -125,6 +145,14 @@ def any_owner(table: str) -> str:
     return f"{HAS_ANY_OWNER}('{table}')"
 
 
+def distinct(column: str, rows: str, after: str = "") -> str:
+    """Return a query for the values of an indexed column, from one to the next: SQLite has no skip scan."""
+    return f"""WITH RECURSIVE walk (value) AS (
+        SELECT min({column}) FROM {rows} {after and f"AND {column} > {after}"}
+        UNION ALL SELECT (SELECT min({column}) FROM {rows} AND {column} > walk.value) FROM walk WHERE value IS NOT NULL
+    ) SELECT value FROM walk WHERE value IS NOT NULL"""
+
+
 # ---- slices
 
 START = ""  # comes before every id: where a walk begins
@@ -132,7 +160,7 @@ START = ""  # comes before every id: where a walk begins
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The result of one transaction that deletes rows: how long it took, and where to continue."""
+    """The result of one deleting transaction: its duration, and where to continue."""
 
     deleted: int
     seconds: float
@@ -142,7 +170,6 @@ class Slice:
 
 
 def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:
-
     def measured(tx: Tx) -> tuple[int, float]:
         began = perf_counter()
         return work(tx), perf_counter() - began
@@ -157,42 +184,12 @@ Work = Callable[[Tx], T]
 JointWork = Callable[[Tx, Sequence[Item]], Sequence[T | Exception]]
 
 
-class FailureKind(StrEnum):
-    """What was wrong, and so how the failure counts (see `intake.login_throttle`)."""
-
-    LOGIN = "login"
-    CODE = "code"  # two-factor code from a network that the account does not know
-    KNOWN_CODE = "known_code"  # two-factor code from a known network
-    CREDENTIAL = "credential"  # API key, token, cookie or SMTP password; has no account
-
-
-class LoginFailure(NamedTuple):
-    kind: FailureKind
-    account: str  # as the client sent it
-    network: str
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequest:
-    id: str
-    message_id: str
-    account_id: str | None  # None: the operator asks
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CancelAnswer:
-    cancelled: int
-    refusal: str | None = None
-
-
-# As part of a transaction; raises Refused if it is not wanted any more.
+# Part of a transaction. Raises Refused if the request was withdrawn.
 RecordAnswer = Callable[[Tx, CancelAnswer], None]
 
 
 class Partitions(Protocol):
-    """Tables partitioned by time, of four kinds: `bodies`, `mail`, `events` and `posts` (of webhooks)."""
+    """Tables partitioned by time: `bodies`, `mail`, `events` and webhook `posts`."""
 
     async def make(self, kept: Mapping[str, int], now: int) -> None: ...
 
@@ -210,51 +207,51 @@ class Engine(ABC):
     ordinary_writes = 0  # begun by this node so far: all but bulk work
 
     def holds_lease(self) -> bool:
-        """Whether this node may hand over mail now: no other node can have taken its rows."""
+        """Whether this node may deliver mail: no other node can have taken its rows."""
         return True
 
     def has_right_clock(self) -> bool:
-        """Whether the clock of this node is so near the database's that the node delivers mail."""
+        """Whether this node's clock is close enough to the database's to deliver mail."""
         return True
 
     def live_nodes(self) -> int:
-        """How many nodes share the limits that hold for all of them together."""
+        """Number of nodes that share the installation's limits."""
         return 1
 
     def others(self) -> OtherNodes:
         return NO_OTHERS
 
     def slowest_clock(self, now: int) -> int:
-        """What the clock of another node may show when that of this one shows `now`: its ids begin with that."""
+        """The earliest time that another node's clock may show at `now` of this one; its ids start with it."""
         return now
 
     def shared_clock(self, now: int) -> int:
-        """What the clock of the database shows when that of this node shows `now`."""
+        """The database's time at `now` of this node."""
         return now
 
     async def has_chore(self, name: str) -> bool:
-        """Whether this node is to do what only one does at a time."""
+        """Whether this node does a job that only one node does at a time."""
         return True
 
     async def keep_lease(
         self, in_flight: Callable[[], int], drain: Callable[[], None], addresses: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        """Stay one of the nodes until cancelled; call `drain` when asked to end."""
+        """Stay a node until cancelled; call `drain` when asked to end."""
         return
 
     async def finish_upgrade(self) -> None:
-        """Change the schema where that had to wait for older nodes, once the last of them has ended."""
+        """Apply the schema changes that waited for older nodes to end."""
         return
 
     async def nodes(self) -> list[NodeState]:
         return []
 
     async def hosts(self) -> tuple[str, ...]:
-        """The host names of all nodes, also of those that ended within the hour: they may be restarting."""
+        """Host names of all nodes, including those that ended within the hour and may be restarting."""
         return ()
 
     async def drain(self, name: str) -> bool:
-        """Ask a node to hand over its mail and end; whether there is one of that name."""
+        """Ask a node to hand over its mail and end; return whether it exists."""
         return False
 
     async def share_failures(self, failures: Sequence[LoginFailure]) -> list[LoginFailure]:
@@ -262,11 +259,11 @@ class Engine(ABC):
         return []
 
     async def cancel_elsewhere(self, message_id: str, account_id: str | None, reason: str) -> list[CancelAnswer]:
-        """Ask the other nodes that deliver something of a message to give it up; their answers."""
+        """Ask the nodes that deliver a message to cancel it; return their answers."""
         return []
 
     async def answer_cancellations(self, cancel: Callable[[CancelRequest, RecordAnswer], Awaitable[None]]) -> None:
-        """Do what other nodes ask of this one, until cancelled."""
+        """Cancel messages that other nodes ask for, until cancelled."""
         return
 
     @abstractmethod
@@ -275,29 +272,28 @@ class Engine(ABC):
     ) -> T:
         """Run `work` as one durable transaction.
 
-        `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
-        Where there are several writers it goes as if it were alone; unless it `locks` what it must keep from others,
-        as items do: then each of its statements sees what others have committed until then.
+        `large` work runs off the event loop; `bulk` work too, in a commit of its own, in turn with others. With several
+        writers it is serializable, unless it `locks` the rows that it depends on, as items do.
         """
 
     @abstractmethod
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
+        """Like `write`, for one of many items with the same `work`, which gets all waiting items at once."""
 
     async def check_writable(self) -> None:
         await self.write(lambda _: None)
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on a reader: for look-ups by index."""
+        """Run `work` on a reader, for look-ups by index."""
 
     @abstractmethod
     async def snapshot(self, work: Work[T]) -> T:
-        """Like `read`, with all of its statements seeing one state."""
+        """Like `read`; all statements see one state."""
 
     @abstractmethod
     async def scan(self, work: Work[T], owner: str = SERVER_WORK) -> T:
-        """Like `snapshot`, for what may take longer: accounts that scan get equal shares of the time."""
+        """Like `snapshot`, for longer reads; accounts get equal shares of the time."""
 
     @abstractmethod
     async def version(self) -> int:
@@ -305,7 +301,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the connections, the writer's after its work."""
+        """Finish pending writes, and close the connections."""
 
     async def change(self, sql: str, bindings: Bindings) -> list[Row]:
         return await self.write(lambda tx: rows(tx, sql, bindings))
@@ -359,7 +355,7 @@ class CommitUnknown(StorageFault):
 
 
 class NewerDatabase(Exception):
-    """The database was written by a later version of the appliance; opening it would lose what we do not know of."""
+    """A later version wrote the database; opening it would lose data that this version does not know."""
 
     def __init__(self, schema: int, newest: int) -> None:
         text = f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
@@ -367,7 +363,7 @@ class NewerDatabase(Exception):
 
 
 class OlderDatabase(Exception):
-    """The database is of an earlier version, and was opened by a command that must not change it."""
+    """An earlier version wrote the database, and the command that opened it must not change it."""
 
     def __init__(self, schema: int, newest: int) -> None:
         super().__init__(

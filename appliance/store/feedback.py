@@ -1,8 +1,8 @@
-"""Mail that came back: kept until it is read; and its effects: late bounces, complaints and unsubscriptions.
+"""Mail that came back, stored until it is read, and its effects: late bounces, complaints and unsubscriptions.
 
 A mail is on disk before its sender gets the 250. Its effect and its deletion are one transaction, so it counts once.
-Each reading counts as a try: a mail that ends the process each time is given up. Results are final: a late bounce
-changes no status; the credit goes back by a ledger line, and the recipient shows the first `late_bounce`.
+Each read counts as a try, so a mail that ends the process is given up. A late bounce changes no status: a ledger line
+returns the credit, and the recipient shows the first `late_bounce`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,11 +32,10 @@ from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Slice, StorePart, Tx, first, one, run
 from appliance.store.message_records import readable_tags
-from appliance.store.queue import INSERT_EVENTS, event_row, labels_of
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import suppress, unsubscribe
-from appliance.store.webhooks import WebhookPosts, post_events
+from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
 from appliance.times import DAY
 
 LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
@@ -127,7 +126,7 @@ class QueueLimits:
 
 
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
-    """Add the shares of the whole queue, whose row every transaction locks first: no deadlock."""
+    """Add the shares of the whole queue. Every transaction locks their row first, so none deadlocks."""
     distinct = {QueueShare(ShareScope.ALL, ""), *shares}
     if not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
@@ -146,13 +145,12 @@ def count_out(tx: Tx, stored: str, size: int) -> None:
 
 # ---- verbs
 
-# What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
-# that have something to be posted.
+# The effect of one address of a mail, in the transaction that deletes it: the result, and accounts with new posts.
 FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
 
 
 class ResultPending(Exception):
-    """The recipient that a bounce is about has no result: a server may send one before its own 250 is written down."""
+    """The recipient of a bounce has no result yet: a server may send the bounce before its 250 is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ class FeedbackStore(StorePart):
         return mail_id
 
     async def next(self) -> FeedbackMail | None:
-        """The mail to be read next, one more try at it counted; None when none waits."""
+        """Return the next mail to read and count one more try; None if none is queued."""
         if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
             if await self.engine.rows(_ANY_COUNT, {}):
                 await self.engine.change(_DELETE_STALE, {})
@@ -193,7 +191,7 @@ class FeedbackStore(StorePart):
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
     async def finish(self, mail_id: str, steps: Sequence[FeedbackStep], *, large: bool = False) -> list[str] | None:
-        """Take these steps and delete the mail; None if that was done before. `large` steps run off the event loop."""
+        """Run the steps and delete the mail; None if another node did. `large` steps run off the event loop."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
             deleted = first(tx, _DELETE, {"id": mail_id})

@@ -45,7 +45,7 @@ _FORGET = """DELETE FROM feedback_inbox WHERE (account_id, kind, id) IN
 
 class FeedbackInbox(StorePart):
     def keep(self, mail: KeptMail, result: FeedbackResult, forward_to: str = "") -> FeedbackStep:
-        """A step of the transaction that ends a mail in the queue: keep it, and send a copy to an address, if any."""
+        """A step that keeps a mail in the inbox, and forwards a copy if there is an address."""
         return partial(_keep, env=self.env, mail=mail, result=result, forward_to=forward_to)
 
     async def newest(
@@ -60,7 +60,6 @@ class FeedbackInbox(StorePart):
     async def find(
         self, account_id: str | None, mail_id: str, *, shared: bool = False
     ) -> tuple[InboxMail, bytes] | None:
-        """Return one of those mails with the beginning of its bytes; None if no mail has this id."""
         if account_id is None:
             selected = await self.engine.rows(_FIND, {"id": mail_id})
         else:

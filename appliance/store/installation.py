@@ -23,13 +23,13 @@ RESUMED_KEPT = 1_000  # pools
 
 
 def resumed_pools(tx: Tx) -> dict[str, int]:
-    """The pools that an operator resumed, the last ones, each with a number that no earlier one has."""
+    """The last pools that an operator resumed, each with a unique, ascending number."""
     results = one(tx, str, _VALUE, {"name": RESUMED_POOLS})
     return {} if results is None else _RESUMED.decode(results)
 
 
 def note_resumed(tx: Tx, pool: str) -> None:
-    """An operator resumed a pool: servers that see a new number lift the slow-down of the pool."""
+    """Note that an operator resumed a pool. Servers that see a new number lift its slow-down."""
     pools = resumed_pools(tx)
     number = max(pools.values(), default=0) + 1
     pools.pop(pool, None)
@@ -44,12 +44,11 @@ def last_start(tx: Tx) -> LastStart | None:
 
 class InstallationRecords(StorePart):
     async def key_fingerprint(self) -> str | None:
-        """Of the key file in use; None as long as no server has run on this database."""
+        """Fingerprint of the key file in use; None before the first start of a server."""
         return await self.engine.one(str, _VALUE, {"name": KEY_FINGERPRINT})
 
     @transaction
     def claim_key(self, tx: Tx, fingerprint: str) -> str:
-        """Record this key file unless one is recorded; return the recorded fingerprint."""
         run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
         return one(tx, str, _VALUE, {"name": KEY_FINGERPRINT}) or fingerprint
 
@@ -61,7 +60,7 @@ class InstallationRecords(StorePart):
 
     @transaction
     def note_start(self, tx: Tx, start: LastStart) -> None:
-        """Keep what the next version's `upgrade --check` compares itself with."""
+        """Store what `upgrade --check` of the next version compares."""
         if last_start(tx) != start:
             run(tx, _SET, {"name": LAST_START, "value": msgspec.json.encode(start).decode()})
 
@@ -94,7 +93,7 @@ class SharedAcme:
 
 class SharedCertificates(StorePart):
     async def announce(self, announcement: str) -> None:
-        """Tell the other nodes which certificate this one wants, for as long as it is one of them."""
+        """Tell the other nodes which certificate this one needs, while it is a node."""
         await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": announcement}), locks=True)
 
     async def look(self) -> SharedAcme:
@@ -102,7 +101,7 @@ class SharedCertificates(StorePart):
         return SharedAcme(wanted, dict(await self.engine.rows(_RECORDS, {})))
 
     async def keep(self, records: Mapping[str, bytes]) -> bool:
-        """Replace these records, sealed, all at once; False, with nothing written, if the chore is another node's."""
+        """Replace these sealed records together; False, without a write, if another node has the chore."""
 
         def work(tx: Tx) -> None:
             for name, sealed in records.items():
@@ -111,11 +110,11 @@ class SharedCertificates(StorePart):
         return await self._if_ours(work)
 
     async def publish(self, token: str, text: str) -> bool:
-        """From now on any node finds the text for this token; False if the chore is another node's."""
+        """Publish a challenge to all nodes; False if another node has the chore."""
         return await self._if_ours(lambda tx: run(tx, _PUBLISH, {"token": token, "text": text}))
 
     async def withdraw(self) -> bool:
-        """Remove all challenges, also a lost node's, if this node has the chore."""
+        """Remove all challenges, including those of lost nodes, if this node has the chore."""
         return await self._if_ours(lambda tx: run(tx, _WITHDRAW, {}))
 
     async def challenges(self) -> dict[str, str]:

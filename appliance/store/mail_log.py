@@ -8,6 +8,7 @@ a page may hold few messages or none, and says where to continue. Messages found
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
 from itertools import dropwhile, groupby, islice, pairwise, takewhile
@@ -59,8 +60,7 @@ PROBLEMS_SINCE = 30 * DAY
 PROBLEMS_READ = 2_000  # recipients, to skip test mail
 FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an index of their recipients
 
-# The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
-# bounded by the rows read, not by the rows that match.
+# The matching messages among the newest before one. A block is bounded by the rows read, not by those that match.
 _SEARCH = """SELECT id FROM (
         SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias,
                 credential, metadata FROM messages {among}
@@ -120,8 +120,6 @@ _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.out
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
-_OF_STATUS = "m.status = :status"
-_OF_SOURCE = "m.source = :source"
 _FROM_ADDRESS = """(lower(m.sender) = :sender
     OR substr(lower(m.sender), length(m.sender) - length(:sender) - 1) = '<' || :sender || '>')"""
 _BARE_SENDER = "rtrim(lower(m.sender), '>')"
@@ -139,7 +137,6 @@ _VIA_PROVIDER = """EXISTS (SELECT 1 FROM recipients r CROSS JOIN destinations d 
     WHERE r.message_id = m.id AND r.simulated = 0 AND d.pool = :provider)"""
 # Inside a string of the JSON its quotes would be escaped, so this is a whole entry.
 _WITH_METADATA = "instr(m.metadata, :metadata) > 0"
-_BY_CREDENTIAL = "m.credential = :credential"
 _WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
 _TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
@@ -172,7 +169,7 @@ class MailLog(StorePart):
     async def page(
         self, account_id: str, filters: MailFilter, before: str | None, most: int, *, off_loop: bool = False
     ) -> MailPage:
-        """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
+        """Up to `most` matching messages, newest first, before the cursor. Never searches on the event loop."""
         search = _Search(self, account_id, filters, before or NEWEST, most)
         if search.is_plain and not off_loop:
             return await self.engine.snapshot(lambda tx: search.run(tx, inf))
@@ -181,17 +178,12 @@ class MailLog(StorePart):
     async def count(self, account_id: str, filters: MailFilter, before: str | None) -> MailCount:
         """Count messages that match, within the time of a search; the caller continues from `next`."""
         search = _Search(self, account_id, filters, before or NEWEST, self.counted_together)
-
-        def work(tx: Tx) -> MailCount:
-            ids, following = search.ids(tx, SEARCH_TIME)
-            return MailCount(len(ids), following)
-
-        return await self.engine.scan(work, account_id)
+        ids, following = await self.engine.scan(lambda tx: search.ids(tx, SEARCH_TIME), account_id)
+        return MailCount(len(ids), following)
 
     async def export(
         self, account_id: str, filters: MailFilter, before: str | None, most: int
     ) -> tuple[list[ExportedRecipient], str | None]:
-        """Return the recipients of up to `most` matching messages, newest message first, and the next cursor."""
         search = _Search(self, account_id, filters, before or NEWEST, most)
 
         def work(tx: Tx) -> tuple[list[ExportedRecipient], str | None]:
@@ -220,17 +212,14 @@ class MailLog(StorePart):
         return FoundMail(tuple(results), None)
 
     async def problems(self, account_id: str, most: int, since: int | None = None) -> list[MailProblem]:
-        """The recipients that bounced, failed or were deferred last, and still are."""
         since = self.env.now() - PROBLEMS_SINCE if since is None else since
         bindings = {"account_id": account_id, "since": since, "most": most}
-        results = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, bindings), account_id)
-        return [MailProblem(*row) for row in results]
+        return await self.engine.scan(
+            lambda tx: [MailProblem(*row) for row in rows(tx, _PROBLEMS, bindings)], account_id
+        )
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
-        """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them.
-
-        Those of a confidential message are for its recipient only.
-        """
+        """A message's bytes, up to 10 MiB, while they are stored; None for a confidential message."""
 
         def read(tx: Tx) -> bytes | None:
             is_confidential = first(tx, _IS_CONFIDENTIAL, {"account_id": account_id, "id": message_id}) is not None
@@ -263,7 +252,7 @@ class _Search:
         self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
 
     def _set_range(self, before: str) -> None:
-        """Between which ids to search. A word that is the beginning of an id narrows that, and nothing else."""
+        """Set the range of ids to search. A word that starts an id narrows it."""
         since, until, first_id = self._filters.since, self._filters.until, ""
         if since is not None:
             first_id = identifier_from("msg", since)
@@ -278,17 +267,19 @@ class _Search:
 
     def _conditions(self) -> list[str]:
         bindings, conditions = self._filters, []
+        sender = bindings.sender or ""
+        of_domain = _FROM_EITHER if "xn--" in sender and "@" not in sender else _FROM_DOMAIN
         for name, value, sql in (
-            ("status", bindings.status and bindings.status.value, _OF_STATUS),
-            ("source", bindings.source and bindings.source.value, _OF_SOURCE),
-            ("sender", bindings.sender, self._sender_condition(bindings.sender or "")),
-            ("tag", bindings.tag and msgspec.json.encode(bindings.tag).decode(), _TAGGED),
+            ("status", bindings.status and bindings.status.value, "m.status = :status"),
+            ("source", bindings.source and bindings.source.value, "m.source = :source"),
+            ("sender", bindings.sender, _FROM_ADDRESS if "@" in sender[1:] else of_domain),
+            ("tag", bindings.tag and _encoded(bindings.tag), _TAGGED),
             ("recipient", bindings.recipient, _TO_ADDRESS if "@" in (bindings.recipient or "")[1:] else _TO_DOMAIN),
             ("outcome", bindings.outcome and bindings.outcome.value, _WITH_OUTCOME),
             ("address_part", bindings.address_part, _ADDRESS_HAS),
             ("provider", bindings.provider, _VIA_PROVIDER),
-            ("credential", bindings.credential, _BY_CREDENTIAL),
-            ("metadata", bindings.metadata and _entry(*bindings.metadata), _WITH_METADATA),
+            ("credential", bindings.credential, "m.credential = :credential"),
+            ("metadata", bindings.metadata and _encoded(dict([bindings.metadata]))[1:-1], _WITH_METADATA),
         ):
             if value is not None:
                 self._bindings[name] = value
@@ -296,16 +287,12 @@ class _Search:
         if bindings.sender is not None and "@" not in bindings.sender:
             self._bindings["sender"] = f"@{bindings.sender}"
             if "xn--" in bindings.sender:
-                self._bindings["spelled"] = f"@{_spelled(bindings.sender)}"
+                self._bindings["spelled"] = self._bindings["sender"]  # as people write it; not each name is valid
+                with suppress(idna.IDNAError):
+                    self._bindings["spelled"] = f"@{idna.decode(bindings.sender)}"
         if bindings.recipient is not None:
             self._bindings["local"], _, self._bindings["recipient"] = bindings.recipient.rpartition("@")
         return conditions
-
-    @staticmethod
-    def _sender_condition(sender: str) -> str:
-        if "@" in sender[1:]:
-            return _FROM_ADDRESS
-        return _FROM_EITHER if "xn--" in sender and "@" not in sender else _FROM_DOMAIN
 
     def _hints(self) -> list[str]:
         hints = []
@@ -316,7 +303,6 @@ class _Search:
         return hints
 
     def _looked_up(self) -> list[str]:
-        """Terms to look up in the index; every matching message has all of them."""
         bindings = self._filters
         local, _, domain = (bindings.recipient or "").rpartition("@")
         named = [*plain_words(local)]
@@ -342,7 +328,14 @@ class _Search:
     # ---- the search
 
     def run(self, tx: Tx, seconds: float) -> MailPage:
-        return self._shown(tx, *self.ids(tx, seconds))
+        selected, following = self.ids(tx, seconds)
+        bindings = {"ids": _encoded(selected), "recipients": SHOWN_RECIPIENTS}
+        ((page,),) = rows(tx, _LISTED, {**self._bindings, **bindings})
+        listed = sorted(msgspec.json.decode(page or "[]"), key=itemgetter("id"), reverse=True)
+        for message in listed:
+            message["tags"] = readable_tags(message["tags"])
+            message["outcomes"] = {counted["outcome"]: counted["recipients"] for counted in message["outcomes"] or ()}
+        return MailPage(msgspec.convert(listed, tuple[ListedMessage, ...]), following)
 
     def ids(self, tx: Tx, seconds: float) -> tuple[list[str], str | None]:
         """Search until `most` ids match, nothing is left, or the time is over; return them and the next cursor."""
@@ -363,12 +356,9 @@ class _Search:
             else:
                 is_done = self._look_up(tx, blocks)
                 blocks_read = min(blocks_read * 4, BLOCKS_TOGETHER)
-            if not is_done or self._is_over():
+            if not is_done or self._log.clock() >= self._until:
                 break
         return self._page()
-
-    def _is_over(self) -> bool:
-        return self._log.clock() >= self._until
 
     def _page(self) -> tuple[list[str], str | None]:
         if len(self._found) > self._most:
@@ -376,7 +366,7 @@ class _Search:
         return self._found, self._before if self._before > self._from else None
 
     def _scan(self, tx: Tx, from_id: str) -> bool:
-        """Read row by row down to an id; whether it came there."""
+        """Read row by row down to an id; return whether it was reached."""
         block = self._most + 1 if self.is_plain else self._log.block
         query = _SEARCH.format(among=self._among, condition=self._may_match)
         block_end = _BLOCK_END.format(among=self._among)
@@ -391,7 +381,7 @@ class _Search:
                 return False
             end = (ids[-1],) if len(ids) == room else first(tx, block_end, {**bindings, "block": block - 1})
             self._before = from_id if end is None else end[0]
-            if end is None or self._is_over():
+            if end is None or self._log.clock() >= self._until:
                 return end is None
 
     def _blocks(self, tx: Tx, most: int) -> list[Block]:
@@ -403,7 +393,7 @@ class _Search:
         return results[: next(gaps, len(results))]
 
     def _look_up(self, tx: Tx, blocks: list[Block]) -> bool:
-        """Find what is in these blocks; whether it came to their end."""
+        """Search these blocks; return whether their end was reached."""
         oldest = blocks[-1]
         from_id = max(self._from, _following(oldest.after_id)) if oldest.after_id else self._from
         changed = changed_lately(tx, self._account_id, self._before, from_id, CHANGED_TOGETHER)
@@ -420,7 +410,7 @@ class _Search:
         return True
 
     def _listed(self, tx: Tx, *, waits: bool) -> list[str] | None:
-        """The messages that a small index has for the filter, newest first; None: no such index, or many rows."""
+        """The messages that a small index lists for the filter, newest first; None without one, or if it lists many."""
         query, ids = _WAITING if waits else _RARE_OUTCOMES.get(self._filters.outcome), set[str]()
         if query is None:
             return None
@@ -432,11 +422,11 @@ class _Search:
         return sorted((item for item in ids if self._from <= item < self._before), reverse=True)
 
     def _check(self, tx: Tx, ids: Iterator[str]) -> bool:
-        """Read these messages, newest first, and keep those that match; whether it came to their end."""
+        """Read these messages, newest first, and keep those that match; return whether their end was reached."""
         while some := list(islice(ids, min(CHECKED_TOGETHER, max(self._most + 1 - len(self._found), 16)))):
             self._found += self._matching(tx, some)
             self._before = some[-1]
-            if len(self._found) > self._most or self._is_over():
+            if len(self._found) > self._most or self._log.clock() >= self._until:
                 return False
         return True
 
@@ -444,31 +434,10 @@ class _Search:
         results = read_texts(tx, self._account_id, ids, self._condition, self._bindings)
         return sorted((item.id for item in results if item.has(self._words)), reverse=True)
 
-    def _shown(self, tx: Tx, selected: list[str], following: str | None) -> MailPage:
-        bindings = {"ids": msgspec.json.encode(selected).decode(), "recipients": SHOWN_RECIPIENTS}
-        ((page,),) = rows(tx, _LISTED, {**self._bindings, **bindings})
-        listed = [_with_parts(message) for message in msgspec.json.decode(page or "[]")]
-        listed.sort(key=itemgetter("id"), reverse=True)
-        return MailPage(msgspec.convert(listed, tuple[ListedMessage, ...]), following)
 
-
-def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
-    outcomes = {counted["outcome"]: counted["recipients"] for counted in message["outcomes"] or ()}
-    return message | {"tags": readable_tags(message["tags"]), "outcomes": outcomes}
-
-
-def _entry(key: str, value: str) -> str:
-    """An entry of metadata as it is stored."""
-    return msgspec.json.encode({key: value})[1:-1].decode()
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _following(message_id: str) -> str:
     return f"msg_{int(message_id.removeprefix('msg_'), 16) + 1:032x}"
-
-
-def _spelled(domain: str) -> str:
-    """An internationalised domain as people write it; a name that is not valid as it is."""
-    try:
-        return idna.decode(domain)
-    except idna.IDNAError:
-        return domain

@@ -87,7 +87,7 @@ class MessageRecords(StorePart):
     async def of(
         self, message_id: str, account_id: str | None = None, *, off_loop: bool = False
     ) -> MessageRecord | None:
-        """Return a message of any account, or of this one. Many dialogues may be megabytes: read them `off_loop`."""
+        """Return a message of any account, or of this one. Read many dialogues, which may be megabytes, `off_loop`."""
         work = partial(self._record, message_id=message_id, of_account=account_id)
         return await (self.engine.scan(work, account_id or SERVER_WORK) if off_loop else self.engine.snapshot(work))
 
@@ -151,7 +151,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 def readable_tags(text: str) -> tuple[str, ...]:
-    """The tags of a message; none if another version stored them in a form that this one cannot parse."""
+    """The tags of a message; none if another version stored them in an unreadable form."""
     try:
         return tuple(dict.fromkeys(_tags.decode(text)))
     except msgspec.DecodeError as fault:
@@ -160,7 +160,7 @@ def readable_tags(text: str) -> tuple[str, ...]:
 
 
 def readable_metadata(text: str | None) -> dict[str, str]:
-    """The metadata of a message; likewise."""
+    """The metadata of a message, likewise."""
     try:
         return {} if text is None else _metadata.decode(text)
     except msgspec.DecodeError as fault:
@@ -178,7 +178,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:
-        """Addresses before replies, each reply once: of what remote servers say, only so much is looked at."""
+        """Addresses before replies, each reply once: the text of remote servers is bounded."""
         recipients = self.recipients or ()
         texts = [
             *(recipient.address for recipient in recipients),
@@ -191,7 +191,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
         return all(holds(text, word) for word in words)
 
     def terms(self) -> set[str]:
-        """Its words, and what filters ask for: these begin with a sign, which no word does."""
+        """Words, and terms for filters, which start with a sign that no word has."""
         results = set(terms(self.whole()))
         results.add(status_term(self.status))
         results.add(source_term(self.source))
@@ -213,7 +213,7 @@ def outcome_term(outcome: str) -> str:
 
 
 def metadata_term(key: str, value: str) -> str:
-    """A digest: entries are long, and must match as a whole."""
+    """A digest: entries are long and must match as a whole."""
     return f"#{blake2b(f'{key}:{value}'.encode(), digest_size=8).hexdigest()}"
 
 
@@ -239,7 +239,6 @@ _EXPORTED_COLUMNS = ", ".join(ExportedRecipient._fields)
 
 
 def read_exported(tx: Tx, account_id: str, ids: Sequence[str]) -> list[ExportedRecipient]:
-    """The recipients of these messages, newest message first."""
     bindings = {"account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
     lines = [ExportedRecipient(*row) for row in tx.gather(_EXPORTED, _EXPORTED_COLUMNS, bindings)]
     lines.sort(key=attrgetter("recipient_id"))

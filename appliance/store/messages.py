@@ -1,13 +1,12 @@
-"""Accepts messages into the store, hands them to delivery, and reads them back with every attempt at each recipient.
+"""Accepts messages into the store, hands them to delivery, and reads them back.
 
-Everything one message means is written in one transaction, or it is refused before anything is written. Messages that
-wait together are written together, with a statement or two for each table; the result is the same as one after the
-other: each message finds its account as those before it leave it. A message is handed over only after its commit.
+All rows of a message are written in one transaction, or none. Waiting messages are written together, with one or two
+statements per table, with the same result as one after the other. A message is handed to delivery after its commit.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -39,8 +38,8 @@ from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
-# All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
-# An expired key counts as none, deleted or not.
+# Everything that may forbid a message, read before anything is written: a refusal has nothing to roll back. An expired
+# key counts as none.
 _MAY_SEND = Bulk("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
@@ -48,8 +47,8 @@ SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
-# Each of these three holds only if no other has taken the key, the room of the day, or the credits since they were
-# read: what it does not return was not written.
+# Each of these three succeeds only if the key, the day's room or the credits were not taken since they were read: a row
+# that it does not return was not written.
 _CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at
@@ -61,16 +60,15 @@ _CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = sto
     WHERE id = :account_id AND coalesce(credits, 0) >= :amount RETURNING credits, daily_cap, suspended, stored_bytes"""
 _LOCK_ACCOUNTS = Bulk("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 
+
 # ---- accepting
-
-
 class KeyTaken(Exception):
-    """Another message got this idempotency key first; nothing of ours was written."""
+    """Another message took this idempotency key first; nothing was written."""
 
 
 @dataclass(slots=True)
 class _Standing:
-    """The account as this message finds it in this transaction, not as it was when the caller was let in."""
+    """The account as this transaction sees it, not as it was at authentication."""
 
     balance: int | None
     daily_cap: int | None
@@ -89,7 +87,7 @@ _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recip
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """Messages of one request. The first has the key, which the first that is accepted gets, with the receipt."""
+    """Messages of one request. The first accepted one gets the key and the receipt."""
 
     messages: Sequence[NewMessage]
     skip: bool  # accept those that are not refused
@@ -123,7 +121,7 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
 
 
 def accept_batch(tx: Tx, env: Environment, batch: NewBatch) -> list[Acceptance | Exception]:
-    """Write these messages, or (`skip`) those of them that are not refused; else nothing.
+    """Write these messages, or with `skip` those that are not refused; otherwise nothing.
 
     All credits are needed at once: those of suppressed recipients return after the last message was charged.
     """
@@ -155,12 +153,10 @@ def _decide_batch(tx: Tx, batch: NewBatch) -> tuple[list[Acceptance | Exception]
 
 
 def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
-    """Why a message would be refused now: asked before its parts are written, and again when it is accepted."""
+    """Why a message would be refused now: checked before its parts are written, and again on acceptance."""
     (standing,) = _standings(tx, [new])
-    if standing is None:
-        return None  # the transaction says so
-    standing.size = of_message(new)
-    return _refusal(new, standing)
+    result = _decide(new, standing, _Earlier(), [])
+    return result if isinstance(result, Exception) else None
 
 
 # ---- what decides
@@ -193,8 +189,7 @@ def _decide(
     if standing is None:
         return LookupError(f"there is no account {new.account_id}")
     earlier.change(standing, new)
-    refusal = _refusal(new, standing)
-    if refusal is not None:
+    if (refusal := _refusal(new, standing)) is not None:
         return refusal
     charged = 0 if new.source is Source.TEST or standing.balance is None or not new.credits else 1
     accepted.append((new, standing, charged))
@@ -204,7 +199,7 @@ def _decide(
 
 @dataclass(slots=True)
 class _Earlier:
-    """What the messages of the same transaction that stand before this one have taken."""
+    """What earlier messages of the same transaction have taken."""
 
     credits: Counter[str] = field(default_factory=Counter)  # by account
     bytes: Counter[str] = field(default_factory=Counter)  # by account
@@ -257,7 +252,7 @@ def _written_bytes(new: NewMessage) -> int:
 
 
 def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
-    """Write what is too much for one commit in parts: see `body_parts.py`."""
+    """Mark the messages to write in parts, beyond what one commit holds (see `body_parts.py`)."""
     divided, inline = [], 0
     for new in messages:
         size = len(new.mime)
@@ -269,7 +264,7 @@ def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
 
 # ---- writing, as a list of steps
 def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
-    """Take the idempotency keys; False when one was taken since it was looked for."""
+    """Take the idempotency keys; False if another message took one since the check."""
     keys = sorted(
         (claim.scope, claim.key, claim.fingerprint, new.id, claim.expires_at)
         for new, _, _ in accepted
@@ -288,11 +283,7 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
         if standing.suppressed:
-            due = [
-                due_recipient
-                for due_recipient in due_recipients(Fresh(new, charged))
-                if due_recipient.id in standing.suppressed
-            ]
+            due = [item for item in due_recipients(Fresh(new, charged)) if item.id in standing.suppressed]
             bounced = partial(
                 Outcome,
                 status=RecipientStatus.BOUNCED,
@@ -307,7 +298,7 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
-    """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
+    """Count bytes and take credits, one statement per account; write a ledger line per message."""
     charged_to, stored = dict[str, list[NewMessage]](), Counter[str]()
     results, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
     for new, standing, charged in accepted:
@@ -345,7 +336,7 @@ READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would ho
 
 
 class ToSend(NamedTuple):
-    """A message that is not final yet: its bytes unless they are too many to be read at once, and its signature."""
+    """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
 
     mime: bytes | None
     signature: bytes | None  # if that has been made before
@@ -361,26 +352,31 @@ class Messages(StorePart):
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
-        if new.scheduled_at is not None:
+        with self._expecting([new]):
             acceptance = await self._write(new)
-        elif new.simulated:
-            acceptance = await self._write(new)
-            self.new_simulated_mail.set()
-        else:
-            acceptance = await self._write_and_offer(new)
+        self._hand_over(new, acceptance)
         if acceptance.has_suppressed:
             self.posts.add_new([new.account_id])  # suppressed recipients bounce at once
         return acceptance
 
-    async def _write_and_offer(self, new: NewMessage) -> Acceptance:
-        self.new_mail.expect(new.id)  # before the commit: a poll between it and the offer leaves the message alone
+    @contextmanager
+    def _expecting(self, news: Sequence[NewMessage]) -> Iterator[None]:
+        """Announce messages for delivery before their commit: a poll between it and the offer leaves them alone."""
+        coming = [new.id for new in news if not new.simulated and new.scheduled_at is None]
+        for message_id in coming:
+            self.new_mail.expect(message_id)
         try:
-            acceptance = await self._write(new)
+            yield
         except BaseException:
-            self.new_mail.give_up(new.id)
+            for message_id in coming:
+                self.new_mail.give_up(message_id)
             raise
-        self.new_mail.offer(new, acceptance)
-        return acceptance
+
+    def _hand_over(self, new: NewMessage, acceptance: Acceptance) -> None:
+        if new.scheduled_at is None and new.simulated:
+            self.new_simulated_mail.set()
+        elif new.scheduled_at is None:
+            self.new_mail.offer(new, acceptance)
 
     async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
@@ -399,25 +395,14 @@ class Messages(StorePart):
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
         """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
         batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
-        coming = [new.id for new in batch.messages if not new.simulated and new.scheduled_at is None]
-        for message_id in coming:
-            self.new_mail.expect(message_id)
-        try:
+        with self._expecting(batch.messages):
             results = await self._write_batch(batch)
-        except BaseException:
-            for message_id in coming:
-                self.new_mail.give_up(message_id)
-            raise
         is_accepted = batch.accepts(results)
         for new, result in zip(batch.messages, results, strict=True):
-            if not (is_accepted and isinstance(result, Acceptance)):
-                self.new_mail.give_up(new.id)
-            elif new.scheduled_at is not None:
-                continue
-            elif new.simulated:
-                self.new_simulated_mail.set()
+            if is_accepted and isinstance(result, Acceptance):
+                self._hand_over(new, result)
             else:
-                self.new_mail.offer(new, result)
+                self.new_mail.give_up(new.id)
         if is_accepted and any(isinstance(result, Acceptance) and result.has_suppressed for result in results):
             self.posts.add_new([batch.messages[0].account_id])
         return results
@@ -444,19 +429,16 @@ class Messages(StorePart):
         return await self.engine.one(RememberedSend, _REMEMBERED, bindings)
 
     async def read(self, account_id: str, message_id: str) -> Message | None:
-        """A message of this account; another account's is as absent as one that never was."""
         return await self.engine.snapshot(lambda tx: read_message(tx, account_id, message_id))
 
     async def to_send(self, message_id: str) -> ToSend:
-        """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (selected,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
-        return selected
+        """A message that is not final yet; `content` reads bytes that are too many."""
+        return (await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
 
     async def content(self, message_id: str) -> bytes:
-        results = await self.engine.scan(lambda tx: read_mime(tx, message_id))
-        if results is None:
+        if (mime := await self.engine.scan(lambda tx: read_mime(tx, message_id))) is None:
             raise LookupError(f"there are no bytes of {message_id}")
-        return results
+        return mime
 
     async def mime(self, message_id: str) -> bytes | None:
         return await self.engine.snapshot(lambda tx: read_mime(tx, message_id))

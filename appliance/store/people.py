@@ -15,7 +15,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
 from appliance.model.dashboard import SavedView
 from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
-from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import Bindings, StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.times import DAY, HOUR
 
 INVITATION_LIFETIME = 7 * DAY
@@ -85,7 +85,7 @@ class People(StorePart):
 
     @transaction
     def set_role(self, tx: Tx, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
-        """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
+        """Change a user's role. Its tokens end, and its API keys lose what the new role forbids."""
         change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.env.now()}
         former = _person_to_change(tx, change, by_admin=by_admin).account_role
         run(tx, _SET_ROLE, change)
@@ -97,7 +97,6 @@ class People(StorePart):
 
     @transaction
     def set_email(self, tx: Tx, former: str, email: str) -> None:
-        """Let the user with the address `former` log in with another one."""
         if first(tx, _ACCOUNT_OF, {"email": email}) is not None:
             raise Refused(Code.CONFLICT, f"email: {email} already logs in to an account. Choose another address.")
         run(tx, _SET_EMAIL, {"email": email, "former": former})
@@ -144,7 +143,6 @@ class People(StorePart):
         return self._add_link(tx, row)
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
-        """End an invitation; the address it was for."""
         result = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
         results = await self.engine.change(_WITHDRAW, result)
         if not results:
@@ -153,7 +151,7 @@ class People(StorePart):
 
     @transaction
     def reset(self, tx: Tx, user_id: str, lifetime: int = RESET_LIFETIME) -> tuple[PasswordLink, str]:
-        """A link that sets another password of a user, and its token; earlier ones that are not longer end."""
+        """Create a password link for a user, and its token; earlier links with no longer lifetime end."""
         row: dict[str, object] = {"user_id": user_id, **self._new_link(lifetime)}
         results = first(tx, _FOR_RESET, row)
         if results is None:
@@ -178,7 +176,6 @@ class People(StorePart):
 
     @transaction
     def use_link(self, tx: Tx, token: str, password_hash: str) -> PasswordLink | None:
-        """Set the password that a link is for, which ends all links and sessions of the user."""
         user = {"password_hash": password_hash, "now": self.env.now()}
         link = one(tx, _link, _USE, user | {"sha256": sha256(token)})
         if link is None:
@@ -215,14 +212,7 @@ def _check_owner(tx: Tx, account_id: str) -> None:
         raise Refused(Code.CONFLICT, LAST_OWNER)
 
 
-def _person(
-    user_id: str, email: str, account_role: str, role: str, has_totp: int, created_at: int, last_seen_at: int | None
-) -> Person:
-    return Person(user_id, email, AccountRole(account_role), Role(role), bool(has_totp), created_at, last_seen_at)
-
-
-def _link(id_: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int) -> PasswordLink:
-    return PasswordLink(id_, account_id, user_id, email, AccountRole(account_role), *times)
+_person, _link = record(Person), record(PasswordLink)
 
 
 # ---- saved views of the message list
@@ -244,7 +234,6 @@ class SavedViews(StorePart):
 
     @transaction
     def save(self, tx: Tx, user_id: str, name: str, filters: Mapping[str, str]) -> SavedView:
-        """Store a view, or replace the filters of the view with this name."""
         row = {"user_id": user_id, "id": self.env.identifier("view"), "name": name, "now": self.env.now()}
         row["filters"] = msgspec.json.encode(filters).decode()
         is_known = any(view[1] == name for view in rows(tx, _VIEWS, row))

@@ -114,7 +114,7 @@ class WarmupStates(StorePart):
         await self.engine.write(lambda tx: _KEEP.run(tx, values))
 
     async def told(self, settings: WarmupSettings, most: int) -> list[WarmupStatus]:
-        """The warm-ups under way: those that keep mail waiting first, then those with most mail in this hour."""
+        """Warm-ups under way: first those that delay mail, then those with the most mail this hour."""
         results = await self._told(settings, _LATE, {"most": LOOKED_AT})
         return sorted(results, key=lambda item: (item.next_at is None, -item.used, item.pool, item.source))[:most]
 
@@ -134,12 +134,12 @@ class PoolStates(StorePart):
     warmups: WarmupStates
 
     async def holds(self) -> dict[str, PoolHold]:
-        """What keeps back the mail of this node: its own holds, and those of all nodes."""
+        """The holds on this node's mail: its own, and those of all nodes."""
         query = _HOLDS_OF_NODE if self.engine.is_shared else _HOLDS
         return {hold.pool: hold for hold in await self.engine.all(PoolHold, query, {"node": self.engine.node})}
 
     async def all_holds(self) -> list[PoolHold]:
-        """Every hold, by pool; that of one node has its name where there are others."""
+        """Every hold by pool, with the node's name if it is one of several."""
         return await self.engine.all(PoolHold, _ALL_HOLDS if self.engine.is_shared else _HOLDS, {})
 
     async def paused(self) -> PoolHold | None:
@@ -161,7 +161,7 @@ class PoolStates(StorePart):
         await self.engine.write(work)
 
     async def probed(self, hold: PoolHold) -> None:
-        """A probe was not delivered: note when the next goes, if this hold is still there and no operator's."""
+        """Record an undelivered probe and the time of the next, unless the hold is gone or an operator's."""
         await self.engine.change(_PROBED_BY_NODE if hold.node else _PROBED, asdict(hold))
 
     async def release(self, pool: str, *, automatic: bool = False) -> bool:
@@ -173,7 +173,7 @@ class PoolStates(StorePart):
         return await self.engine.write(lambda tx: sum(len(rows(tx, item, whose)) for item in bindings) > 0)
 
     async def resume(self, pool: str) -> ResumedPool:
-        """Lift every hold and slow-down of a pool, on all nodes; what was lifted, as far as it had been published."""
+        """Lift every hold and slow-down of a pool on all nodes; return those that were published."""
         now = self.env.now()
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
@@ -232,7 +232,7 @@ class PoolStates(StorePart):
         await self.engine.write(work)
 
     async def views(self, domains: Iterable[str], warmup: WarmupSettings, account_id: str) -> dict[str, PoolView]:
-        """By domain, the pool an account's mail goes through, as far as it is known, and whether all mail is paused."""
+        """By domain: the pool that an account's mail uses, if known, and whether all mail is paused."""
         holds, states = await self.all_holds(), {state.pool: state for state in await self.states()}
         for_all = {hold.pool: hold for hold in holds if not hold.node}
         names = {domain: await self.destination(domain) for domain in domains}
@@ -247,7 +247,7 @@ class PoolStates(StorePart):
         return {domain: view(name) for domain, name in names.items()}
 
     async def holding(self, account_id: str) -> list[PoolHold]:
-        """The holds that keep mail of this account back, one for each pool; a pause of all mail is one of them."""
+        """The holds that delay this account's mail, one per pool, including a pause of all mail."""
         holds = await self.all_holds()
         if not holds:
             return []

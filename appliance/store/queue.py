@@ -7,7 +7,8 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -16,7 +17,6 @@ from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
-from appliance.model.feedback import FeedbackRecipient
 from appliance.model.mail import (
     Billing,
     DsnCondition,
@@ -27,17 +27,15 @@ from appliance.model.mail import (
     NewMessage,
     Outcome,
     RecipientStatus,
-    header_id_of,
 )
-from appliance.model.webhooks import EVENT_TYPES, EventType, envelope
+from appliance.model.webhooks import EVENT_TYPES, EventType
 from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Row, StorePart, Tx, owned, rows, run
-from appliance.store.message_records import readable_metadata, readable_tags
 from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
-from appliance.store.webhooks import WebhookPosts, post_events
+from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
 from appliance.times import HOUR
 
 # ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
@@ -47,10 +45,8 @@ NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
 class Acceptance(NamedTuple):
-    """An accepted message: the credits charged per recipient, and whether some recipients bounced at once."""
-
-    charged: int
-    has_suppressed: bool = False
+    charged: int  # credits per recipient
+    has_suppressed: bool = False  # these recipients bounced at once
 
 
 class Fresh(NamedTuple):
@@ -69,18 +65,18 @@ class NewMail:
         self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
 
     def __contains__(self, message_id: object) -> bool:
-        """Whether a message comes this way: a poll of the store is to leave it alone."""
+        """Whether a message is handed over in memory, so that a poll must skip it."""
         return message_id in self._coming
 
     def expect(self, message_id: str) -> None:
-        """A message is being committed: it will be offered, or given up."""
+        """Announce a message that is being committed: `offer` or `give_up` follows."""
         self._coming.add(message_id)
 
     def give_up(self, message_id: str) -> None:
         self._coming.discard(message_id)
 
     def offer(self, message: NewMessage, acceptance: Acceptance) -> None:
-        """Hand over a message that is on disk; a poll finds the others of one with suppressed recipients."""
+        """Hand over a stored message; if some recipients are suppressed, a poll finds the others."""
         size = len(message.mime)
         if acceptance.has_suppressed or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
             self._poll_requested = True
@@ -120,6 +116,61 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     ]
 
 
+# ---- mail under delivery
+
+# A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
+CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
+
+
+class UnderDelivery:
+    """Recipients in an SMTP transaction, and messages that were or are being cancelled."""
+
+    def __init__(self, kept: int = CANCELLED_KEPT) -> None:
+        self._kept = kept
+        self._recipients: set[str] = set()
+        self._cancelling: Counter[str] = Counter()
+        self._cancelled: dict[str, None] = {}
+
+    # ---- for delivery
+
+    def was_cancelled(self, message_id: str) -> bool:
+        """Whether a message was cancelled lately, so that a copy of its state may be outdated."""
+        return message_id in self._cancelled
+
+    def is_being_cancelled(self, message_id: str) -> bool:
+        """Whether a message is being cancelled, so that no attempt may start."""
+        return message_id in self._cancelling
+
+    def begin(self, recipients: Iterable[str]) -> None:
+        self._recipients.update(recipients)
+
+    def end(self, recipients: Iterable[str]) -> None:
+        """Their outcome is stored, or there was no attempt: they can be cancelled again."""
+        self._recipients.difference_update(recipients)
+
+    def count(self) -> int:
+        return len(self._recipients)
+
+    # ---- for cancelling
+
+    def __contains__(self, recipient: object) -> bool:
+        return recipient in self._recipients
+
+    @contextmanager
+    def cancelling(self, message_id: str) -> Iterator[None]:
+        """No attempt at the message starts inside, and none later without a check."""
+        self._cancelled[message_id] = None
+        if len(self._cancelled) > self._kept:
+            del self._cancelled[next(iter(self._cancelled))]
+        self._cancelling[message_id] += 1
+        try:
+            yield
+        finally:
+            self._cancelling[message_id] -= 1
+            if not self._cancelling[message_id]:
+                del self._cancelling[message_id]
+
+
 # ---- due mail, and outcomes
 
 # What every query for due mail selects; each adds its own WHERE.
@@ -150,10 +201,6 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
-    VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
-_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata FROM messages
-    WHERE (account_id, id) IN (VALUES {(?, ?)})""")
 # Two transactions that finish two recipients of one message would each count the other's as waiting.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
@@ -183,7 +230,7 @@ DSN_CONDITIONS = {
 
 
 def waiting_since(recipient: DueRecipient) -> int:
-    """When delivery could first try a recipient: at its acceptance, or at the time its message was scheduled for."""
+    """When delivery could first try a recipient: at acceptance, or at the scheduled time."""
     return recipient.scheduled_at or identifier_time(recipient.message_id)
 
 
@@ -192,7 +239,6 @@ def billing_of(result: Outcome) -> Billing:
 
 
 def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
-    """Return the state of a message: queued until all recipients are final, then their sum."""
     if counts.get(RecipientStatus.QUEUED) or counts.get(RecipientStatus.DEFERRED):
         return MessageStatus.QUEUED, Billing.RESERVED
     total, delivered = sum(counts.values()), counts.get(RecipientStatus.DELIVERED, 0)
@@ -207,24 +253,19 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
-        """Recipients that became due at `since` or later, the longest waiting first."""
+    async def due(self, *, simulated: bool, most: int, since: int = 0, retries: bool = False) -> list[DueRecipient]:
+        """Recipients due at `since` or later, oldest first; `retries`: only those, since a recent time."""
         bindings = {"simulated": int(simulated), "since": since, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _DUE, bindings)
-
-    async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
-        """Due recipients that were tried before, not simulated; it reads all by time, so `since` must be recent."""
-        bindings = {"simulated": 0, "since": since, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
+        return await self.engine.all(DueRecipient, _DUE_RETRIES if retries else _DUE, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
-        """Return when the first recipient is due after `after` (default: now). Ask before a poll: it misses none."""
+        """Return the first due time after `after` (default: now). Ask before a poll, so that none is missed."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
         due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
         return due_at
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
-        """Write results ahead of other writes: what a server has taken must not be sent twice."""
+        """Record results ahead of other writes: a message that a server accepted must not be sent twice."""
         size = sum(2 * result.recipient.metadata_size for result in outcomes)  # in events and posts
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True, large=size > WRITTEN_ON_LOOP):
             self.posts.add_new(accounts)
@@ -242,7 +283,7 @@ def record(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> set[str]:
 
 
 def _rounds(outcomes: Iterable[Outcome]) -> Iterable[list[Outcome]]:
-    """Split outcomes so that no recipient is twice in a round: the second outcome sees what the first has changed."""
+    """Split outcomes into rounds with each recipient at most once: a second outcome depends on the first."""
     met, rounds = Counter[str](), defaultdict[int, list[Outcome]](list)
     for result in outcomes:
         rounds[met[result.recipient.id]].append(result)
@@ -353,22 +394,10 @@ def _recipient_row(result: Outcome) -> Row:
 
 
 def _delayed_at(result: Outcome) -> int | None:
-    """When a recipient is found to be delayed: deferred by an attempt, DELAYED_AFTER or more after it could go."""
+    """The time a recipient counts as delayed: deferred by an attempt, DELAYED_AFTER or more after it could go."""
     if result.status is not RecipientStatus.DEFERRED or not result.attempts:
         return None
     return result.at if result.at - waiting_since(result.recipient) >= DELAYED_AFTER else None
-
-
-def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageLabels]:
-    """Return what events say of these messages (with their accounts), by id."""
-    return {
-        message_id: MessageLabels(
-            header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
-            readable_tags(tags) if tags != "[]" else (),
-            {} if metadata is None else readable_metadata(metadata),
-        )
-        for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
-    }
 
 
 def _event_row(env: Environment, kind: EventType, result: Outcome, labels: Mapping[str, MessageLabels]) -> Row:
@@ -376,36 +405,8 @@ def _event_row(env: Environment, kind: EventType, result: Outcome, labels: Mappi
     return event_row(env, kind, result.at, recipient, labels, *_last_words(result), bounce_class)
 
 
-def event_row(
-    env: Environment,
-    kind: EventType,
-    at: int,
-    recipient: DueRecipient | FeedbackRecipient,
-    labels: Mapping[str, MessageLabels],
-    code: int | None = None,
-    response: str | None = None,
-    bounce_class: str | None = None,
-) -> Row:
-    event_id = env.identifier("evt")
-    body = envelope(
-        event_id,
-        kind,
-        at,
-        labels.get(recipient.message_id, MessageLabels()),
-        email_id=recipient.message_id,
-        recipient_id=recipient.id,
-        to=recipient.address,
-        envelope_from=recipient.envelope_from,
-        subject=recipient.subject,
-        smtp_code=code,
-        smtp_response=response,
-        bounce_class=bounce_class,
-    )
-    return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
-
-
 def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
-    """The state of a message after its last outcome; none while a recipient still waits."""
+    """The final state of a message after its last outcome; none while a recipient is queued."""
     recipient, counts = last.recipient, {last.status: 1}
     released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:
@@ -416,44 +417,3 @@ def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
     if status is MessageStatus.QUEUED:
         return []
     return [(recipient.account_id, recipient.message_id, status.value, billing.value)]
-
-
-# ---- waiting mail by account and domain
-
-# SQLite has no skip scan over a partial index, so these walk it from one value to the next.
-_ACCOUNTS = f"""
-WITH RECURSIVE waiting (account_id) AS (
-    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned("recipients")}
-    UNION ALL
-    SELECT (SELECT min(r.account_id) FROM recipients r
-        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id AND {owned("r")})
-    FROM waiting WHERE waiting.account_id IS NOT NULL
-)
-SELECT account_id FROM waiting WHERE account_id IS NOT NULL
-"""
-_DOMAINS = f"""
-WITH RECURSIVE waiting (domain) AS (
-    SELECT min(domain) FROM recipients
-    WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
-        AND {owned("recipients")}
-    UNION ALL
-    SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
-        AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
-    FROM waiting WHERE waiting.domain IS NOT NULL
-)
-SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
-"""
-_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
-    AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
-
-
-class Lanes(StorePart):
-    async def accounts(self) -> list[str]:
-        return await self.engine.all(str, _ACCOUNTS, {})
-
-    async def domains(self, account_id: str, after: str, most: int) -> list[str]:
-        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
-
-    async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
-        bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _LANE, bindings)

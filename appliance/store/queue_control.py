@@ -1,24 +1,20 @@
-"""What an operator sees and does of the queue: how much waits for which pool, retry it now, cancel it.
+"""The queue for operators: its size by pool, retry now, and cancel; and its lanes, for delivery behind a backlog.
 
-The queue may hold a million recipients. Sums are made in SQL over the index of lanes alone, which is read in its own
-order; and what changes many rows does so in slices, between which a running server gets its turn to write.
+The queue may hold a million recipients. Sums read only the index of lanes, in its order. Changes of many rows are made
+in slices, so that a running server can write in between.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
+from appliance.model.database import CancelAnswer, CancelRequest
 from appliance.model.mail import DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.store.engine import (
     START,
-    CancelAnswer,
-    CancelRequest,
     RecordAnswer,
     Row,
     StorePart,
@@ -26,13 +22,14 @@ from appliance.store.engine import (
     Work,
     any_owner,
     changed,
+    distinct,
     one,
     owned,
     rows,
     run,
     transaction,
 )
-from appliance.store.queue import SELECT_DUE, record
+from appliance.store.queue import SELECT_DUE, UnderDelivery, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.webhooks import WebhookPosts
 
@@ -44,7 +41,7 @@ SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its
 
 _WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
 
-# Read from the index alone: the oldest message is the least id, because ids sort by time.
+# Reads the index alone. Ids sort by time, so the oldest message has the smallest id.
 _SUMMARY = """
 WITH lanes AS (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred,
@@ -115,59 +112,6 @@ _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds
     ORDER BY pool LIMIT 100"""
 
 
-# A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
-CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
-
-
-class UnderDelivery:
-    """The recipients in an SMTP transaction, and the messages that were or are being cancelled."""
-
-    def __init__(self, kept: int = CANCELLED_KEPT) -> None:
-        self._kept = kept
-        self._recipients: set[str] = set()
-        self._cancelling: Counter[str] = Counter()
-        self._cancelled: dict[str, None] = {}
-
-    # ---- for delivery
-
-    def was_cancelled(self, message_id: str) -> bool:
-        """Whether a message was cancelled lately, so that a copy of its state may be out of date."""
-        return message_id in self._cancelled
-
-    def is_being_cancelled(self, message_id: str) -> bool:
-        """Whether that is being decided now: then no attempt at it may begin."""
-        return message_id in self._cancelling
-
-    def begin(self, recipients: Iterable[str]) -> None:
-        self._recipients.update(recipients)
-
-    def end(self, recipients: Iterable[str]) -> None:
-        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
-        self._recipients.difference_update(recipients)
-
-    def count(self) -> int:
-        return len(self._recipients)
-
-    # ---- for cancelling
-
-    def __contains__(self, recipient: object) -> bool:
-        return recipient in self._recipients
-
-    @contextmanager
-    def cancelling(self, message_id: str) -> Iterator[None]:
-        """No attempt at a message begins meanwhile, and afterwards none without a check."""
-        self._cancelled[message_id] = None
-        if len(self._cancelled) > self._kept:
-            del self._cancelled[next(iter(self._cancelled))]
-        self._cancelling[message_id] += 1
-        try:
-            yield
-        finally:
-            self._cancelling[message_id] -= 1
-            if not self._cancelling[message_id]:
-                del self._cancelling[message_id]
-
-
 class Cancelled(NamedTuple):
     recipients: int
     accounts: set[str]  # with new posts
@@ -200,7 +144,7 @@ class QueueControl(StorePart):
         return frozenset(await self.engine.all(str, _WAITING, {"message_id": message_id}))
 
     async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
-        """Make recipients of this node due that wait for a time beyond this one; return how many."""
+        """Make recipients of this node due that are due after `beyond`; return how many."""
         total, bindings = 0, {"simulated": int(simulated), "beyond": beyond}
         while await self.engine.one(int, _BEYOND, bindings):
             change = bindings | {"now": self.env.now(), "most": self.made_due_together}
@@ -218,7 +162,7 @@ class QueueControl(StorePart):
         return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
-        """Count the recipients of the queue, and as due those of scheduled messages that are due but not queued yet."""
+        """Count queued recipients; overdue recipients of scheduled messages count as due."""
         now = {"now": self.env.now()}
         ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, now)
         ((overdue, first),) = await self.engine.rows(_OVERDUE, now)
@@ -233,7 +177,7 @@ class QueueControl(StorePart):
     # ---- retry now: no attempt is used, and recipients that are due keep their time
 
     async def retry(self, *, pool: str | None = None, domain: str | None = None, address: str | None = None) -> int:
-        """Make recipients due that wait for a later time: all, or those of a pool or a domain; return how many."""
+        """Make deferred recipients due now: all, or those of a pool or domain; return how many."""
         condition = _THROUGH_POOL if pool else _TO_DOMAIN if domain else _ANY
         now, total, after = self.env.now(), 0, ("", "")
         bindings = {"target": pool or domain, "now": now, "most": self.lanes_read}
@@ -254,7 +198,7 @@ class QueueControl(StorePart):
 
     @transaction
     def retry_own_message(self, tx: Tx, message_id: str, account_id: str) -> int:
-        """The same for the message's account: not within RETRY_REST of an attempt, because attempts are limited."""
+        """Likewise for the message's account, but not within RETRY_REST of an attempt: attempts are limited."""
         _must_exist(tx, message_id, account_id)
         if not rows(tx, _WAITING, {"message_id": message_id}):
             raise Refused(Code.CONFLICT, "No recipient of this message is queued. There is nothing to retry.")
@@ -268,10 +212,10 @@ class QueueControl(StorePart):
             raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
         return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
 
-    # ---- give it up
+    # ---- cancel
 
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
-        """Let a message's waiting recipients fail, credits released; return how many. Those in a session stay."""
+        """Cancel a message's queued recipients and release their credits; return how many. Those in a session stay."""
         elsewhere = await self.engine.cancel_elsewhere(message_id, account_id, reason)
         count = sum(answer.cancelled for answer in elsewhere)
         work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
@@ -289,13 +233,11 @@ class QueueControl(StorePart):
             raise
 
     async def _waits_for_a_node(self, message_id: str) -> bool:
-        """Whether something of it waits, and not because this node hands it to a server just now."""
+        """Whether recipients are queued that this node is not delivering."""
         waiting = await self.waiting(message_id) if self.engine.is_shared else frozenset()
         return bool(waiting) and not any(item in self.under_delivery for item in waiting)
 
     async def answer_others(self) -> None:
-        """Cancel what other nodes ask for, until cancelled."""
-
         async def cancel(request: CancelRequest, record_answer: RecordAnswer) -> None:
             def work(tx: Tx) -> Cancelled:
                 try:
@@ -324,10 +266,8 @@ class QueueControl(StorePart):
         total = await self._cancel_overdue(before, reason)
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
-            work = partial(self._cancel_some, bindings=bindings, reason=reason)
-            while (cancelled := await self.engine.write(work, large=True, locks=True)).recipients:
-                total += cancelled.recipients
-                self.posts.add_new(cancelled.accounts)
+            while count := await self._cancel_found(partial(rows, sql=_WAITING_MESSAGES, bindings=bindings), reason):
+                total += count
         return total + await self._cancel_others(identifier_from("msg", before), reason)
 
     async def _cancel_overdue(self, before: int, reason: str) -> int:
@@ -335,14 +275,18 @@ class QueueControl(StorePart):
         for condition in _SCHEDULED:
             query = _SCHEDULED_MESSAGES.format(condition=condition)
             while scheduled := await self.engine.rows(query, row):
-                work = partial(self._cancel_scheduled, messages=scheduled, reason=reason)
-                cancelled = await self.engine.write(work, large=True, locks=True)
-                total += cancelled.recipients
-                self.posts.add_new(cancelled.accounts)
+                # Only those whose row is still there: what another node queues meanwhile is that node's.
+                total += await self._cancel_found(partial(forget_scheduled, messages=scheduled), reason)
         return total
 
+    async def _cancel_found(self, find: Work[list[Row]], reason: str) -> int:
+        work = partial(self._cancel_each, find=find, reason=reason)
+        cancelled = await self.engine.write(work, large=True, locks=True)
+        self.posts.add_new(cancelled.accounts)
+        return cancelled.recipients
+
     async def _cancel_others(self, before: str, reason: str) -> int:
-        """What other nodes deliver is theirs to give up."""
+        """Ask other nodes to cancel what they deliver."""
         total, after, bindings = 0, START, {"before": before, "most": CANCELLED_TOGETHER}
         while self.engine.is_shared and (waiting := await self.engine.rows(_WAITING_FROM, bindings | {"after": after})):
             for (after,) in waiting:
@@ -368,15 +312,8 @@ class QueueControl(StorePart):
         failed = partial(Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED)
         return Cancelled(len(left), record(tx, self.env, [failed(recipient, note=note) for recipient in left]))
 
-    def _cancel_scheduled(self, tx: Tx, messages: list[Row], reason: str) -> Cancelled:
-        """Only those whose row is still there: what another node queues meanwhile is that node's."""
-        return self._cancel_each(tx, forget_scheduled(tx, messages), reason)
-
-    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
-        return self._cancel_each(tx, rows(tx, _WAITING_MESSAGES, bindings), reason)
-
-    def _cancel_each(self, tx: Tx, messages: list[Row], reason: str) -> Cancelled:
-        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in messages]
+    def _cancel_each(self, tx: Tx, find: Work[list[Row]], reason: str) -> Cancelled:
+        results = [self._cancel_waiting(tx, message_id, reason) for (message_id,) in find(tx)]
         accounts = set[str]().union(*(item.accounts for item in results))
         return Cancelled(sum(item.recipients for item in results), accounts)
 
@@ -386,7 +323,7 @@ def _summary(tx: Tx, now: int, pools: int, domains: int) -> list[WaitingMail]:
     size = {mail.pool: mail.due + mail.deferred for mail in results if mail.domain is None}
 
     def order(mail: WaitingMail) -> tuple[int, str, int, str]:
-        """No domain of a pool has more mail than the pool, so the pool comes first."""
+        """Pools before their domains, since no domain has more mail than its pool."""
         return -size[mail.pool], mail.pool or "", -(mail.due + mail.deferred), mail.domain or ""
 
     return sorted(results, key=order)
@@ -400,7 +337,7 @@ def _waiting_mail(
 
 
 def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int) -> tuple[int, int]:
-    """Make one slice due; how many recipients, and how many lanes have no more."""
+    """Make one slice due; return the number of recipients, and of finished lanes."""
     count = 0
     for passed, (account_id, domain) in enumerate(lanes):
         bindings = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
@@ -414,7 +351,7 @@ def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int
 
 
 def _message_of(tx: Tx, recipient_id: str) -> str | None:
-    """The message of a recipient. There is no index by recipient, but the ids of both are from the same moment."""
+    """The message of a recipient. There is no index by recipient, but both ids have the same time."""
     try:
         given_at = identifier_time(recipient_id)
     except ValueError:
@@ -438,3 +375,24 @@ def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
         total, total_due = total + waiting, total_due + due
         oldest = oldest if first_due is None else min(oldest, first_due)
     return Depth(total_due, total - total_due, (now - oldest) / 1_000_000, tuple(str(pool) for (pool,) in held))
+
+
+# ---- waiting mail by account and domain
+
+_WAITING_HERE = f"recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned('recipients')}"
+_ACCOUNTS = distinct("account_id", _WAITING_HERE)
+_DOMAINS = f"{distinct('domain', f'{_WAITING_HERE} AND account_id = :account_id', ':after')} LIMIT :most"
+_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
+    AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
+
+
+class Lanes(StorePart):
+    async def accounts(self) -> list[str]:
+        return await self.engine.all(str, _ACCOUNTS, {})
+
+    async def domains(self, account_id: str, after: str, most: int) -> list[str]:
+        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
+
+    async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+        bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
+        return await self.engine.all(DueRecipient, _LANE, bindings)

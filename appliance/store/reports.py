@@ -73,14 +73,14 @@ _ADD_FAILURES = Bulk("""INSERT INTO tls_failures (account_id, domain, day, mx, t
 
 
 def record_dmarc_report(tx: Tx, now: int, name: str, report: DmarcCounts) -> ReportResult:
-    """Count a report that was sent to an address of the return-path name `name`, as a step of a transaction."""
+    """Count a report sent to the return path `name`, as a step of a transaction."""
     if not _is_in_time(report.begins_at, now):
         return ReportResult.OUT_OF_TIME
     return _best(_add_dmarc(tx, row, report.sources) for row in _new_rows(tx, now, name, report.domain, report))
 
 
 def record_tls_report(tx: Tx, now: int, name: str, report: TlsCounts) -> ReportResult:
-    """The same for a TLS report; of the domains that it is about the registered ones count."""
+    """Likewise for a TLS report; only its registered domains count."""
     if not _is_in_time(report.begins_at, now):
         return ReportResult.OUT_OF_TIME
     return _best(
@@ -187,7 +187,7 @@ _FAILURES = f"""SELECT domain, mx, type, sessions FROM (
 
 class Reports(StorePart):
     async def of(self, account_id: str, since: int) -> list[DomainReports]:
-        """What reports say of an account's domains since the day of that time; domains without any, too."""
+        """Reports about an account's domains since a day, including domains without any."""
         bindings = {"account_id": account_id, "since": since // DAY}
         return await self.engine.scan(lambda tx: _read(tx, bindings), account_id)
 

@@ -56,7 +56,7 @@ _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(LoggedReq
 
 
 def packed(requests: Sequence[LoggedRequest]) -> bytes:
-    """The data of a page: a line of JSON per request, oldest first."""
+    """The data of a page: one line of JSON per request, oldest first."""
     return zlib.compress(b"\n".join(map(_encode, requests)), 1)
 
 
@@ -64,7 +64,7 @@ class RequestPages(StorePart):
     account_bytes, log_bytes, scanned = ACCOUNT_BYTES, LOG_BYTES, BYTES_SCANNED
 
     async def add(self, pages: Sequence[tuple[str, bytes]]) -> None:
-        """Store pages of accounts, each account's in order, outside of the commits that senders wait for."""
+        """Store pages, in order per account, outside of the commits that senders wait for."""
         lines, sizes, last = [], Counter[str](), None
         for account_id, data in pages:
             last = self.env.identifier_after(_PREFIX, last)
@@ -98,7 +98,7 @@ class RequestPages(StorePart):
         )
 
     async def forget(self, before: int, budget: int) -> Slice:
-        """Delete some pages that are older than a time, of a deleted account, or beyond the bounds."""
+        """Delete some pages: old ones, those of a deleted account, or those beyond the limits."""
         bindings = {
             "before": identifier_from(_PREFIX, before),
             "account_bytes": self.account_bytes,

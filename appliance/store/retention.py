@@ -115,14 +115,14 @@ Found = tuple[list[Row], str, bool]  # rows to delete, where to continue, and wh
 
 @dataclass(frozen=True, slots=True)
 class Deletion(StorePart):
-    """Deletes what is old of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
+    """Deletes old data of all accounts. Parts of large messages become loose, for `BodyParts.clear`."""
 
     rows_scanned: int = ROWS_SCANNED
     audit_lines: int = AUDIT_LINES
     audit_most: int = AUDIT_MOST
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
-        """Delete `most` of each: expired keys and sessions; old reports, audit lines, webhook logs; unused pools."""
+        """Delete up to `most` expired rows per table: keys, sessions, reports, audit lines, webhook logs, pools."""
         now = self.env.now()
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
@@ -135,7 +135,7 @@ class Deletion(StorePart):
         sure = identifier_from("aud", self.env.now() - AUDIT_SURE)
 
         def look(tx: Tx) -> tuple[str, dict[str, object] | None]:
-            """How far the accounts are in order, and the next one's newest line that is too many."""
+            """Up to where the logs are within bounds, and the next account's newest surplus line."""
             passed = after
             for _ in range(LOGS_LOOKED_AT):
                 query = _FIRST_LOG if passed == START else _NEXT_LOG
@@ -159,12 +159,12 @@ class Deletion(StorePart):
         return Slice(deleted, seconds, more=True, after=passed, account_id=str(too_many["account_id"]))
 
     async def is_counted(self, before: int) -> bool:
-        """Whether the numbers of all mail until then are known: only then may it be deleted."""
+        """Whether all mail before a time is counted, so that it may be deleted."""
         until = before + HOUR
         return await self.engine.read(lambda tx: counted_all_before(tx, until) and broken_down_before(tx, until))
 
     async def bodies(self, after: str, final_before: int, now: int, budget: int, until: int = NO_END) -> Slice:
-        """Delete what messages say that were final by then; while a request may be repeated its receipt stays."""
+        """Delete contents of messages that were final before a time; receipts stay while a request may be repeated."""
         limit = identifier_from("msg", min(final_before, until))
         bindings = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
@@ -216,7 +216,7 @@ class Deletion(StorePart):
         judge: Callable[..., Row],
         delete: Callable[[Tx, Sequence[Row]], int],
     ) -> Slice:
-        """Delete some of what a query finds; `judge` makes of its columns an id, a weight, and whether it may go."""
+        """Delete some rows of a query; `judge` maps its columns to an id, a weight, and whether the row may go."""
 
         def find(tx: Tx) -> Found:
             scanned = gathered(tx, query, columns, bindings)
@@ -304,8 +304,6 @@ _TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Lines of a ledger, from one id to another, that one line takes the place of."""
-
     first: str
     last: str
     lines: int
@@ -329,7 +327,7 @@ class LedgerFolding(StorePart):
 
 
 def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
-    """Return the next folds ([]: delete other rows, None: nothing left), and the position to continue at."""
+    """Return the next folds ([]: delete other rows; None: nothing left) and the next position."""
     account_id, _, line = after.partition(" ")
     for _ in range(ACCOUNTS_READ):
         if line in ("", _END, _LAST):
@@ -351,7 +349,7 @@ def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[F
 
 
 def fold(lines: Sequence[Row]) -> list[Fold]:
-    """The folds of these lines of one ledger: each run of one day, without grants, is one line. No I/O."""
+    """The folds of a ledger's lines: each run of one day without grants becomes one line. No I/O."""
     folds = []
     for (foldable, _), group in groupby(lines, _run_of):
         run_of_lines = list(group)

@@ -93,7 +93,6 @@ class _Scheduled(NamedTuple):
         return self.account_id, self.message_id
 
     def domains(self) -> set[str]:
-        """The domains that the account must still have."""
         addresses = self.sender.rstrip("> "), self.envelope_from
         return {parse(f"x@{address.rpartition('@')[2]}", "from").domain for address in addresses}
 

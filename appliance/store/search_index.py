@@ -57,7 +57,7 @@ _NOTE_CHANGES = Bulk("""INSERT INTO search_changes (account_id, message_id, chan
 
 
 def note_changes(tx: Tx, env: Environment, messages: Iterable[tuple[str, str]]) -> None:
-    """Note that these messages (with their accounts) have changed, as part of the transaction that changes them."""
+    """Note that these messages, given with their accounts, have changed, in the transaction that changes them."""
     now = env.now()
     late = {message for message in messages if now - identifier_time(message[1]) >= CHANGES_NOTED_AFTER}
     if late:
@@ -71,7 +71,7 @@ _FORGET_CHANGES = Bulk("DELETE FROM search_changes WHERE (account_id, message_id
 
 
 def forget_blocks(tx: Tx, deleted: Sequence[tuple[str, str]]) -> None:
-    """Use the blocks no more in which these messages (with their accounts) are, which are being deleted."""
+    """Stop using the blocks of messages that are being deleted, given with their accounts."""
     _FORGET_CHANGES.run(tx, deleted)
     by_account: dict[str, list[str]] = {}
     for account_id, message_id in deleted:
@@ -111,7 +111,7 @@ def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int)
 
 
 def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> Iterator[str]:
-    """Yield ids of messages that may have all words, newest first. Ids are read as they are taken."""
+    """Yield ids of messages that may have all words, newest first, read on demand."""
     everywhere, weights = _among([block.number for block in blocks]), dict[str, int]()
     for word in words if words[1:] else ():
         weights[word] = one(tx, int, _WEIGHT, {**everywhere, **_range(word)}) or 0
@@ -198,7 +198,7 @@ _CHECKED = """SELECT b.number, b.account_id, b.last_id, b.size, (SELECT count(*)
 
 @dataclass(slots=True)
 class _Progress:
-    """What the indexer knows beyond the database, which a restart finds again."""
+    """Indexing state beyond the database; a restart rebuilds it."""
 
     is_known: bool = False  # what follows; otherwise every account may have enough for a block
     unchecked: deque[str] = field(default_factory=deque)  # accounts that may
@@ -235,7 +235,7 @@ class SearchIndex(StorePart):
             raise _Overtaken
 
     async def _rest(self, began: float) -> None:
-        """Sleep after each step, and keep the chore meanwhile: a block takes longer than its lease."""
+        """Sleep after each step, and renew the chore: a block takes longer than its lease."""
         until = trio.current_time() + (perf_counter() - began) * (1 / self.share - 1)
         while True:
             await trio.sleep_until(min(until, self.progress.chore_until))
@@ -280,7 +280,7 @@ class SearchIndex(StorePart):
         return progress.unchecked[0] if progress.unchecked else None
 
     def _standing(self, tx: Tx, account_id: str, limit: str) -> tuple[str, int]:
-        """Up to where an account's messages are indexed, and how many are not: so many as make a block at most."""
+        """Up to where an account is indexed, and how many messages are not, at most one block."""
         after = one(tx, str, _POSITION, {"account_id": account_id}) or START
         bindings = {"account_id": account_id, "after": after, "limit": limit, "most": self.block_messages}
         return after, one(tx, int, _ENOUGH, bindings) or 0
@@ -370,7 +370,7 @@ class SearchIndex(StorePart):
 
 
 def _read(tx: Tx, bindings: dict[str, object], number: int) -> tuple[list[str], dict[str, str]]:
-    """The next messages, and for each of their words which of them have it, from a number on."""
+    """Read the next messages; return their ids and, by word, the places of messages that have it."""
     ids = [message_id for (message_id,) in rows(tx, _NEXT_IDS, bindings)]
     results: dict[str, str] = {}
     texts = {read_text.id: read_text for read_text in read_texts(tx, str(bindings["account_id"]), ids)}
@@ -385,13 +385,13 @@ def _read(tx: Tx, bindings: dict[str, object], number: int) -> tuple[list[str], 
 
 
 def _in_order(postings: dict[str, str]) -> list[tuple[str, str]]:
-    """Sorted by term, in steps between which other threads run."""
+    """Sort by term in steps, so that other threads can run."""
     pairs = list(postings.items())
     return list(merge(*(sorted(pairs[at : at + SORTED_TOGETHER]) for at in range(0, len(pairs), SORTED_TOGETHER))))
 
 
 def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:
-    """Write terms to a block that is being made; False if it has been taken for one that was left behind."""
+    """Write terms of a block in the making; False if another node took it for an abandoned one."""
     if not changed(tx, _IS_OWN, own):
         return False
     _INSERT_TERMS.run(tx, values)

@@ -44,7 +44,7 @@ _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The result for a cookie: the session in its next generation; or none, and whether that ended one."""
+    """The result for a cookie: the next generation of its session; or none, and whether that ended a session."""
 
     session: LoginSession | None
     reused: bool = False
@@ -63,14 +63,14 @@ class Sessions(StorePart):
 
     @transaction
     def renew(self, tx: Tx, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Advance to the next generation, or keep one just reached. An older generation is a copy: the session ends."""
+        """Advance to the next generation, or return one just reached. An older cookie is a copy: end the session."""
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
         result = {**row, **self._times()}
         session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
         return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
     async def extend(self, session_id: str) -> None:
-        """Let a session last longer without a new generation: it was renewed by its token, not by its cookie."""
+        """Extend a session without a new generation: it was renewed by its token, not its cookie."""
         await self.engine.change(_EXTEND, {"id": session_id, **self._times()})
 
     async def end(self, session_id: str, user_id: str) -> bool:
@@ -110,17 +110,17 @@ _REMOVE_FACTOR = "DELETE FROM second_factors WHERE user_id = :user_id RETURNING 
 
 class SecondFactors(StorePart):
     async def of(self, user_id: str) -> SecondFactor | None:
-        """The second factor, which may not be in force yet."""
+        """The second factor, which may still be unconfirmed."""
         return await self.engine.one(SecondFactor, _FACTOR, {"user_id": user_id})
 
     async def begin(self, user_id: str, secret: bytes) -> None:
-        """Keep a sealed secret until a code of it is given; an earlier one that was not confirmed goes."""
+        """Store a sealed secret until it is confirmed; it replaces an unconfirmed one."""
         if not await self.engine.change(_BEGIN_FACTOR, {"user_id": user_id, "secret": secret, "now": self.env.now()}):
             raise Refused(Code.CONFLICT, "The second factor is on already: turn it off first.")
 
     @transaction
     def confirm(self, tx: Tx, user_id: str, secret: bytes, step: int, codes: Sequence[str]) -> None:
-        """Put the factor with this sealed secret in force, the code of that step used, with recovery codes."""
+        """Activate the factor with this secret, use up the step's code, and store recovery codes."""
         result = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
         hashed = [(user_id, sha256(code)) for code in codes]
         if first(tx, _CONFIRM, result) is None:
@@ -129,7 +129,7 @@ class SecondFactors(StorePart):
         _ADD_CODES.run(tx, hashed)
 
     async def use_step(self, user_id: str, step: int) -> bool:
-        """Spend the code of this step, and of all before; False if it was spent."""
+        """Use up this step's code and all earlier ones; False if it was used."""
         return bool(await self.engine.change(_USE_STEP, {"user_id": user_id, "step": step}))
 
     async def use_recovery_code(self, user_id: str, code: str) -> bool:

@@ -141,7 +141,7 @@ def bucket_milliseconds(bucket: int) -> float:
 
 
 class Counting(NamedTuple):
-    """How far the rows of a table are counted, by an id in them."""
+    """How far a table's rows are counted, by their ids."""
 
     kind: str
     prefix: str  # of the ids
@@ -152,7 +152,7 @@ class Counting(NamedTuple):
     tail: str = ""
 
     def end_of_slice(self, tx: Tx, until: int | None, count: int, after: str | None = None) -> str | None:
-        """The id before which so many stand that were written before a time and after an id, else are not counted."""
+        """The id after `count` uncounted rows written before a time; None if there are fewer."""
         limit = NEWEST if until is None else identifier_from(self.prefix, until)
         bindings = {"after": counted_until(tx, self.kind) if after is None else after, "limit": limit, "slice": count}
         return one(tx, str, _SLICE.format(id=self.id, table=self.table), bindings)
@@ -195,7 +195,7 @@ class Statistics(StorePart):
 
 
 def counted_all_before(tx: Tx, until: int) -> bool:
-    """Whether everything that was written before a time has been counted, so that it may be deleted."""
+    """Whether all rows written before a time are counted, so that they may be deleted."""
     return all(item.end_of_slice(tx, until, 0) is None for item in _COUNTINGS)
 
 

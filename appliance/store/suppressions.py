@@ -50,7 +50,7 @@ def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
 
 
 def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
-    """List an address, as a step of a transaction; one that is listed already keeps its first reason and origin."""
+    """Suppress an address as a step of a transaction; a listed address keeps its first reason and origin."""
     if (results := first(tx, _FIND, entry)) is not None:
         return results
     check_room(tx, entry["account_id"], SUPPRESSION, may_store)
@@ -78,7 +78,7 @@ class Suppressions(StorePart):
         origin: SuppressionOrigin = SuppressionOrigin.MANUAL,
         may_store: int | None = None,
     ) -> Suppression:
-        """Suppress an address, as `suppress` does; `may_store` are the bytes the account may keep with it."""
+        """Suppress an address; `may_store`: bytes that the account may store afterwards."""
         row = {"account_id": account_id, "address": address, "reason": reason, "now": self.env.now()}
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
@@ -93,7 +93,7 @@ class Suppressions(StorePart):
         *,
         may_store: int | None = None,
     ) -> int:
-        """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
+        """Suppress addresses, given with reasons, in one transaction; return how many are new."""
         shared = {"account_id": account_id, "now": self.env.now(), "origin": origin.value}
         known = suppressed(tx, [(account_id, address) for address, _ in entries])
         for address, reason in entries:
@@ -101,14 +101,14 @@ class Suppressions(StorePart):
         return len(entries) - len(known)
 
     async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
-        """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
+        """Entries by address, the suppression before the unsubscriptions, after this address and list."""
         bindings = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
         return await self.engine.all(_entry, _LIST, bindings)
 
     async def search(
         self, account_id: str, filters: SuppressionFilter, after: str, most: int, after_list: str = ""
     ) -> tuple[list[Suppression], Suppression | None]:
-        """Return matching entries and where to continue (None at the end), read for a bounded time: maybe none yet."""
+        """Return matching entries and where to continue (None at the end); time is bounded, so maybe none yet."""
 
         def work(tx: Tx) -> tuple[list[Suppression], Suppression | None]:
             results: list[Suppression] = []
@@ -132,7 +132,7 @@ class Suppressions(StorePart):
     async def origins(
         self, account_id: str, addresses: Sequence[str], lists: Sequence[str]
     ) -> dict[str, SuppressionOrigin]:
-        """Return why addresses get no mail of the account now, or none of these lists; the others are left out."""
+        """Why these addresses get no mail of the account or of these lists now; others are omitted."""
         places = [(account_id, address) for address in addresses]
 
         def work(tx: Tx) -> dict[str, SuppressionOrigin]:
@@ -167,7 +167,7 @@ _ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)}
 
 
 class Addressed(NamedTuple):
-    """What suppression needs to know of a stored message."""
+    """The parts of a stored message that decide about suppression."""
 
     account_id: str
     recipients: Sequence[NewRecipient]
@@ -182,7 +182,7 @@ UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages wit
 def suppression_notes(
     tx: Tx, of_suppressing: Sequence[NewMessage | Addressed], of_unsubscribed: Sequence[NewMessage | Addressed]
 ) -> dict[str, str]:
-    """Return why recipients get nothing, by id: messages of accounts with suppressions, and with unsubscriptions."""
+    """Why recipients are suppressed, by id, in accounts with suppressions and accounts with unsubscriptions."""
     keys = [(new.account_id, to.key) for new in of_suppressing for to in new.recipients]
     listed = suppressed(tx, keys) if keys else set()
     # What has neither tag nor template cannot be unsubscribed from.
@@ -195,7 +195,7 @@ def suppression_notes(
 
 
 def unsubscribed(tx: Tx, news: Sequence[NewMessage | Addressed]) -> dict[str, str]:
-    """The recipients of these messages, by id, that have unsubscribed from a list of their message; and from which."""
+    """The lists that recipients of these messages have unsubscribed from, by recipient id."""
     selected = set(_LISTS.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients]))
     if not selected:
         return {}
@@ -218,7 +218,7 @@ def unsubscribe(tx: Tx, account_id: str, mail_list: str, address: str, now: int)
 
 class Unsubscriptions(StorePart):
     async def add(self, account_id: str, mail_list: str, address: str) -> bool:
-        """Unsubscribe an address; False where it was already, or where there is no such account any more."""
+        """Unsubscribe an address; False if it already is, or if the account does not exist."""
         row = {"account_id": account_id, "list": mail_list, "address": address}
         if await self.engine.rows(_OF_LIST, row):  # repeated posts to a link write once
             return False
@@ -238,6 +238,5 @@ class Unsubscriptions(StorePart):
 
     @transaction
     def replace_tags(self, tx: Tx, account_id: str, tags: Sequence[str]) -> None:
-        """Have messages with these tags get links to unsubscribe, and no others."""
         run(tx, _DELETE_TAGS, {"account_id": account_id})
         _ADD_TAGS.run(tx, [(account_id, tag) for tag in tags])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import Cursor, StorePart, Tx, one, rows, run
+from appliance.store.engine import Cursor, StorePart, Tx, one, record, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -83,18 +83,17 @@ class Templates(StorePart):
         return await self.engine.one(_template, _TEMPLATES + " AND t.alias = :alias", bindings)
 
     async def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
-        """The templates of an account by alias, from the one after `after`; and whether there are more."""
+        """Templates by alias after `after`, and whether there are more."""
         bindings = {"account_id": account_id, "after": after, "most": most + 1}
         query = _TEMPLATES + " AND t.alias > :after ORDER BY t.alias LIMIT :most"
         return await self.engine.read(lambda tx: _page(tx.execute(query, bindings), _template, most))
 
     async def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
-        """What was saved under an alias, the newest first, before version `before`; and whether there is more."""
+        """Versions of a template before `before`, newest first, and whether there are more."""
         bindings = {"account_id": account_id, "alias": alias, "before": before, "most": most + 1}
         return await self.engine.read(lambda tx: _page(tx.execute(_VERSIONS, bindings), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
-        """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
@@ -109,7 +108,7 @@ class Templates(StorePart):
 
 
 def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
-    """Return the first rows, no more than PAGE_CHARACTERS but at least one, and whether more follow."""
+    """Return the first rows, at most PAGE_CHARACTERS but at least one, and whether more follow."""
     page: list[Stored] = []
     characters = 0
     with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
@@ -141,5 +140,4 @@ def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None, replaces
     return _template(row["alias"], version, *content, created_at, now, row["unsubscribe"])
 
 
-def _template(*row: Any) -> StoredTemplate:
-    return StoredTemplate(*(*row[:-1], bool(row[-1])))
+_template = record(StoredTemplate)

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.webhooks import (
     PING_TYPE,
     EventType,
-    PostOutcome,
     PostStatus,
     Trigger,
     Webhook,
@@ -18,7 +16,7 @@ from appliance.model.webhooks import (
     WebhookHour,
     example_envelope,
 )
-from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, StorePart, Tx, one, record, rows, run
 from appliance.store.webhooks import INSERT_POSTS, WebhookPosts, enabled_webhook
 from appliance.webhook.formats import shaped
 
@@ -55,7 +53,7 @@ class WebhookHistory(StorePart):
     async def page(
         self, account_id: str, message_id: str | None, before: str | None, most: int, *, off_loop: bool = False
     ) -> list[WebhookDelivery]:
-        """Return posts of an account, or of one of its messages, newest first. Many have megabytes: read `off_loop`."""
+        """Posts of an account or of one message, newest first. Read many, which may be megabytes, `off_loop`."""
         bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
         query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
         if off_loop:
@@ -67,30 +65,27 @@ class WebhookHistory(StorePart):
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
     ) -> tuple[list[WebhookDelivery], str | None]:
-        """Return matching posts, newest first, and where to continue (None at the end), read for a bounded time."""
+        """Return matching posts, newest first, and where to continue (None at the end). The time is bounded."""
         bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
         return await self.engine.scan(
             lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
         )
 
     async def hours(self, account_id: str, first_hour: int) -> list[WebhookHour]:
-        """Return the attempts by hour and outcome since this hour, for the account's current webhook."""
+        """Attempts by hour and outcome since an hour, of the current webhook."""
         bindings = {"account_id": account_id, "first_hour": first_hour}
-        results = await self.engine.scan(lambda tx: rows(tx, _HOURS, bindings), account_id)
-        return [WebhookHour(hour, PostOutcome(outcome), *counts) for hour, outcome, *counts in results]
+        return await self.engine.scan(lambda tx: [_hour(*row) for row in rows(tx, _HOURS, bindings)], account_id)
 
     async def ping(self, account_id: str, kind: EventType | None = None) -> WebhookDelivery:
-        """Post a test event, or an example of this kind; refused within 15 seconds of the last one."""
+        """Post a test event, or an example of this kind. Refused within 15 seconds of the last one."""
         delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id, kind))
         self.posts.add_new([account_id])
         return delivery
 
     async def size(self, account_id: str, delivery_id: str) -> int:
-        """The length of a delivery's body; 0 if there is none."""
         return await self.engine.one(int, _SIZE, {"account_id": account_id, "id": delivery_id}) or 0
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
-        """Post the body of an earlier post again, under the same event id."""
         delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
@@ -157,21 +152,4 @@ def _insert(
     return _delivery(*row)
 
 
-def _delivery(*row: Any) -> WebhookDelivery:
-    (
-        *event,
-        cause,
-        status,
-        attempt,
-        body,
-        response_status,
-        response_body,
-        error,
-        taken,
-        created,
-        attempted,
-        due,
-        shape,
-    ) = row
-    result = response_status, response_body, error, taken, created, attempted, due, WebhookFormat(shape)
-    return WebhookDelivery(*(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result))
+_delivery, _hour = record(WebhookDelivery), record(WebhookHour)

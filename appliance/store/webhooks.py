@@ -3,7 +3,7 @@
 An account has one URL for its events, with the secret that signs them and the format of their bodies.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
+from appliance.model.feedback import FeedbackRecipient
+from appliance.model.mail import DueRecipient, MessageLabels, header_id_of
 from appliance.model.webhooks import (
     DuePost,
     EventType,
@@ -23,8 +25,10 @@ from appliance.model.webhooks import (
     Webhook,
     WebhookFormat,
     WebhookOptions,
+    envelope,
 )
-from appliance.store.engine import Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
+from appliance.store.engine import Bulk, Row, StorePart, Tx, distinct, one, owned, rows, run, transaction
+from appliance.store.message_records import readable_metadata, readable_tags
 from appliance.times import HOUR, rfc3339
 from appliance.webhook.formats import shaped
 
@@ -67,9 +71,9 @@ class WebhookStore(StorePart):
         new_secret: SealedSecret,
         replaces: str | None = None,
     ) -> tuple[Webhook, bool]:
-        """Change the account's webhook, or make one with this id and secret; with whether it was made.
+        """Change the account's webhook, or create one with this id and secret; return whether it was created.
 
-        Refuse with a conflict unless `replaces` is the time of its last change; empty: there is none.
+        Refuse with a conflict unless `replaces` is the time of the last change; empty: there is no webhook.
         """
         if replaces is not None:
             current = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
@@ -89,7 +93,7 @@ class WebhookStore(StorePart):
             raise _none()
 
     async def delete(self, account_id: str) -> None:
-        """Forget the account's webhook, all that waits for it, and its log."""
+        """Delete the account's webhook, its pending posts and its log."""
         if not await self.engine.change(DELETE_WEBHOOK, {"account_id": account_id}):
             raise _none()
 
@@ -119,6 +123,53 @@ def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, sec
     return Webhook(id_, account_id, url, bindings, bool(enabled), bytes(secret), *rest)
 
 
+# ---- events
+
+INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+    VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
+_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata FROM messages
+    WHERE (account_id, id) IN (VALUES {(?, ?)})""")
+
+
+def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageLabels]:
+    return {
+        message_id: MessageLabels(
+            header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
+            readable_tags(tags) if tags != "[]" else (),
+            {} if metadata is None else readable_metadata(metadata),
+        )
+        for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
+    }
+
+
+def event_row(
+    env: Environment,
+    kind: EventType,
+    at: int,
+    recipient: DueRecipient | FeedbackRecipient,
+    labels: Mapping[str, MessageLabels],
+    code: int | None = None,
+    response: str | None = None,
+    bounce_class: str | None = None,
+) -> Row:
+    event_id = env.identifier("evt")
+    body = envelope(
+        event_id,
+        kind,
+        at,
+        labels.get(recipient.message_id, MessageLabels()),
+        email_id=recipient.message_id,
+        recipient_id=recipient.id,
+        to=recipient.address,
+        envelope_from=recipient.envelope_from,
+        subject=recipient.subject,
+        smtp_code=code,
+        smtp_response=response,
+        bounce_class=bounce_class,
+    )
+    return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
+
+
 # ---- posts
 
 NATIVE = WebhookFormat.NATIVE.value
@@ -135,23 +186,11 @@ _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
         WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL AND {owned("d")}) IS NOT NULL
     """)
-# SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
-_LANES = f"""
-WITH RECURSIVE waiting (webhook_id) AS (
-    SELECT min(d.webhook_id) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND {owned("d")}
-    UNION ALL
-    SELECT (SELECT min(d.webhook_id) FROM webhook_deliveries d
-        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id AND {owned("d")})
-    FROM waiting WHERE waiting.webhook_id IS NOT NULL
-)
-SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhook_id),
-    (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")}),
-    (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")})
-FROM waiting WHERE webhook_id IS NOT NULL
-"""
+_WAITING = f"webhook_deliveries d WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND {owned('d')}"
+_LANES = f"""SELECT value, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = value),
+    (SELECT min(d.next_attempt_at) FROM {_WAITING} AND d.webhook_id = value),
+    (SELECT max(d.next_attempt_at) FROM {_WAITING} AND d.webhook_id = value)
+FROM ({distinct("d.webhook_id", _WAITING)}) waiting"""
 _IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id, format {_IN_LANE}
     AND next_attempt_at <= :now ORDER BY next_attempt_at LIMIT :most"""
@@ -181,7 +220,7 @@ _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
 
 
 def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
-    """Write the posts of these rows of `events` whose account wants them; return the accounts with new posts."""
+    """Write the posts of these event rows for accounts that subscribe; return the accounts with new posts."""
     if not events:
         return set()
     selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
@@ -237,8 +276,6 @@ class WebhookPosts(StorePart):
         self._wake.set()
 
     async def lanes(self) -> tuple[list[WaitingLane], float]:
-        """Return every lane with waiting posts, and the scan's seconds without the wait for a connection."""
-
         def scan(tx: Tx) -> tuple[list[WaitingLane], float]:
             began = perf_counter()
             results = [
@@ -251,12 +288,11 @@ class WebhookPosts(StorePart):
         return await self.engine.read(scan)
 
     async def lanes_of(self, accounts: Iterable[str]) -> list[tuple[Lane, bool]]:
-        """The lanes of these accounts in which something waits, and whether their receivers are proven."""
+        """Lanes of these accounts with waiting posts, and whether their receivers are proven."""
         results = await self.engine.read(lambda tx: _LANES_OF.run(tx, [(account,) for account in accounts]))
         return [(Lane(webhook_id, Trigger(cause)), bool(proven)) for webhook_id, cause, proven in results]
 
     async def due(self, lane: Lane, most: int) -> tuple[list[DuePost], int | None]:
-        """Return the due posts of a lane, the longest waiting first, and when the next one is due."""
         bindings = _bindings(lane) | {"now": self.env.now(), "most": most}
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
@@ -267,15 +303,15 @@ class WebhookPosts(StorePart):
         return await self.engine.read(read)
 
     async def record(self, results: Sequence[PostResult]) -> None:
-        """Write down attempts; what was recorded or deleted meanwhile stays as it is."""
+        """Record attempts; posts that were recorded or deleted meanwhile stay unchanged."""
         await self.engine.write_item(_record, results)
 
     async def give_up(self, lane: Lane, reason: str) -> int:
-        """Fail some due posts of a lane, untried; return how many. Call again until it returns 0."""
+        """Fail some due posts of a lane without an attempt; return how many. Repeat until 0."""
         return await self._slice(_GIVE_UP, lane, {"reason": reason})
 
     async def bring_forward(self, lane: Lane, beyond: int) -> int:
-        """Make some posts due that wait for a time after `beyond`, because the clock was wrong; likewise."""
+        """Make some posts due that are due after `beyond`, because the clock was wrong; likewise."""
         return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
 
     async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:
@@ -302,7 +338,7 @@ def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
 
 
 def _count_attempts(tx: Tx, results: Iterable[PostResult]) -> None:
-    """Add the attempts to their hours, in the same order on every node, so that none waits for another in a circle."""
+    """Count attempts by hour, in the same order on every node, so that no two transactions deadlock."""
     durations: dict[tuple[str, int, str], list[int]] = {}
     for result in results:
         key = result.post.lane.webhook_id, result.attempted_at // HOUR, result.outcome.value

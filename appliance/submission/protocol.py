@@ -92,7 +92,6 @@ class SmtpProtocol:
         return action
 
     def stop(self) -> None:
-        """Shut down: end now, or after the message that is arriving."""
         self.stopping = True
         if self.phase is Phase.COMMAND and not self._is_between_chunks():
             self.end(dialogue.CLOSING)
@@ -129,7 +128,6 @@ class SmtpProtocol:
             self._counted(dialogue.WRONG_LOGIN)
 
     def caller_found(self, action: FindCaller, result: Caller | PublicError | None) -> Action | None:
-        """Continue AUTH or MAIL; return the action that it needs first, if any."""
         if result is None and action.mail is None:
             return PlainAction.WRONG_LOGIN
         self.resume()
@@ -397,7 +395,6 @@ class SmtpProtocol:
 
     @property
     def has_message(self) -> bool:
-        """Whether a message that is not refused is being received or stored."""
         return self._transaction is not None and self.content is not None and not self.content.refusal
 
     def _is_between_chunks(self) -> bool:

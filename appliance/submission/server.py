@@ -28,8 +28,8 @@ from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
-from appliance.intake.accept import IntakeServices
 from appliance.intake.request_log import SubmittedRequest
+from appliance.intake.services import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.characters import cost_of_size
 from appliance.message.limits import RECIPIENTS
@@ -257,7 +257,6 @@ class Poller:
         self._callbacks[fd] = callback
 
     def remove(self, fd: int) -> None:
-        """Stop watching a socket; call it before the socket is closed."""
         del self._callbacks[fd]
         with suppress(OSError, ValueError):  # the socket, or at the end the epoll, is already closed
             self._epoll.unregister(fd)

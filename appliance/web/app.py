@@ -59,8 +59,6 @@ log = get_logger("web")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """Services that the routes use."""
-
     config: Config
     store: Store
     env: Environment
@@ -93,7 +91,6 @@ class Routes:
         return await self.services.auth.user(authorization, address)
 
     async def caller_of(self, principal: Principal) -> Caller:
-        """The sender behind a user or an API key, with the key's limits."""
         caller = await self.store.access.caller_by_account(principal.account_id)
         assert caller is not None  # noqa: S101 - the principal has just been let in
         if isinstance(principal, KeyPrincipal):
@@ -209,15 +206,13 @@ def check_permission(operation: Operation, principal: Principal) -> None:
 
 
 def refused_to(operations: Iterable[Operation], principal: Principal) -> list[str]:
-
-    def may(operation: Operation) -> bool:
+    refused = []
+    for operation in operations:
         try:
             check_permission(operation, principal)
         except Refused:
-            return False
-        return True
-
-    return [operation.id for operation in operations if not may(operation)]
+            refused.append(operation.id)
+    return refused
 
 
 async def _economical(response: Response) -> Response:
@@ -251,10 +246,7 @@ def _etag_and_gzip(body: bytes, without: bytes, compresses: bool) -> tuple[str, 
 
 
 # ---- for the routes
-
-
 def not_modified(response: Response) -> None:
-    """Turn the response into a 304, without a body and its headers."""
     response.status_code = 304
     response.set_data(b"")
     del response.headers["Content-Length"], response.headers["Content-Type"]
@@ -310,8 +302,6 @@ def answer(value: Any, status: int = 200) -> Response:
 
 
 # ---- errors
-
-
 def _error(error: Answer) -> Response:
     # The edge adds the headers of every response.
     status, headers, body = error

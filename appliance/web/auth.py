@@ -92,7 +92,6 @@ class Tokens:
         return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + TOKEN_LIFETIME) * SECOND
 
     def read(self, token: str) -> Claims | None:
-        """The claims of a valid, unexpired token, or None. Its session may have ended."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
             if int(claims["exp"]) * SECOND <= self.env.now():
@@ -196,7 +195,6 @@ class Authenticator:
         return caller
 
     def forget(self) -> None:
-        """Drop cached callers after a change to credentials or accounts."""
         self.changes += 1
         self._callers.clear()
         self.credentials.forget()
@@ -281,6 +279,12 @@ def sees(key: KeyPrincipal | None, message: Message) -> bool:
         return False
 
 
+def check_may_send(caller: Caller) -> None:
+    if not caller.may_send:
+        what = "login" if caller.key is None else "API key (scope `read`)"
+        raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
+
+
 def check_reach(principal: Principal, domain: str | None = None) -> None:
     """Refuse a key that is limited to another domain. `None` stands for the whole account."""
     if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):
@@ -308,9 +312,6 @@ SECOND_FACTOR_HEADER = "Second-Factor"  # `required` if a code is missing or wro
 
 class SecondFactorNeeded(Refused):
     """The password was right, but the code is missing or wrong."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(Code.UNAUTHORIZED, text)
 
 
 @dataclass(slots=True)
@@ -353,7 +354,7 @@ class LoginCheck:
         if code is not None and user.has_totp:
             if not code:
                 attempt.withdrawn()  # no guess was made
-                raise SecondFactorNeeded(CODE_NEEDED)
+                raise SecondFactorNeeded(Code.UNAUTHORIZED, CODE_NEEDED)
             try:
                 guess = self.guesses.code(email, address, known)
             except Refused:
@@ -362,13 +363,12 @@ class LoginCheck:
             if not await self._spend(user, plain_code(code)):
                 attempt.failed()
                 await trio.sleep(FAILURE_DELAY)
-                raise SecondFactorNeeded(CODE_REFUSED)
+                raise SecondFactorNeeded(Code.UNAUTHORIZED, CODE_REFUSED)
             guess.was_right()
         attempt.succeeded()
         return True
 
     async def _spend(self, user: User, code: str) -> bool:
-        """Use the code up. Return whether it was valid."""
         if not is_totp_code(code):
             return await self.store.second_factors.use_recovery_code(user.id, code)
         step = await self.step_of(user.id, code)

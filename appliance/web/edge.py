@@ -27,8 +27,8 @@ from appliance.model.accounts import Caller
 from appliance.model.mail import Source
 from appliance.net.address_policy import client_network
 from appliance.web.app import ApiServices
-from appliance.web.auth import COOKIE_NAME, check_reach
-from appliance.web.doors.serving import ONE_AUTHORIZATION, Doors, Form
+from appliance.web.auth import COOKIE_NAME, check_may_send, check_reach
+from appliance.web.doors.serving import ONE_AUTHORIZATION, Doors
 from appliance.web.exchange import (
     Answer,
     AsgiExchange,
@@ -37,6 +37,7 @@ from appliance.web.exchange import (
     BodyBudgets,
     ClientGone,
     Exchange,
+    Form,
     Headers,
     MethodNotAllowed,
     Peer,
@@ -52,7 +53,7 @@ from appliance.web.exchange import (
 from appliance.web.http1 import QuickRequest
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams
 from appliance.web.operations import KEY_PARAMETER, SEND, Operation
-from appliance.web.sent import SentMessages, check_may_send
+from appliance.web.sent import SentMessages
 
 NO_PATH = "Nothing exists at this path. See /openapi.json for all paths."
 V1_BODY = 64 * 1024  # bytes

@@ -13,7 +13,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from itertools import count
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -23,7 +23,8 @@ from quart import request
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.message.limits import KEY_LENGTH
-from appliance.message.request import explain, find_repeated_key
+from appliance.message.request import Batch, Body, Mime, Series, explain, find_repeated_key
+from appliance.message.schema import SendRequest
 from appliance.store import translated
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSALS
@@ -161,7 +162,6 @@ def failure_answer(error: Exception, request_id: str, method: str, path: str) ->
 
 
 def dated(headers: Headers, *, close: bool = True) -> Headers:
-    """Add the date and, if the connection ends, `Connection: close`."""
     dated = [*headers, (b"date", _http_date(int(time.time())))]
     return [*dated, _CLOSE] if close else dated
 
@@ -177,8 +177,6 @@ def answer_bytes(status: int, headers: Headers, body: bytes) -> bytes:
 
 
 # ---- a request and its response
-
-
 @dataclass(slots=True)
 class Peer:
     """The client of a connection; the application sets `authenticated`."""
@@ -393,7 +391,6 @@ def _too_large(limit: int) -> Refused:
 
 
 def check_content_type(content_type: bytes) -> None:
-    """Accept only JSON in UTF-8 (RFC 8259 8.1)."""
     match = _JSON_TYPE.fullmatch(content_type)
     if match is None:
         raise invalid("Content-Type", "expected application/json")
@@ -428,3 +425,17 @@ def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
     if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
         raise invalid(KEY_HEADER, f"expected one header with 1 to {KEY_LENGTH} printable ASCII characters")
     return key.decode("ascii")
+
+
+class Form(NamedTuple):
+    """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
+
+    decode: Callable[[Body], SendRequest | Batch | Series | Mime]
+    cost: Callable[[Body], int]
+    key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
+        exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
+    )
+    check_type: Callable[[bytes], None] = check_content_type
+    source: str = "api"
+    status: int = 202
+    is_test: Callable[[], bool] = lambda: False  # after decoding: whether it is simulated, as with a test key

@@ -100,7 +100,6 @@ class LengthBody:
         self.complete = not length
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the bytes of the body, and the rest."""
         piece, rest = data[: self._remaining], data[self._remaining :]
         self._remaining -= len(piece)
         self.complete = not self._remaining
@@ -119,7 +118,6 @@ class ChunkedBody:
         self._chunks = self._size = self._trailers = 0
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the content, and the rest once the body is complete."""
         if self._line:
             data, self._line = self._line + data, b""
         pieces, at = [], 0
@@ -323,7 +321,6 @@ class Http1(hypercorn.H11Protocol):
         return stays_open
 
     async def _serve_head(self) -> bool:
-        """Serve a request once its head is complete; return whether the connection stays open."""
         try:
             complete = self._head.feed(self._unread)
         except BadHead as bad:
@@ -390,7 +387,6 @@ class Http1(hypercorn.H11Protocol):
     # ---- responses
 
     async def stream_send(self, event: hypercorn.StreamEvent) -> None:
-        """Write a response in as few writes as possible."""
         if isinstance(event, hypercorn.WholeResponse):
             self._queue_head(event.status_code, event.headers)
             if event.data:

@@ -28,8 +28,6 @@ _BEAT, _MAIL = b"\n", b":\n"  # an empty line and an empty comment, both ignored
 
 @dataclass(slots=True)
 class LiveStreams:
-    """The open streams."""
-
     accepted: Mapping[str, int]  # messages by account
     stopping: trio.Event
     by_account: Counter[str] = field(default_factory=Counter)
@@ -55,11 +53,8 @@ class LiveStreams:
             or self.by_account[account_id] >= STREAMS_PER_ACCOUNT
             or self.by_network[network] >= STREAMS_PER_NETWORK
         ):
-            raise Refused(
-                Code.SERVICE_UNAVAILABLE,
-                "Too many dashboard pages are open. Close some, or retry in a minute.",
-                retry_after=60,
-            )
+            text = "Too many dashboard pages are open. Close some, or retry in a minute."
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=60)
         counted = ((self.by_account, account_id), (self.by_network, network))
         for counter, name in counted:
             counter[name] += 1

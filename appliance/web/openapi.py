@@ -67,8 +67,6 @@ def document(base_url: str) -> Json:
 
 
 # ---- schemas
-
-
 def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     types = [operation.success[1] for operation in operations if not isinstance(operation.success[1], str)]
     types += [operation.body for operation in operations if operation.body is not None]
@@ -103,8 +101,6 @@ def _type_enums(node: Any) -> None:
 
 
 # ---- operations
-
-
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     status, success, description = operation.success
     headers = {name: {"$ref": _TO_HEADERS + name} for name in ("X-Request-ID", *operation.headers)}

@@ -130,12 +130,10 @@ class Operation:
 
     @property
     def path(self) -> str:
-        """The path in OpenAPI's notation."""
         return _PARAMETER.sub(r"{\1}", self.name.partition(" ")[2])
 
     @property
     def rule(self) -> str:
-        """The path in Quart's notation."""
         return _PARAMETER.sub(lambda match: f"<{match[2] or 'default'}:{match[1]}>", self.name.partition(" ")[2])
 
 

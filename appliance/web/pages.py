@@ -185,19 +185,15 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
 
     @routes.get(LIST_PATH)
     async def list_of_documents() -> Response:
-        return _text(document_list(), _PLAIN)
+        return _kept(document_list(), _PLAIN, etag_of(document_list()), REVALIDATE)
 
     @routes.get(f"{DOCUMENTS_PATH}/<path:name>")
     async def document(name: str) -> Response:
         if (body := documents().get(name)) is None:
             raise Refused(Code.NOT_FOUND, f"No document has this name. See {LIST_PATH} for the list.")
-        return _text(body, _MARKDOWN)
+        return _kept(body, _MARKDOWN, etag_of(body), REVALIDATE)
 
     return routes
-
-
-def _text(body: bytes, content_type: str) -> Response:
-    return _kept(body, content_type, etag_of(body), REVALIDATE)
 
 
 @lru_cache(maxsize=256)

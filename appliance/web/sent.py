@@ -19,7 +19,7 @@ from appliance.model.mail import Message, Source
 from appliance.store import Store
 from appliance.web.api.message_objects import MessageObject, message_json
 from appliance.web.app import ApiServices, actor_of
-from appliance.web.auth import sees
+from appliance.web.auth import check_may_send, sees
 from appliance.web.exchange import (
     Answer,
     BodyBudgets,
@@ -42,12 +42,6 @@ class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The new time of a scheduled message."""
 
     scheduled_at: ScheduledAt
-
-
-def check_may_send(caller: Caller) -> None:
-    if not caller.may_send:
-        what = "login" if caller.key is None else "API key (scope `read`)"
-        raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
 
 
 @dataclass(slots=True)

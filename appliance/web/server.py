@@ -24,8 +24,8 @@ from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.environment import Environment
 from appliance.errors import Code
-from appliance.intake.accept import IntakeServices
 from appliance.intake.batch import BatchIntake
+from appliance.intake.services import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
@@ -66,8 +66,6 @@ _STATE = hypercorn.ConnectionState({})  # required by hypercorn, unused
 
 
 class HttpConnection(hypercorn.TCPServer):
-    """A client's connection, over TLS or not."""
-
     stream: Any  # an SSLStream or a SocketStream
     protocol: Http1  # type: ignore[assignment]  # hypercorn's wrapper would add HTTP/2
 
@@ -269,8 +267,6 @@ class TurnedAway:
 
 
 # ---- the server
-
-
 class HttpServer:
     def __init__(
         self, app: Application, config: Config, new_request_id: Callable[[], str], known: KnownNetworks

@@ -163,7 +163,6 @@ class Dispatcher:
         self._slots.add(queue)
 
     def _note_later(self, lane: Lane, due_at: int | None) -> None:
-        """Remember when a lane will have a due post, unless the next scan is in time for it."""
         until_poll = round((self._poll_at - trio.current_time()) * 1_000_000)
         if due_at is not None and due_at <= self._env.now() + until_poll:
             heappush(self._later, (due_at, lane))
@@ -256,7 +255,6 @@ class Dispatcher:
         self._posts.wake()
 
     async def _attempt(self, queue: ReceiverQueue, post: DuePost) -> PostResult | None:
-        """The result of one attempt; None if no attempt was made."""
         try:
             webhook = await self._store.webhooks.by_id(post.lane.webhook_id)
         except StorageUnavailable:
@@ -310,7 +308,6 @@ class WebhookService:
     dispatcher: Dispatcher
 
     async def run(self) -> None:
-        """Post events until cancelled, then close the connections."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.dispatcher.run)

@@ -131,8 +131,6 @@ def _resend_bounce(event: Event, data: Data) -> Json:
 
 
 # ---- Postmark
-
-
 class PostmarkBounce(NamedTuple):
     """A type of bounce, as Postmark numbers them. listmonk refuses some others, such as `Blocked`."""
 
@@ -197,8 +195,6 @@ def _postmark_bounce(event: Event, data: Data) -> PostmarkBounce | None:
 
 
 # ---- Mailgun
-
-
 class _Failure(NamedTuple):
     """What Mailgun says of a recipient that did not get the message."""
 

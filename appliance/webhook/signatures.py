@@ -31,7 +31,6 @@ class SignedPost(NamedTuple):
 
 
 def sign(secret: bytes, post: DuePost, seconds: int) -> SignedPost:
-    """Return the signature headers of an attempt at this time, and the body as it is posted."""
     body = mailgun_body(secret, post, seconds) if post.format is WebhookFormat.MAILGUN else post.body
     headers = [("Service-Signature", signature_header(secret, seconds, body))]
     if (key := standard_key(secret)) is not None:
@@ -71,8 +70,6 @@ def mailgun_body(secret: bytes, post: DuePost, seconds: int) -> bytes:
 
 
 # ---- SendGrid's signed event webhook
-
-
 def sendgrid_headers(secret: bytes, seconds: int, body: bytes) -> list[tuple[str, str]]:
     """ECDSA over timestamp and body, as DER in base64."""
     signature = _sendgrid_key(secret).sign(b"%d%b" % (seconds, body), ec.ECDSA(hashes.SHA256()))

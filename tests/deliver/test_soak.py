@@ -28,7 +28,8 @@ from appliance.errors import Refused
 from appliance.model.mail import Outcome
 from appliance.report.explain import standing
 from appliance.store.pools import EVERY
-from appliance.store.queue import Lanes, Queue
+from appliance.store.queue import Queue
+from appliance.store.queue_control import Lanes
 from tests.deliver.simulated_delivery import START, Stage, domain_zone, message, stage
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import Answer, FakeMx, HangUp, hang_up, say_and_hang_up, silence

@@ -27,13 +27,6 @@ def shell(running: Running, *words: str) -> Any:
     return command(running.config_file, *words)
 
 
-def change(running: Running, *words: str) -> Any:
-    """Such a command, and the second that a server may take to see it."""
-    answer = shell(running, *words)
-    time.sleep(1)
-    return answer
-
-
 def send(running: Running, authorization: dict[str, str] | None = None, domain: str = "example.com") -> httpx.Response:
     body = {"from": f"a@{domain}", "to": "user@example.net", "subject": "s", "text": "t"}
     with running.client(headers=authorization or running.account.bearer) as client:
@@ -44,53 +37,31 @@ def code(response: httpx.Response) -> tuple[int, str | None]:
     return response.status_code, response.json().get("code")
 
 
-def test_a_suspended_account_stops_and_a_resumed_one_goes_on(running: Running) -> None:
-    assert send(running).status_code == 202
-    change(running, "account", "suspend", "demo")
-    assert code(send(running)) == (403, "account_suspended")
-    change(running, "account", "resume", "demo")
-    assert send(running).status_code == 202
+def shell_then_wait(running: Running, *commands: str) -> None:
+    for words in commands:
+        shell(running, *words.split())
+    time.sleep(1)  # that a server may take to see it
 
 
-def test_an_added_domain_may_send(running: Running) -> None:
+def test_accounts_domains_and_credentials_change(running: Running) -> None:
+    """Suspension, a new domain, credits, a cap, and the end of keys and credentials hold; and what is lifted again."""
+    key, credential = shell(running, "key", "create", "demo"), shell(running, "credential", "create", "demo")
+    by_key = {"Authorization": f"Bearer {key['key']}"}
+    by_password = {"Authorization": httpx.BasicAuth(credential["username"], credential["password"])._auth_header}
+    for each in (None, by_key, by_password):
+        assert send(running, each).status_code == 202
     assert code(send(running, domain="new.example")) == (403, "forbidden")
-    change(running, "domain", "add", "demo", "new.example")
-    assert send(running, domain="new.example").status_code == 202
-
-
-def test_credits_run_out_and_come_back(running: Running) -> None:
-    """`account credit` decides whether the next message is paid for."""
     left = shell(running, "account", "show", "demo")["credits"]
-    change(running, "account", "credit", "demo", f"-{left}")
+    revoke = (f"key revoke {key['id']}", f"credential revoke demo {credential['username']}")
+    shell_then_wait(running, "domain add demo new.example", "account cap demo 1", *revoke)
+    assert code(send(running, domain="new.example")) == (429, "warmup_limited")
+    assert code(send(running, by_key)) == code(send(running, by_password)) == (401, "unauthorized")
+    shell_then_wait(running, "account cap demo off", f"account credit demo -{left}")
     assert code(send(running)) == (402, "insufficient_credits")
-    change(running, "account", "credit", "demo", "+50")
-    assert send(running).status_code == 202
-
-
-def test_a_cap_limits_the_day(running: Running) -> None:
-    """`account cap` is reached at once by an account that has sent more today, until it is lifted."""
-    assert send(running).status_code == 202
-    change(running, "account", "cap", "demo", "1")
-    assert code(send(running)) == (429, "warmup_limited")
-    change(running, "account", "cap", "demo", "off")
-    assert send(running).status_code == 202
-
-
-def test_a_new_key_works_until_it_is_revoked(running: Running) -> None:
-    made = shell(running, "key", "create", "demo")
-    key = {"Authorization": f"Bearer {made['key']}"}
-    assert send(running, key).status_code == 202
-    change(running, "key", "revoke", made["id"])
-    assert code(send(running, key)) == (401, "unauthorized")
-
-
-def test_a_new_credential_works_until_it_is_revoked(running: Running) -> None:
-    made = shell(running, "credential", "create", "demo")
-    pair = httpx.BasicAuth(made["username"], made["password"])
-    basic = {"Authorization": pair._auth_header}
-    assert send(running, basic).status_code == 202
-    change(running, "credential", "revoke", "demo", made["username"])
-    assert code(send(running, basic)) == (401, "unauthorized")
+    shell_then_wait(running, "account credit demo +50", "account suspend demo")
+    assert code(send(running)) == (403, "account_suspended")
+    shell_then_wait(running, "account resume demo")
+    assert send(running, domain="new.example").status_code == 202
 
 
 def test_a_new_account_can_send(running: Running) -> None:
@@ -106,5 +77,6 @@ def test_a_new_account_can_send(running: Running) -> None:
         timeout=30,
     )
     shell(running, "domain", "add", "late", "late.example")
-    key = change(running, "key", "create", "late")["key"]
+    key = shell(running, "key", "create", "late")["key"]
+    time.sleep(1)
     assert send(running, {"Authorization": f"Bearer {key}"}, "late.example").status_code == 202

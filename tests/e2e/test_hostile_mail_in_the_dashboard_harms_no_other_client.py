@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.raw import Client, request
 from tests.e2e.submission.client import smtp
 from tests.e2e.test_memory_stays_bounded import MIB, Measured
-from tests.running_appliance import PASSWORD, Provisioned, Running, add_account, appliance
+from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 
 SHUTDOWN = 4.0  # seconds, of the setting below
@@ -129,63 +129,3 @@ def test_sigterm_ends_it_while_ninety_read(server: Measured) -> None:
         seconds = watch.taken
         assert {each.result() for each in reading} <= {0, 200, 503}
     assert (code, seconds < SHUTDOWN + ENDING) == (0, True), seconds
-
-
-def test_an_account_that_does_not_read_its_answers_leaves_room_for_others(server: Measured) -> None:
-    """Answers that are not taken are few, take bounded memory, and another account's owner reads his mail meanwhile."""
-    running = server.running
-    ids, login = stored(running), running.login()
-    other = add_account(running.data_dir, "other", domain="other.example")
-    large = ids[list(HOSTILE).index("controls")]
-    server.idle = server.now()
-    server.forget_peak()
-    with ExitStack() as stack:
-        for _ in range(40):
-            client = stack.enter_context(Client(running.url, timeout=60, buffer=4_096))
-            client.send(request("GET", f"/v1/emails/{large}/body", *(f"{k}: {v}" for k, v in login.items())))
-        time.sleep(2)
-        assert server.peak() < 64 * MIB
-        with running.client(headers=logged_in(running, other.email)) as reader:
-            message = reader.post(
-                "/emails",
-                json={"from": "a@other.example", "to": "b@example.net", "subject": "s", "text": "mine"},
-                headers={"Idempotency-Key": "k"},
-            ).json()["id"]
-            watch = Stopwatch(running.pid)
-            assert reader.get(f"/v1/emails/{message}/body").json()["text"].strip() == "mine"
-            assert watch.taken < NOTICED
-
-
-def test_accounts_that_do_not_read_give_way(server: Measured) -> None:
-    """Four accounts hold every place for large answers; a fifth reads a small message at once, and a large one soon."""
-    running = server.running
-    accounts = [add_account(running.data_dir, f"a{number}", domain=f"a{number}.example") for number in range(5)]
-    *silent, reading = [logged_in(running, account.email) for account in accounts]
-    ids = [sent(running, account, text='"' * MIB) for account in accounts]
-    small = sent(running, accounts[-1], text="mine")
-    with ExitStack() as stack:
-        for login, message_id in zip(silent, ids, strict=False):
-            for _ in range(10):
-                client = stack.enter_context(Client(running.url, timeout=60, buffer=4_096))
-                client.send(request("GET", f"/v1/emails/{message_id}/body", *(f"{k}: {v}" for k, v in login.items())))
-        time.sleep(2)
-        with running.client(headers=reading) as reader:
-            watch = Stopwatch(running.pid)
-            assert reader.get(f"/v1/emails/{small}/body").json()["text"].strip() == "mine"
-            assert watch.taken < NOTICED
-            watch = Stopwatch(running.pid)
-            assert len(reader.get(f"/v1/emails/{ids[-1]}/body").json()["html"]) > 1_000_000
-            assert watch.taken < 5
-    assert running.complaints() == []
-
-
-def sent(running: Running, account: Provisioned, text: str) -> str:
-    with running.client(headers=account.bearer) as client:
-        wanted = {"from": f"a@{account.domain}", "to": "b@example.net", "subject": "s", "text": text, "html": text}
-        return str(client.post("/emails", json=wanted, headers={"Idempotency-Key": str(len(text))}).json()["id"])
-
-
-def logged_in(running: Running, email: str) -> dict[str, str]:
-    with running.client(headers={}) as client:
-        token = client.post("/v1/auth/login", json={"email": email, "password": PASSWORD}).json()["token"]
-    return {"Authorization": f"Bearer {token}"}

@@ -11,7 +11,8 @@ from appliance.model.accounts import LedgerKind
 from appliance.model.mail import Billing, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.store import Store, queue_control
-from appliance.store.queue_control import RETRY_REST, Depth, UnderDelivery
+from appliance.store.queue import UnderDelivery
+from appliance.store.queue_control import RETRY_REST, Depth
 from appliance.times import SECOND
 from tests import stored_mail
 from tests.store.samples import Clock, Database, existing, refusal

@@ -24,10 +24,10 @@ from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.intake.accept import IntakeServices
 from appliance.intake.limits import Credentials, FreeSpace, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
 from appliance.intake.request_log import RequestLog
+from appliance.intake.services import IntakeServices
 from appliance.model.accounts import Caller
 from appliance.model.mail import DsnRequest
 from appliance.store import open_store

@@ -24,13 +24,14 @@ import apsw
 import httpx
 import trio
 
+from appliance.model.mail import RecipientStatus
 from appliance.store import FILE_NAME
+from appliance.store.queue import message_result
 from tests import engines
 from tests.e2e.delivery.witness import OK, Witness
 from tests.e2e.delivery.world import CREDITS, SENDER, World, delays, world
 from tests.e2e.raw import Client, request, sending
 from tests.e2e.submission.client import Raw
-from tests.e2e.test_kill_9_loses_nothing import THE_SAME, check_statuses
 from tests.fakes.webhook_server import Answer, Hooks, Post, hooks
 from tests.running_appliance import NO_TLS
 from tests.store.postgresql.stepping import check_books
@@ -44,6 +45,7 @@ RECORDED_WITHIN = 5.0  # seconds after the mail server's 250, however busy the m
 STOPPED_WITHIN = 10.0  # seconds: the setting, for which a stop is promised
 MARGIN = 5.0  # seconds, for a busy machine
 FINAL_WITHIN = 90.0  # seconds after the last start
+SIZES = (1,) * 19 + (10,)  # messages in one request
 HOOK = "/hook"
 POST_DELAYS = f"retry_delays = {json.dumps(['100ms'] * 12)}\n"
 
@@ -56,13 +58,51 @@ _RECORDED = """SELECT address FROM recipients
 _WAITING = """SELECT (SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL),
     (SELECT count(*) FROM webhook_deliveries WHERE next_attempt_at IS NOT NULL)"""
 
+# What must be the same for each message or recipient: (id, number) told by one table, and by another.
+THE_SAME = {
+    "bytes": ("SELECT id, 1 FROM messages", "SELECT message_id, 1 FROM message_bodies"),
+    "recipients": (
+        "SELECT id, recipient_count FROM messages",
+        "SELECT message_id, count(*) FROM recipients GROUP BY message_id",
+    ),
+    "keys": (
+        "SELECT request_id, 1 FROM messages WHERE source = 'api'",
+        "SELECT request_id, count(*) FROM idempotency_keys JOIN messages ON id = message_id GROUP BY request_id",
+    ),
+    "credits taken": (
+        "SELECT id, -recipient_count FROM messages",
+        "SELECT message_id, sum(amount) FROM credit_ledger WHERE kind = 'reserve' GROUP BY message_id",
+    ),
+    "credits returned": (
+        "SELECT id, 1 FROM recipients WHERE status = 'bounced'",
+        "SELECT recipient_id, sum(amount) FROM credit_ledger WHERE kind = 'release' GROUP BY recipient_id",
+    ),
+    "events": (
+        "SELECT id, 1 FROM recipients WHERE next_attempt_at IS NULL",
+        "SELECT recipient_id, count(*) FROM events GROUP BY recipient_id",
+    ),
+    "attempts": (
+        "SELECT id, attempt_count FROM recipients WHERE attempt_count > 0",
+        "SELECT recipient_id, count(*) FROM attempts GROUP BY recipient_id",
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Wanted:
-    """A message that its sender wants to get through by HTTP, however often it has to ask."""
+    """A message or batch that its sender wants to get through by HTTP, however often it has to ask."""
 
     key: str
-    recipients: tuple[str, ...]
+    messages: tuple[tuple[str, ...], ...]  # the recipients of each
+
+    @property
+    def request(self) -> tuple[str, bytes]:
+        """Path and body."""
+        shared: dict[str, Any] = {"from": SENDER, "subject": self.key, "text": f"<{self.key}>\n"}
+        emails = [shared | {"to": recipients} for recipients in self.messages]
+        if len(emails) == 1:
+            return "/emails", json.dumps(emails[0]).encode()
+        return "/emails/batch", json.dumps({"emails": emails}).encode()
 
 
 @dataclass
@@ -74,7 +114,7 @@ class Load:
     receiver: Hooks
     choose: random.Random
     wanted: dict[str, Wanted] = field(default_factory=dict)  # by key
-    acknowledged: dict[str, str] = field(default_factory=dict)  # ids by key
+    acknowledged: dict[str, list[str]] = field(default_factory=dict)  # ids by key
     submitted: dict[str, str] = field(default_factory=dict)  # ids by address, of what got its 250
     unsure: set[str] = field(default_factory=set)  # addresses of what was submitted and got no answer
     wrong: list[str] = field(default_factory=list)
@@ -94,7 +134,7 @@ class Load:
 
     @property
     def messages(self) -> int:
-        return len(self.acknowledged) + len(self.submitted)
+        return sum(map(len, self.acknowledged.values())) + len(self.submitted)
 
     # ---- those who receive
 
@@ -117,17 +157,17 @@ class Load:
         return tuple(f"{kind}{number}.{place}@d{number % DOMAINS}.test" for place, kind in enumerate(kinds))
 
     def _new(self) -> Wanted:
-        number = next(self._numbers)
-        made = Wanted(f"key {number}", self._addresses(number, 3))
+        numbers = [next(self._numbers) for _ in range(self.choose.choice(SIZES))]
+        made = Wanted(f"key {numbers[0]}", tuple(self._addresses(number, 3) for number in numbers))
         self.wanted[made.key] = made
         return made
 
     def _send(self, client: Client, wanted: Wanted) -> None:
         """Send it; raises when the program is gone."""
         running = self.made.running
-        body = {"from": SENDER, "to": wanted.recipients, "subject": wanted.key, "text": f"<{wanted.key}>\n"}
+        path, body = wanted.request
         try:
-            client.send(request("POST", "/emails", *sending(running, wanted.key), body=json.dumps(body).encode()))
+            client.send(request("POST", path, *sending(running, wanted.key), body=body))
             answer = client.answer()
         except OSError:
             self._unknown.append(wanted)
@@ -137,8 +177,10 @@ class Load:
             raise ConnectionError
         if answer.status != 202:
             self.wrong.append(f"{wanted.key}: {answer.status} {answer.body!r}")
-        elif self.acknowledged.setdefault(wanted.key, answer.json()["id"]) != answer.json()["id"]:
-            self.wrong.append(f"{wanted.key}: accepted twice")
+            return
+        ids = [result["id"] for result in answer.json().get("results", [answer.json()])]
+        if len(ids) != len(wanted.messages) or self.acknowledged.setdefault(wanted.key, ids) != ids:
+            self.wrong.append(f"{wanted.key}: accepted twice, or in part")
 
     def _send_until_it_ends(self) -> None:
         try:
@@ -259,15 +301,19 @@ class Load:
             engines.check(running.data_dir)
             for name, (told, kept) in THE_SAME.items():
                 assert dict(self.made.rows(told)) == dict(self.made.rows(kept)), name
-            check_statuses(running)
+            _check_statuses(self.made)
             trio.run(_check_books, running.data_dir)
         except AssertionError as error:
             found.append(f"books: {str(error)[:200]}")
         return found + self._stored_wrong() + self._ends_wrong() + self._posts_wrong() + self._log_wrong()
 
     def _stored_wrong(self) -> list[str]:
-        stored = dict(self.made.rows("SELECT key, message_id FROM idempotency_keys"))
-        lost = [key for key, message in self.acknowledged.items() if stored.get(key) != message]
+        stored: dict[str, set[str]] = {}
+        query = """SELECT k.key, m.id FROM idempotency_keys k JOIN messages f ON f.id = k.message_id
+            JOIN messages m ON m.request_id = f.request_id"""
+        for key, message in self.made.rows(query):
+            stored.setdefault(key, set()).add(message)
+        lost = [key for key, messages in self.acknowledged.items() if stored.get(key) != set(messages)]
         found = [f"acknowledged and lost: {lost[:3]} of {len(lost)}"] if lost else []
         if set(stored) != set(self.wanted):
             found.append(f"{len(stored)} keys stored of {len(self.wanted)}")
@@ -314,6 +360,16 @@ class Load:
 
     def _log_wrong(self) -> list[str]:
         return [line[:300] for line in self.made.running.complaints()][:3]
+
+
+def _check_statuses(made: World) -> None:
+    counts: dict[str, dict[RecipientStatus, int]] = {}
+    for message_id, status, number in made.rows(
+        "SELECT message_id, status, count(*) FROM recipients GROUP BY message_id, status"
+    ):
+        counts.setdefault(message_id, {})[RecipientStatus(status)] = number
+    for message_id, status, billing in made.rows("SELECT id, status, billing_status FROM messages"):
+        assert (status, billing) == message_result(counts[message_id])
 
 
 async def _check_books(data_dir: Path) -> None:

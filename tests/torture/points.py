@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -162,7 +163,7 @@ async def _succeeds(command: Command, *words: str) -> None:
 
 async def _backup_dies(command: Command, load: Load, step: int, file: Path) -> None:
     """It is there and whole, or not there; and repeated it has all that was acknowledged before."""
-    acknowledged = set(load.acknowledged.values()) | set(load.submitted.values())
+    acknowledged = {*chain(*load.acknowledged.values()), *load.submitted.values()}
     await command.run("backup", str(file), step=step)
     if file.name not in os.listdir(file.parent):
         await _succeeds(command, "backup", str(file))

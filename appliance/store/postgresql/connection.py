@@ -21,7 +21,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
-from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row
+from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row, distinct
 
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
 STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer
@@ -78,12 +78,7 @@ _ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a va
 
 # Every owner of a recipient that waits, from one to the next by the index that begins with them. As an array it is a
 # condition of that index, like one owner; as a join it could be hashed, and everything that waits be read.
-_OWNERS = """ARRAY(WITH RECURSIVE owners (owner) AS (
-    SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL AND w.owner > owners.owner)
-    FROM owners WHERE owners.owner IS NOT NULL
-) SELECT owner FROM owners WHERE owner IS NOT NULL)"""
+_OWNERS = f"ARRAY({distinct('w.owner', 'recipients w WHERE w.next_attempt_at IS NOT NULL')})"
 # Always true. Plans are made for no account in particular, so where one has nearly all that waits PostgreSQL would as
 # soon read everything by the other index; this is a condition that only the index of lanes has.
 _BY_LANE = r"\1.domain >= (SELECT '')"
@@ -106,13 +101,11 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
 
 @cache
 def statement(text: str) -> str:
-    """Return a statement of the verbs as psycopg takes it."""
     return _PARAMETER.sub(r"%(\1)s", _plain(text))
 
 
 @cache
 def statement_over_many(many: Bulk) -> str:
-    """Return a statement over rows, which takes one array for each of their columns."""
     names = [f"v{number}" for number in range(len(many.kinds))]
     unused = iter(names)
     row = VALUE.sub(lambda _: next(unused), many.row).strip()
@@ -166,7 +159,7 @@ def _encoded(text: str) -> bytes:
 
 
 class _ArrayDumper(adapt.Dumper):
-    """An array in PostgreSQL's binary form; psycopg's own way costs five times as much."""
+    """An array in PostgreSQL's binary form; psycopg's own takes five times as long."""
 
     format = Format.BINARY
     element = 0
@@ -220,7 +213,7 @@ _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber
 
 # ---- a connection
 class PostgresConnection(psycopg.Connection[Row]):
-    """A connection that gives up when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
+    """A connection that fails when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
 
     patience = float("inf")  # seconds for one answer
     given_up = False  # set by another thread: no one waits for the answer any more
@@ -264,7 +257,7 @@ def connect(
 
 
 def _open(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresConnection, int]:
-    """Connect and set these values; also the process of the server that answers."""
+    """Connect and set these values; also return the server process that answers."""
     try:
         return _connect(settings, values)
     except psycopg.OperationalError as error:
@@ -280,7 +273,7 @@ def _open(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresCon
 
 
 class _Unusable(psycopg.OperationalError):
-    """A server that let us in, and then did not answer or takes no writes."""
+    """A server that accepted the connection but then did not answer, or takes no writes."""
 
 
 def _connect(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresConnection, int]:
@@ -299,7 +292,6 @@ def _connect(settings: dict[str, Any], values: dict[str, str]) -> tuple[Postgres
 
 
 def _hosts(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The settings for each host of the URL alone; one port may be for all of them."""
     lists = {name: str(settings[name]).split(",") for name in ("host", "hostaddr", "port") if settings.get(name)}
     for number in range(max(map(len, lists.values()), default=1)):
         yield settings | {name: values[number % len(values)] for name, values in lists.items()}
@@ -337,7 +329,7 @@ def run(connection: psycopg.Connection[Row], sql: str, values: Sequence[Any] = (
 
 
 class PostgresRows:
-    """The rows of one statement; to be read before the next is run on the same connection."""
+    """Rows of one statement; read them before the next statement on the same connection."""
 
     __slots__ = ("_cursor",)
 
@@ -351,7 +343,7 @@ class PostgresRows:
         return iter(self.fetchall())
 
     def close(self) -> None:
-        """Nothing stays open: all rows are here already."""
+        """Nothing to do: all rows are already here."""
 
 
 @cache

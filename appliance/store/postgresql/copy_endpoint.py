@@ -23,7 +23,7 @@ _OTHERS = f"""SELECT count(*) FROM pg_stat_activity WHERE datname = current_data
 
 @contextmanager
 def source(url: str, tables: list[Table]) -> Iterator["PostgresEndpoint"]:
-    """A database that is read, and whose tables others cannot use meanwhile."""
+    """A database to read, with its tables locked against others."""
     with _opened(url) as side:
         side.refuse_others()
         check_source(side)
@@ -33,7 +33,7 @@ def source(url: str, tables: list[Table]) -> Iterator["PostgresEndpoint"]:
 
 @contextmanager
 def target(url: str) -> Iterator["PostgresEndpoint"]:
-    """A database that `create` fills with the schema, or that has it already; with statistics at the end."""
+    """A database that `create` fills, or that has the schema; analyzed at the end."""
     with _opened(url) as side:
         side.refuse_others()
         yield side
@@ -69,7 +69,7 @@ class PostgresEndpoint:
                 time.sleep(0.1)
 
     def keep(self, tables: list[Table]) -> None:
-        """From here on let no other connection read or write: what a server reads there, it would send."""
+        """Lock the tables against all other connections: a server would send the mail that it reads there."""
         names = ", ".join(table.name for table in tables)
         with _told(self.name):
             self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -97,7 +97,7 @@ class PostgresEndpoint:
             work(PostgresTx(self._connection))
 
     def analyze(self) -> None:
-        """So that the first queries of a server are planned well."""
+        """Update the planner's statistics for the first queries."""
         with suppress(psycopg.Error):  # the rows are copied anyway, and the database analyzes tables later
             self._connection.execute("ANALYZE")
 

@@ -17,16 +17,13 @@ from psycopg import errors
 
 from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
-from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
-    CancelAnswer,
-    CancelRequest,
     Engine,
     Item,
     JointWork,
-    LoginFailure,
     RecordAnswer,
     Row,
     T,
@@ -74,7 +71,7 @@ def _answer(request_id: str, tx: Tx, reply: CancelAnswer) -> None:
 
 
 def _advance(link: Link) -> bool:
-    """Change the schema; False if that failed for a reason that stays for a while."""
+    """Change the schema; False if that failed for a lasting reason."""
     try:
         if advance(link.open(), time.time_ns() // 1_000):
             log.info("the schema was changed", schema=newest_known())
@@ -113,7 +110,7 @@ async def prepare(
 
 
 class PostgresEngine(Engine):
-    """Three writers, some readers, and one for what takes longer."""
+    """Three writers, several readers, and one for longer reads."""
 
     is_shared = True
 
@@ -142,7 +139,7 @@ class PostgresEngine(Engine):
         self.partitions = TimePartitions(self._run_on_thread)
 
     async def connect(self) -> None:
-        """Open every connection before it is needed: then there may be no descriptor for it, and it takes its time."""
+        """Open all connections now: later there may be no free descriptor, and opening takes time."""
 
         async def open_link(link: Link) -> None:
             with suppress(StorageUnavailable):
@@ -277,7 +274,7 @@ class PostgresEngine(Engine):
         return await self._asking.run(lambda connection: self._failures.exchange(connection, failures, now))
 
     async def cancel_elsewhere(self, message_id: str, account_id: str | None, reason: str) -> list[CancelAnswer]:
-        """Ask, and wait for the answers for CANCEL_TIMEOUT; Refused if one does not come."""
+        """Ask, and wait CANCEL_TIMEOUT for the answers. Raises Refused if one is missing."""
         others = await self._ask(_DELIVERING, message_id)
         if not others:
             return []
@@ -314,7 +311,6 @@ class PostgresEngine(Engine):
         return await self._asking.run(lambda connection: run(connection, sql, values))
 
     async def leave(self) -> None:
-        """Hand this node's remaining rows to the other nodes at once."""
         if (member := self._membership) is not None:
             with suppress(StorageUnavailable):
                 await self._beats.run(member.leave)

@@ -109,7 +109,7 @@ def _step_name(step: SchemaStep) -> str:
 
 
 def _round_trip(connection: psycopg.Connection[Row], now: Callable[[], int]) -> tuple[float, float]:
-    """The median time of a round trip, and the clocks' difference in the shortest one, which tells it best."""
+    """The median round trip, and the clock difference in the shortest one, where it is most precise."""
     taken = []
     for _ in range(ROUND_TRIPS):
         before, began = now(), perf_counter()

@@ -85,7 +85,7 @@ class SchemaPlan(NamedTuple):
 
 @cache
 def migrations() -> list[SchemaStep]:
-    """All that this version knows, read once: while it runs, the files of a newer one may take their place."""
+    """All known steps, read once: a newer version's files may replace them while this one runs."""
     results = []
     for entry in (resources.files("appliance.store.postgresql") / "migrations").iterdir():
         if match := _NAME.fullmatch(entry.name):
@@ -135,7 +135,7 @@ def migrate(
 
 
 def plan(connection: psycopg.Connection[Row], home: str = "") -> SchemaPlan:
-    """Which steps the nodes that have joined allow; all of those that are missing where there is no node."""
+    """The steps that all nodes allow; without nodes, all missing steps."""
     applied = {number for (number,) in run(connection, _APPLIED)} if has_table(connection, "migrations") else set()
     nodes = run(connection, _NODES, (home,)) if applied else []
     missing = [step for step in migrations() if step.number not in applied]
@@ -175,7 +175,7 @@ def check_compatible(connection: psycopg.Connection[Row], schema: int) -> None:
 
 
 def keep_schema(connection: psycopg.Connection[Row], schema: int) -> None:
-    """Until the end of the transaction let no step be taken. Raises NewerDatabase, as above."""
+    """Prevent schema steps until the end of the transaction. Raises NewerDatabase, as above."""
     ((usual,),) = run(connection, "SHOW lock_timeout")
     connection.execute("SET LOCAL lock_timeout = 0")  # a step that is being taken may take its time
     connection.execute("LOCK TABLE migrations IN SHARE MODE")
@@ -184,7 +184,7 @@ def keep_schema(connection: psycopg.Connection[Row], schema: int) -> None:
 
 
 def _take_step(connection: psycopg.Connection[Row], now: int, home: str, lock_timeout: int, *, copying: bool) -> bool:
-    """Take the first step that is due; whether there was one. The very first makes partitions, too."""
+    """Apply the first due step; return whether there was one. The very first also makes partitions."""
     with connection.transaction():
         connection.execute("SET LOCAL lock_timeout = 0")
         connection.execute(_RECORD_TABLE)
@@ -202,7 +202,7 @@ def _take_step(connection: psycopg.Connection[Row], now: int, home: str, lock_ti
 
 
 def _refuse_older_nodes(planned: SchemaPlan) -> None:
-    """Raise DatabaseRefused if a step waits that this version cannot do without."""
+    """Raise DatabaseRefused if this version needs a step that has to wait."""
     if planned.waiting and planned.waiting[0].number <= _last_expansion():
         text = f"this version cannot run together with the versions of {', '.join(planned.older)}"
         text += ": upgrade them to one between, or stop them"
@@ -224,7 +224,7 @@ def key_fingerprint(connection: psycopg.Connection[Row]) -> str | None:
 
 
 def is_ours(connection: psycopg.Connection[Row]) -> bool:
-    """Whether the database is an appliance's; others have a table `migrations`, too."""
+    """Whether the database is an appliance's: other programs have a table `migrations`, too."""
     columns = {name for (name,) in run(connection, _COLUMNS)}
     if not columns >= _OWN_COLUMNS:
         return False
@@ -276,7 +276,7 @@ def refusals(url: str) -> Iterator[None]:
 
 
 def reason(url: str, error: psycopg.Error) -> str:
-    """One line: what is wrong, and what to do where that is known."""
+    """One line: the fault, and what to do if known."""
     result = _parts(url)
     if result is None:
         return NO_URL
@@ -299,7 +299,7 @@ def place(url: str) -> str:
 
 
 def _parts(url: str) -> dict[str, str] | None:
-    """The parts of a URL; None if it is none, or if a password was taken for one of them."""
+    """The parts of a URL; None if it is invalid, or if part of a password was read as another part."""
     try:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
     except psycopg.Error:

@@ -16,8 +16,8 @@ from ipaddress import ip_address
 import psycopg
 from psycopg import errors
 
-from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure, Row, StorageFault
+from appliance.model.database import NO_OTHERS, FailureKind, LoginFailure, NodeState, OtherNodes
+from appliance.store.engine import DatabaseRefused, Row, StorageFault, distinct
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY
@@ -52,14 +52,8 @@ _FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_N
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
     AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""
 # The owners of waiting recipients, walked by the index that begins with the owner; and of these, owners without a run.
-_LEFT = """WITH RECURSIVE owners (owner) AS (
-    SELECT min(owner) FROM {table} WHERE next_attempt_at IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(t.owner) FROM {table} t WHERE t.next_attempt_at IS NOT NULL AND t.owner > owners.owner)
-    FROM owners WHERE owners.owner IS NOT NULL
-)
-SELECT owner FROM owners WHERE owner IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = owners.owner AND n.adopted_by IS NULL)"""
+_LEFT = f"""{distinct("owner", "{table} WHERE next_attempt_at IS NOT NULL")}
+    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = walk.value AND n.adopted_by IS NULL)"""
 _SKEW = "SELECT skew FROM nodes WHERE owner = %s"
 _TAKE = """UPDATE {table} SET owner = %s, next_attempt_at = next_attempt_at + %s WHERE ({key}) IN (
     SELECT {key} FROM {table} WHERE owner = %s AND next_attempt_at IS NOT NULL LIMIT %s FOR UPDATE SKIP LOCKED)"""
@@ -100,7 +94,7 @@ _FORGET_FAILURES = "DELETE FROM login_failures WHERE at < %s"
 
 
 class SharedFailures:
-    """Failed logins on all nodes: told and heard about once a second."""
+    """Failed logins of all nodes, exchanged once a second."""
 
     def __init__(self) -> None:
         self._heard: set[int] = set()
@@ -124,7 +118,7 @@ class SharedFailures:
 
 
 class Fenced(StorageFault):
-    """Others have taken this run's rows, because its lease expired: it must not deliver any of them."""
+    """Other nodes have taken this run's rows because its lease expired, so it must not deliver them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +136,7 @@ _boot_time = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Membership:
-    """This run among the nodes. Its methods that take a connection are called on threads, one at a time."""
+    """This run as a node. Methods with a connection run on threads, one at a time."""
 
     def __init__(self, identity: NodeIdentity, clock: Callable[[], float] = _boot_time) -> None:
         self.identity = identity
@@ -156,14 +150,14 @@ class Membership:
         self._beat_at = 0.0
 
     def holds(self) -> bool:
-        """Whether no other node can have taken the rows of this run."""
+        """Whether no other node can have taken this run's rows."""
         return self._clock() < self._deadline and self.has_right_clock()
 
     def has_right_clock(self) -> bool:
         return abs(self.skew) < MOST_SKEW
 
     def is_steady(self) -> bool:
-        """Whether beats were on time for so long that an expired lease is not merely slow, as this node's would be."""
+        """Whether beats were on time for so long that another node's expired lease is not merely slow."""
         now = self._clock()
         is_late = now > self._beat_at + LATE  # the answer to the last one was, or what followed it
         return not is_late and self._steady_since is not None and now >= self._steady_since + STEADY
@@ -171,7 +165,7 @@ class Membership:
     # ---- on a thread
 
     def join(self, connection: psycopg.Connection[Row]) -> None:
-        """Begin. Raises DatabaseRefused if another node of this name is there, NewerDatabase if the schema is."""
+        """Join. Raises DatabaseRefused if another node has this name, NewerDatabase for a newer schema."""
         asked, me = self._clock(), self.identity
         try:
             with connection.transaction():
@@ -192,7 +186,7 @@ class Membership:
                 pass
 
     def beat(self, connection: psycopg.Connection[Row], in_flight: int, addresses: Sequence[str] = ()) -> None:
-        """Renew the lease and exchange places with the other nodes. Raises Fenced when others own this run's rows."""
+        """Renew the lease and exchange state with the other nodes. Raises Fenced if others own this run's rows."""
         asked, before = self._clock(), time.time_ns() // 1_000
         lease = round(LEASE * 1_000_000)
         selected = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
@@ -210,7 +204,7 @@ class Membership:
         self._hear(connection)
 
     def adopt(self, connection: psycopg.Connection[Row]) -> int:
-        """Take over some of what no node owns; how many rows that were. Only a steady node ends others."""
+        """Take over some rows without an owner; return how many. Only a steady node ends others."""
         if self.is_steady() and self.holds():
             own = self.identity.owner
             run(connection, _ADOPT, (own, own, own, round(LATE * 1_000_000)))
@@ -226,7 +220,6 @@ class Membership:
         return taken
 
     def leave(self, connection: psycopg.Connection[Row]) -> None:
-        """End: whatever still waits goes to the others at once."""
         self._deadline = 0.0
         run(connection, _LEAVE, (self.identity.owner,))
 
@@ -242,7 +235,7 @@ class Membership:
         )
 
     def _ahead_of(self, connection: psycopg.Connection[Row], owner: str) -> int:
-        """By how many microseconds this clock is ahead of the one that another run's rows are due by."""
+        """Microseconds that this clock is ahead of the clock by which another run's rows are due."""
         ahead = sum(self.skew - skew for (skew,) in run(connection, _SKEW, (owner,)))
         return ahead if abs(ahead) >= WARN_SKEW else 0
 

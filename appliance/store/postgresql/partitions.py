@@ -73,7 +73,7 @@ _BOUNDS = re.compile(r"FROM \('(\w+)'\) TO \('(\w+)'\)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """The time of a partition, and the number that the database has for it."""
+    """The time span of a partition, and its oid."""
 
     start: int
     end: int
@@ -101,7 +101,7 @@ def length(kept: int) -> int:
 
 # ---- made ahead
 def make_ahead(connection: Connection, kind: str, kept: int, now: int, since: int | None = None) -> None:
-    """Make the partitions that are missing from now on, or from another time on, for a while ahead."""
+    """Make missing partitions from now, or from `since`, until some time ahead."""
     size = length(kept)
     there = spans(connection, kind)
     start, until = (now if since is None else since) // HOUR * HOUR, now + max(size, AHEAD)
@@ -126,7 +126,7 @@ def make_ahead(connection: Connection, kind: str, kept: int, now: int, since: in
 
 
 def make_first(connection: Connection, now: int, *, past: bool = False) -> None:
-    """Make what is missing before anything is written; also for the past, whose rows are copied into a new database."""
+    """Make missing partitions before the first write; `past`: also for rows copied into a new database."""
     for kind, by_default in KEPT_BY_DEFAULT.items():
         last = spans(connection, kind)[-2:]
         kept = max((PARTITIONS_KEPT * (span.end - span.start) for span in last), default=by_default)
@@ -138,7 +138,7 @@ def _create(connection: Connection, table: _Table, name: str) -> None:
 
 
 def _attach(connection: Connection, table: _Table, name: str, start: int, end: int) -> None:
-    """This way, others need not wait: only for what is in the table of all other rows."""
+    """Attach a prepared table. Others wait only for the table of all other rows."""
     bounds = f"FROM ('{table.bound(start)}') TO ('{table.bound(end)}')"
     command(connection, f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES {bounds}")
 
@@ -189,7 +189,7 @@ class _Look:
 
 
 def _read_on(connection: Connection, kind: str, look: _Look, before: int, most: int) -> None:
-    """Read some rows of a partition; until its end, or until it is clear that too much of it stays."""
+    """Read some rows of a partition, until its end or until too many must stay."""
     partition = look.span.partition(_TABLES[kind][0].name)
     if kind == "bodies" and not look.after:
         _close(connection, partition)
@@ -246,7 +246,7 @@ _COPY_ATTEMPTS = """INSERT INTO {attempts}_kept SELECT a.* FROM recipients r
 
 
 class _NotNow(Exception):
-    """Something is not as it was when it was read; the text says what."""
+    """Something changed since it was read; the text says what."""
 
 
 class _Dropping:
@@ -259,7 +259,7 @@ class _Dropping:
         self._freed = Counter(look.freed)
 
     def run(self) -> None:
-        """Do it, or raise _NotNow or LockNotAvailable with nothing done."""
+        """Drop the partition, or raise _NotNow or LockNotAvailable with nothing done."""
         with self._connection.transaction():
             command(self._connection, f"SET LOCAL lock_timeout = {LOCK_WAIT}")
             if self._kind == "mail":
@@ -380,7 +380,7 @@ class TimePartitions:
         return Slice(look.goes if dropped else 0, perf_counter() - began, more=True)
 
     async def _try(self, kind: str, look: _Look, ended: int, now: int, work: Callable[[Connection], None]) -> bool:
-        """Whether it could be done; if it could not several times, the partition is left for now."""
+        """Return whether it worked; after several failures the partition is left for now."""
         error = await self._run(lambda connection: _error_of(connection, work))
         if error is None:
             return True
@@ -392,7 +392,7 @@ class TimePartitions:
         return False
 
     async def _next(self, kind: str, ended: int, now: int) -> _Look | None:
-        """The next partition to look at. Before it, or before the first that waits, rows are deleted in slices."""
+        """The next partition to read. Rows before it, or before the first that must wait, are deleted in slices."""
         results = await self._run(lambda connection: spans(connection, kind))
         for span in results:
             sliced, again_at = self._left.get(span.oid, (False, 0))
@@ -405,7 +405,7 @@ class TimePartitions:
         return None
 
     def _is_left(self, kind: str, look: _Look, ended: int) -> bool | None:
-        """Whether a partition is not to be dropped now but left to slices, or else (False) waits; None: neither."""
+        """Whether to leave a partition to slices (True) or to wait (False); None: drop it now."""
         if not look.stays:
             return None
         if look.goes < self._worthwhile or (kind in _FIXED and len(look.stays) * 4 > look.goes):
@@ -418,7 +418,7 @@ class TimePartitions:
 
 
 def _error_of(connection: Connection, work: Callable[[Connection], None]) -> Exception | None:
-    """What was in the way, if it may be otherwise later."""
+    """The obstacle, if it may be gone later."""
     try:
         work(connection)
     except (errors.LockNotAvailable, errors.QueryCanceled, errors.UndefinedTable, _NotNow) as error:

@@ -64,7 +64,7 @@ def away(error: Exception | None = None, text: str = AWAY) -> StorageUnavailable
 
 
 class Link:
-    """A connection for one thread at a time, opened when it is first needed and again when it was lost."""
+    """A connection for one thread at a time, opened on first use and again when lost."""
 
     def __init__(self, url: str, owner: str, statement_timeout: int = STATEMENT_TIMEOUT) -> None:
         self._url, self._owner, self._statement_timeout = url, owner, statement_timeout
@@ -74,7 +74,6 @@ class Link:
         self.others: list[Link] = []  # to the same database
 
     def open(self) -> PostgresConnection:
-        """The connection. Raises Refused while the database is away."""
         if self._is_stale:
             self._is_stale = False
             self.close()
@@ -100,12 +99,12 @@ class Link:
         return self._connection
 
     def leave_server(self) -> None:
-        """The server takes no writes any more: look for the one that does, on every link."""
+        """Find the server that takes writes again, on every link: this one no longer does."""
         for link in [self, *self.others]:
             link._is_stale = True
 
     def give_up(self) -> None:
-        """Wait for no answer any more, and connect no more; called by another thread."""
+        """Stop waiting for answers and never connect again; called by another thread."""
         self._is_given_up = True
         if (connection := self._connection) is not None:
             connection.given_up = True
@@ -118,7 +117,7 @@ class Link:
 
 # ---- one batch
 def write_batch(link: Link, jobs: list[Job], begin: str) -> None:
-    """Write these jobs as one transaction; afterwards each has its result."""
+    """Write these jobs as one transaction; each gets its result."""
     was_lost = False
     for number in range(RERUNS):
         try:
@@ -166,7 +165,7 @@ def _ends_batch(connection: PostgresConnection, error: Exception) -> bool:
 
 
 def _was_overtaken(error: BaseException) -> bool:
-    """Whether a function read rows that another transaction has changed since: it is run again."""
+    """Whether a function read rows that another transaction has changed since, so that it runs again."""
     return isinstance(error, StorageUnavailable)
 
 
@@ -177,7 +176,7 @@ def _begin(connection: PostgresConnection, begin: str, *, locked: bool) -> None:
 
 
 def _transact(connection: PostgresConnection, jobs: list[Job], begin: Callable[[], None]) -> bool:
-    """Run and commit all; False, with nothing written, when one failed after it had written something."""
+    """Run and commit all jobs; False, with nothing written, if one failed after a write."""
     begin()
     for several in together(jobs):
         tx = PostgresTx(connection)
@@ -195,7 +194,7 @@ def _transact(connection: PostgresConnection, jobs: list[Job], begin: Callable[[
 
 
 def _transact_each(connection: PostgresConnection, jobs: list[Job], begin: Callable[[], None]) -> None:
-    """The same, each with a savepoint, so that one that fails leaves nothing behind."""
+    """Likewise, with a savepoint for each job, so that a failed one leaves nothing behind."""
     begin()
     for job in jobs:
         for _ in range(RERUNS):
@@ -240,7 +239,7 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 # ---- writers
 class Writer:
-    """A thread that writes everything that waits when it has ended the last transaction."""
+    """A thread that writes all waiting jobs once the last transaction has ended."""
 
     def __init__(self, link: Link, name: str) -> None:
         self._link = link
@@ -255,7 +254,7 @@ class Writer:
         self._thread.start()
 
     async def write(self, work: Callable[..., Any], item: Any, *, large: bool, locks: bool) -> Any:
-        """Run `work` as part of the next transaction. Cancellation counts only before that: commit or nothing."""
+        """Run `work` in the next transaction. Cancellable only before that: commit or nothing."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing:
             raise busy()
@@ -267,7 +266,7 @@ class Writer:
         return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     async def close(self) -> None:
-        """Finish the pending writes, unless the database does not respond; end the thread, close the connection."""
+        """Finish pending writes, unless the database does not respond; then end the thread and close."""
         self._closing = True
         with trio.CancelScope(shield=True):
             with trio.move_on_after(WRITER_CLOSING):
@@ -305,7 +304,7 @@ class Writer:
         self._link.close()
 
     def _serve_next(self) -> bool:
-        """Write one batch, in a separate frame, so that no reference to it stays while the next is awaited."""
+        """Write one batch, in a frame of its own, so that no reference to it stays while waiting for the next."""
         task = self._for_thread.get()
         if task is None:
             return False
@@ -331,7 +330,7 @@ class Readers:
         return await self._on_thread(lambda link: _read(link, work, snapshot))
 
     async def run(self, work: Callable[[psycopg.Connection[Row]], T]) -> T:
-        """Run `work` on a connection, whatever it does; `work` commits."""
+        """Run `work` on a connection; it must commit."""
         return await self._on_thread(lambda link: _run(link, work))
 
     async def _on_thread(self, work: Callable[[Link], T]) -> T:
@@ -358,7 +357,7 @@ def _run(link: Link, work: Callable[[psycopg.Connection[Row]], T]) -> T:
 
 
 def _read(link: Link, work: Work[T], snapshot: bool) -> T:
-    """Read, again on a new connection if the old one was lost meanwhile: reading is harmless."""
+    """Read, once more on a new connection if the old one was lost: reading is harmless."""
     for _ in range(2):
         connection = link.open()
         try:

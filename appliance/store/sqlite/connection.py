@@ -125,7 +125,7 @@ def open_reader(path: Path) -> Connection:
 
 
 def open_fixed(path: Path) -> Connection:
-    """Open a database to read one state of it, byte for byte unchanged, while no other process can write."""
+    """Open a database to read one unchanging state, while no other process can write."""
     connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -138,7 +138,7 @@ def open_fixed(path: Path) -> Connection:
 
 
 def _apply(connection: apsw.Connection, setting: str) -> None:
-    """SQLite itself does not wait for another process that turns a new file to WAL at the same moment."""
+    """Retry while busy: SQLite does not wait for a process that switches a new file to WAL."""
     deadline = time.monotonic() + BUSY_TIMEOUT / 1_000
     while True:
         try:
@@ -156,7 +156,7 @@ _VFS = "appliance-inside"
 
 
 class _Part(apsw.VFSFile):
-    """The file from its `begin`-th byte on, `size` bytes of it if that is known: then only to be read."""
+    """A file from byte `begin` on; with `size`, read-only."""
 
     def __init__(self, name: str | apsw.URIFilename, flags: list[int], begin: int, size: int | None) -> None:
         super().__init__("", name, flags)
@@ -192,7 +192,7 @@ class _Inside(apsw.VFS):
 
 @contextmanager
 def new_inside(path: Path, begin: int) -> Iterator[Connection]:
-    """An empty database to be filled, in a file that has `begin` bytes already."""
+    """An empty database to fill, in a file that already has `begin` bytes."""
     with _opened(str(path), begin, None, apsw.SQLITE_OPEN_READWRITE) as connection:
         # The contents count only once the whole file has been synced and given its name.
         connection.execute("PRAGMA journal_mode = OFF").fetchall()
@@ -227,7 +227,7 @@ INDEX_BYTES = 4 * 32 * 1024
 
 
 class ReservedIndex:
-    """The reserved space. Close it last: closing any descriptor of a file drops this process's locks on it (POSIX)."""
+    """Reserves the space. Close it last: closing any descriptor of a file drops this process's locks on it (POSIX)."""
 
     def __init__(self, database: Path) -> None:
         self._descriptor: int | None = None

@@ -21,7 +21,7 @@ _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
 
 
 def tables() -> list[Table]:
-    """Every table that is copied, each after those that it refers to."""
+    """All tables to copy, each after those that it references."""
     with closing(Connection(":memory:")) as new:
         migrate(new, 0)
         names = [str(name) for (name,) in new.execute(_TABLES) if name not in NOT_COPIED]
@@ -42,7 +42,7 @@ def _table(connection: Connection, name: str) -> Table:
 
 @contextmanager
 def source(path: Path) -> Iterator["SqliteEndpoint"]:
-    """A file that is read, and that no other process can write meanwhile."""
+    """A file to read, locked against writers."""
     with _told(path):
         connection = open_fixed(path)
     with closing(SqliteEndpoint(path, connection)) as side:
@@ -52,7 +52,7 @@ def source(path: Path) -> Iterator["SqliteEndpoint"]:
 
 @contextmanager
 def target(path: Path) -> Iterator["SqliteEndpoint"]:
-    """A file that is made by `create`, or is there already."""
+    """A file that exists, or that `create` makes."""
     with _told(path):
         is_there = path.exists() and path.stat().st_size
         connection = open_reader(path) if is_there else Connection(":memory:")

@@ -72,7 +72,7 @@ def try_begin(connection: Connection) -> bool:
 
 
 def perform(connection: Connection, jobs: list[Job]) -> None:
-    """Run all jobs. Savepoints copy every page, so they are used only for a second run, after one failed half-way."""
+    """Run all jobs. Savepoints copy every page, so only a second run uses them, after a failure half-way."""
     try:
         if not _perform_plainly(connection, jobs):
             if connection.in_transaction:
@@ -135,7 +135,7 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 # ---- group commit
 class GroupCommit:
-    """Everything that waits when the last commit has ended goes into the next one."""
+    """Commits all waiting jobs together once the last commit has ended."""
 
     def __init__(self, path: Path, on_failure: OnFault) -> None:
         self._on_failure = on_failure  # called on the Trio thread
@@ -160,7 +160,7 @@ class GroupCommit:
         self._thread.start()
 
     async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
-        """Run `work` as part of the next commit; from here on it cannot be cancelled."""
+        """Run `work` in the next commit; not cancellable from here on."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
@@ -172,7 +172,7 @@ class GroupCommit:
         return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     def _fail(self, fault: StorageFault) -> None:
-        """Refuse further writes; only the first fault is reported, for the others follow from it."""
+        """Refuse further writes. Report only the first fault: the others follow from it."""
         if self._broken is None:
             self._broken = fault
             self._on_failure(fault)
@@ -192,7 +192,7 @@ class GroupCommit:
     # ---- on the event loop
 
     def _soon(self) -> None:
-        """Begin the next batch, but not at once: tasks about to run may have a write for the same commit."""
+        """Begin the next batch soon, not at once: tasks about to run may have a write for the same commit."""
         self._trio.run_sync_soon(self._next_batch)
 
     def _next_batch(self) -> None:
@@ -215,7 +215,7 @@ class GroupCommit:
                 self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
-        """Take the next jobs, outcomes of deliveries first. Bulk work is committed alone, at most every second time."""
+        """Take the next jobs, delivery outcomes first. Bulk work is committed alone, at most every second time."""
         if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
             self._bulk_next = False
             return [self._bulk.popleft()]
@@ -252,7 +252,7 @@ class GroupCommit:
             pass
 
     def _serve_next(self) -> bool:
-        """Wait for a batch and write it, in a separate frame, which keeps no reference to it afterwards."""
+        """Write one batch, in a frame of its own, which keeps no reference to it afterwards."""
         try:
             task = self._for_thread.get(timeout=CHECK_FILES_EVERY)
         except queue.Empty:
@@ -278,7 +278,7 @@ class GroupCommit:
 
 
 class Inline:
-    """Each function its own commit on the caller's thread: for the shell's commands and for virtual-clock tests."""
+    """One commit per function, on the caller's thread: for commands and virtual-clock tests."""
 
     def __init__(self, path: Path) -> None:
         self._connection = open_writer(path)
@@ -294,7 +294,7 @@ class Inline:
 
 
 class Scanner:
-    """Runs longer reads on a thread, one at a time. Accounts share its time; dozens waiting of one are refused."""
+    """Runs longer reads on a thread, one at a time. Accounts share its time; one with dozens waiting is refused."""
 
     def __init__(self, path: Path, *, inline: bool) -> None:
         self._path = path
@@ -329,7 +329,7 @@ class Scanner:
 
 
 class SqliteEngine(Engine):
-    """One writer and two readers of one file: a reader on the event loop, and one on a thread for what takes longer."""
+    """One writer and two readers of one file: one on the event loop, one on a thread for longer reads."""
 
     def __init__(self, path: Path, writer: GroupCommit | Inline) -> None:
         self._writer = writer
@@ -349,7 +349,7 @@ class SqliteEngine(Engine):
         return result
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on this thread, without a checkpoint: a look-up by index costs less than a thread hop."""
+        """Run `work` here, without a checkpoint: a look-up by index costs less than a thread switch."""
         return work(self._reader)
 
     async def snapshot(self, work: Work[T]) -> T:

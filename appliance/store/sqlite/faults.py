@@ -23,7 +23,7 @@ _PLACE_IN_SQLITE = re.compile(r"^os_unix\.c:\d+: \(\d+\) | - $")
 
 
 class Unsynced(StorageFault):
-    """A sync failed. The system then forgets what it could not write, so trying again would prove nothing."""
+    """A sync failed. The system has forgotten the unwritten data, so a retry would prove nothing."""
 
 
 class PagesDamaged(StorageFault):
@@ -31,7 +31,7 @@ class PagesDamaged(StorageFault):
 
 
 class Damaged(Exception):
-    """The database is not whole, or none of ours; the text says in which way."""
+    """The database is damaged or not an appliance's; the text says which."""
 
 
 # The names by which other packages know what SQLite itself refuses.
@@ -48,7 +48,7 @@ log_without_traceback(*_STORAGE_ERRORS)
 
 
 def translated(error: Exception) -> Exception:
-    """SQLite's own refusals as one that the API can answer with; everything else as it is."""
+    """Translate SQLite's refusals into one that the API can answer; return other errors unchanged."""
     if not isinstance(error, _STORAGE_ERRORS):
         return error
     refusal = busy()
@@ -61,7 +61,7 @@ def failed_writing(error: Exception) -> bool:
 
 
 def found_no_room(connection: apsw.Connection, error: apsw.Error) -> bool:
-    """Whether a write found no room (full disk or quota): the commit did not happen, and may be retried."""
+    """Whether a write failed for lack of space (disk or quota): nothing was committed, and a retry is safe."""
     is_full = isinstance(error, apsw.FullError)
     return is_full or (failed_writing(error) and connection.system_errno in NO_SPACE_ERRNOS)
 
@@ -71,7 +71,7 @@ _listeners: list[OnFault] = []
 
 @contextmanager
 def heard_by(on_fault: OnFault) -> Iterator[None]:
-    """Report faults while this lasts: at once, on the thread that met them, so do little and do not wait."""
+    """Report faults inside, on the thread that met them: do little, and do not wait."""
     _listeners.append(on_fault)
     try:
         yield

@@ -45,7 +45,7 @@ CopyProgress = Callable[[int, int], None]  # pages done, of so many
 
 
 def copy_inside(path: Path, target: Path, begin: int, on_progress: CopyProgress) -> None:
-    """Copy the database of `path` into `target`, from its byte `begin` on; not synced."""
+    """Copy the database into `target` from byte `begin` on; not synced."""
     with new_inside(target, begin) as copy, closing(open_reader(path)) as source:
         source.execute("BEGIN")
         source.execute(_HOLD_THE_MOMENT).fetchall()
@@ -86,7 +86,7 @@ class Checkpoints:
         self._thread: threading.Thread | None = None  # begun when first needed
 
     def committed(self, connection: apsw.Connection, _: str, pages: int) -> int:
-        """After a commit, on the thread that made it: so many pages are in the log."""
+        """Called after a commit, on its thread, with the pages in the log."""
         if pages >= CHECKPOINT_PAGES:
             self._copy(connection)
             self._at = 0
@@ -116,7 +116,7 @@ class Checkpoints:
             connection.close()
 
     def _copy(self, connection: apsw.Connection) -> None:
-        """Copy the log; log a failure once, because the log grows then. A full disk is logged elsewhere."""
+        """Copy the log; log a failure once, because the log then grows. A full disk is logged elsewhere."""
         try:
             checkpoint(connection)
         except apsw.Error as error:
@@ -147,7 +147,7 @@ class Usage:
     can_shrink: bool
 
     def to_give_back(self, *, at_once: bool) -> int:
-        """Pages to be given back: none while there are few; `at_once` all that are free."""
+        """Pages to release: none while few are free; `at_once`: all free pages."""
         if not self.can_shrink:
             return 0
         if at_once:
@@ -171,7 +171,7 @@ class Space:
         return await self._engine.read(usage)
 
     async def give_back(self, pages: int) -> Slice:
-        """Take so many free pages from the end; the file itself is shorter after the next `settle`."""
+        """Release free pages at the end; the next `settle` shortens the file."""
 
         def work(tx: Tx) -> int:
             before = usage(tx).pages
@@ -182,7 +182,7 @@ class Space:
         return Slice(result, seconds, more=result > 0)
 
     def settle(self) -> None:
-        """Copy the log into the database; call it on a thread. If that fails, the log keeps everything."""
+        """Copy the log into the database, on a thread. On failure the log keeps everything."""
         with suppress(apsw.Error):
             self._beside = self._beside or open_writer(self._path)
             checkpoint(self._beside)
@@ -202,11 +202,11 @@ Identity = tuple[int, ...]  # device and inode
 
 
 class FilesMoved(StorageFault):
-    """Files of the database are not where they were opened; the text says which, and what to do."""
+    """Files of the database are no longer in place; the text says which, and what to do."""
 
 
 class FilesMissed(Exception):
-    """A server stopped because files of the database were gone, and they are not back; the text says what to do."""
+    """A server stopped because database files were gone, and they are still missing; the text says what to do."""
 
 
 class _Names(NamedTuple):
@@ -217,7 +217,7 @@ class _Names(NamedTuple):
 
 
 class FileWatch:
-    """The files of a database from the moment it was opened; those that SQLite makes later from when they are seen."""
+    """The files of a database since it was opened; later ones since they were first seen."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._directory = path, str(path.parent)
@@ -240,7 +240,7 @@ class FileWatch:
         return names == self._opened
 
     def stop(self, connection: Connection) -> FilesMoved:
-        """Copy the log into the database if that is safe, else leave all files alone; return the fault."""
+        """Copy the log into the database if that is safe, otherwise touch no file; return the fault."""
         now = _names(self._path)
         if now.directory != self._opened.directory:
             _leave_alone(connection)
@@ -299,7 +299,7 @@ def _names(path: Path) -> _Names:
 
 
 def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:
-    """These facts about a file, by their names in `os.stat`; None without such a file."""
+    """These `os.stat` fields of a file; None if it does not exist."""
     try:
         facts = os.stat(path)
     except OSError:
@@ -308,7 +308,7 @@ def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:
 
 
 def _leave_alone(connection: Connection) -> None:
-    """Keep SQLite from copying the log home, and from deleting it by its name, when the connection is closed."""
+    """Keep SQLite from copying the log, and from deleting it by name, on close."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 

@@ -64,7 +64,7 @@ class Contents:
 
 
 def examine_inside(path: Path, begin: int, size: int) -> Contents:
-    """The contents of the database in these bytes of a file; raises Damaged, or NewerDatabase."""
+    """The contents of the database in these bytes of a file. Raises Damaged or NewerDatabase."""
     with _as_damaged(), open_inside(path, begin, size) as connection:
         check(connection)
         schema = schema_of(connection)
@@ -79,7 +79,7 @@ def examine_inside(path: Path, begin: int, size: int) -> Contents:
 
 
 def has_secrets(path: Path) -> bool:
-    """Whether a database, which may be in use, holds anything that only its key file opens."""
+    """Whether a database, even one in use, has secrets that only its key file opens."""
     with closing(open_reader(path)) as connection, _as_damaged():
         return any(_sealed(connection, schema_of(connection)))
 
@@ -108,7 +108,7 @@ def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCh
 
 
 def refuse_damaged(connection: Connection, seconds: float, steps: int = CHECK_STEPS) -> None:
-    """Raise Damaged if a check of limited time finds any: an operator told at once has the younger backup."""
+    """Raise Damaged if a check of limited time finds damage: the sooner, the newer the usable backup."""
     damage, _ = _find_damage(connection, seconds, steps)
     if damage:
         raise Damaged(f"the database {damage}")
@@ -129,7 +129,7 @@ def _find_damage(connection: Connection, seconds: float, steps: int) -> tuple[st
 
 
 def check(connection: Connection) -> None:
-    """Raise Damaged unless every page, index and reference is as it should be."""
+    """Raise Damaged unless every page, index and reference is intact."""
     with _as_damaged():
         results = [" ".join(str(text).split()) for (text,) in connection.execute(_INTEGRITY)]
         if results != ["ok"]:

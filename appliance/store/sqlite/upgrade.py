@@ -34,7 +34,7 @@ log = get_logger("store")
 
 
 class UpgradeRefused(Exception):
-    """The database cannot be brought to this version's schema; it is as it was, and the text says why."""
+    """The database could not be upgraded and is unchanged; the text says why."""
 
 
 def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool = True) -> None:
@@ -67,7 +67,7 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool
 
 
 def pending_upgrade(path: Path) -> PendingUpgrade:
-    """What the next start would change; nothing is changed here. Raises NewerDatabase."""
+    """What the next start would change. Raises NewerDatabase."""
     with closing(open_reader(path)) as connection:
         schema, newest = schema_of(connection), newest_known()
         if schema > newest:
@@ -81,7 +81,7 @@ def pending_upgrade(path: Path) -> PendingUpgrade:
 
 
 def _make_shrinkable(connection: Connection, path: Path) -> None:
-    """Rewrite a database that cannot release space because an old version made it; failing is harmless."""
+    """Rewrite a database of an old version that cannot release space; failing is harmless."""
     if usage(connection).can_shrink:
         return
     log.info("rewriting the database, so that it can release space")
@@ -97,7 +97,7 @@ def _make_shrinkable(connection: Connection, path: Path) -> None:
 
 
 def rehearse(path: Path, schema: int, now: int) -> None:
-    """Keep a copy of the database, and test the steps on another copy; raise UpgradeRefused if they fail."""
+    """Keep a copy of the database and apply the steps to another copy. Raises UpgradeRefused if they fail."""
     kept = kept_file(path, schema)
     needed, free = _space_needed(path), shutil.disk_usage(path.parent).free
     if free < needed:
@@ -136,7 +136,7 @@ def _examine(connection: Connection, when: str) -> None:
 
 
 def _compare_schema(connection: Connection) -> None:
-    """Raise UpgradeRefused unless the copy has what a new database would have; what it has besides does no harm."""
+    """Raise UpgradeRefused unless the copy has the schema of a new database; extra objects do no harm."""
     with closing(Connection(":memory:")) as new:
         migrate(new, 0)
         results, bindings = _definitions(connection), _definitions(new)

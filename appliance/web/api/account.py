@@ -117,6 +117,9 @@ class AccountRoutes(Routes):
             sorted({bound.port for bound in config.smtp.bind_tls}),
             config.delivery.mode.value,
         )
+        warnings = await warnings_of(account, self.store, intake.free_space)
+        if isinstance(user, KeyPrincipal) and user.domain is not None:  # the key is limited to it
+            warnings = [warning for warning in warnings if warning.subject in (None, user.domain)]
         by = user if isinstance(user, User) else None
         return object_from(
             AccountAnswer,
@@ -126,7 +129,7 @@ class AccountRoutes(Routes):
             account_role=by.account_role if by else AccountRole.DEVELOPER,
             stored_bytes_limit=intake.quota.bytes(),
             service=service,
-            warnings=_within_reach(user, await warnings_of(account, self.store, intake.free_space)),
+            warnings=warnings,
         )
 
     @for_customers("GET /v1/credits", CreditsAnswer, *PAGING_BACK)
@@ -137,13 +140,6 @@ class AccountRoutes(Routes):
         following = entries[limit - 1].id if len(entries) > limit else None
         balance = (await self.store.accounts.find(user.account_id)).credits
         return CreditsAnswer(balance, [_entry(entry) for entry in entries[:limit]], following)
-
-
-def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:
-    """The warnings that a key limited to a domain may see."""
-    if not isinstance(principal, KeyPrincipal) or principal.domain is None:
-        return warnings
-    return [warning for warning in warnings if warning.subject in (None, principal.domain)]
 
 
 def _entry(entry: LedgerEntry) -> LedgerEntryObject:

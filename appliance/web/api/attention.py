@@ -10,7 +10,7 @@ from appliance.model.attention import AttentionKind, Notify, Severity
 from appliance.store.audit import about
 from appliance.times import rfc3339
 from appliance.web.app import Routes
-from appliance.web.exchange import ApiAnswer, Time
+from appliance.web.exchange import ApiAnswer, Time, object_from
 from appliance.web.operations import Tag, for_customers, for_people
 
 
@@ -60,19 +60,8 @@ class AttentionRoutes(Routes):
         account = await self.store.accounts.find(user.account_id)
         is_admin = isinstance(user, User) and user.role is Role.ADMIN
         problems = await self.services.problems.shown(account, is_admin=is_admin)
-        return AttentionAnswer(
-            [
-                AttentionObject(
-                    problem.kind,
-                    problem.severity,
-                    problem.title,
-                    problem.detail,
-                    problem.link,
-                    rfc3339(problem.since or 0),
-                )
-                for problem in problems
-            ]
-        )
+        shown = [object_from(AttentionObject, problem, since=rfc3339(problem.since or 0)) for problem in problems]
+        return AttentionAnswer(shown)
 
     @for_people("GET /v1/account/notifications", NotificationsAnswer)
     async def get_notifications(self, user: User) -> NotificationsAnswer:

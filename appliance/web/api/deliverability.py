@@ -1,7 +1,8 @@
 """Delivery by provider over time, and the refusals of its servers by cause: /v1/deliverability."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -132,8 +133,6 @@ def _chosen() -> _Filter:
 
 
 # ---- pure
-
-
 def providers(counted: Deliverability) -> list[ProviderDeliveryObject]:
     shown = [
         ProviderDeliveryObject(**_delivery(counts), provider=name or None)
@@ -173,28 +172,17 @@ def cause_of(reply: str) -> str:
     return " ".join([code, *("…" if does else word for does, word in zip(varies, words, strict=True))])
 
 
-@dataclass(slots=True)
-class _Cause:
-    newest: MailProblem
-    recipients: int = field(default=0)
-
-
 def by_cause(problems: Iterable[MailProblem], has: Callable[[MailProblem], bool]) -> list[ReplyObject]:
-    """Group replies, given newest first."""
-    causes: dict[tuple[str, str | None, str], _Cause] = {}
+    newest: dict[tuple[str, str | None, str], MailProblem] = {}
+    recipients = Counter[tuple[str, str | None, str]]()
     for problem in problems:
         if problem.last_smtp_response and problem.last_smtp_response.strip() and has(problem):
             key = provider_of(problem.pool), problem.bounce_class, cause_of(problem.last_smtp_response)
-            causes.setdefault(key, _Cause(problem)).recipients += 1
-    largest = sorted(causes.items(), key=lambda item: (-item[1].recipients, item[0][2]))
-    return [
-        ReplyObject(
-            provider or None,
-            BounceClass(bounce_class) if bounce_class else None,
-            cause.newest.last_smtp_response or "",
-            cause.recipients,
-            rfc3339(cause.newest.happened_at),
-            cause.newest.message_id,
-        )
-        for (provider, bounce_class, _), cause in largest[:REPLIES_SHOWN]
-    ]
+            newest.setdefault(key, problem)
+            recipients[key] += 1
+    replies = []
+    for key in sorted(newest, key=lambda key: (-recipients[key], key[2]))[:REPLIES_SHOWN]:
+        shown = newest[key].last_smtp_response or "", recipients[key], rfc3339(newest[key].happened_at)
+        bounce_class = BounceClass(key[1]) if key[1] else None
+        replies.append(ReplyObject(key[0] or None, bounce_class, *shown, newest[key].message_id))
+    return replies

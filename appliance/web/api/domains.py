@@ -174,7 +174,6 @@ class DomainLookups:
             self._zones.put(name, zone)
 
     async def check(self, account_id: str, records: list[DnsRecord], domain: str = "") -> list[CheckedRecord]:
-        """Check the records in DNS, and find the domain's zone at the same time."""
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:

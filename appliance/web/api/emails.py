@@ -157,7 +157,6 @@ class EmailRoutes(Routes):
     tag = Tag.MESSAGES
 
     async def _visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
-        """A message that the principal may see. Raises not_found for any other."""
         message = await self.store.messages.read(principal.account_id, message_id)
         facts = await self.store.mail_log.facts(principal.account_id, message_id)
         key = principal if isinstance(principal, KeyPrincipal) else None
@@ -339,7 +338,6 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
 
 
 def _named(principal: Principal) -> str:
-    """The person or API key that acts, as the account sees it."""
     if not isinstance(principal, KeyPrincipal):
         return principal.email
     return f"the API key {principal.name} ({principal.id})" if principal.name else f"the API key {principal.id}"

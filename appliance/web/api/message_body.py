@@ -41,7 +41,6 @@ class AnswerSlot:
     cut: Callable[[], None] | None = None
 
     def begin(self, cut: Callable[[], None]) -> None:
-        """Note that the response is being written; calling `cut` ends that."""
         self.cut = cut
         self.progress()
 
@@ -61,7 +60,6 @@ class AnswerSlots:
         self._waiting = TurnQueue[str, AnswerSlot]()
 
     async def take(self, account_id: str) -> AnswerSlot:
-        """Wait for a slot; the caller must release it."""
         slot = AnswerSlot(account_id, self)
         self._waiting.add(account_id, slot)
         self._grant()
@@ -164,16 +162,9 @@ class MessageBodies:
 
         The caller has checked that the message belongs to the account.
         """
-        response = await self._answer(account_id, message_id, size, read, kind)
-        if filename:
-            response.headers["Content-Disposition"] = f'attachment; filename="{filename}"'
-        return response
-
-    async def _answer(
-        self, account_id: str, message_id: str, size: int, read: Callable[[bytes], bytes], kind: str
-    ) -> Response:
+        headers = {"Content-Disposition": f'attachment; filename="{filename}"'} if filename else {}
         if size <= SMALL_MESSAGE:
-            return Response(await self._encoded(account_id, message_id, read), content_type=kind)
+            return Response(await self._encoded(account_id, message_id, read), 200, headers, content_type=kind)
         slot = await self._slots.take(account_id)
         try:
             encoded = await self._encoded(account_id, message_id, read)
@@ -182,8 +173,8 @@ class MessageBodies:
             raise
         if len(encoded) <= SMALL_ANSWER:  # a large message is mostly attachments, which the response omits
             slot.release()
-            return Response(encoded, content_type=kind)
-        response = Response(_SlotBody(encoded, slot), content_type=kind)
+            return Response(encoded, 200, headers, content_type=kind)
+        response = Response(_SlotBody(encoded, slot), 200, headers, content_type=kind)
         response.content_length = len(encoded)
         return response
 

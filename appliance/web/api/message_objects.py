@@ -213,20 +213,7 @@ class ResentAnswer(ApiAnswer):
 
 
 def message_json(message: Message, request_id: str) -> bytes:
-    recipients = [
-        RecipientObject(
-            recipient.id,
-            recipient.email,
-            recipient.status,
-            recipient.billing_status,
-            recipient.attempt_count,
-            recipient.last_smtp_code,
-            recipient.last_smtp_response,
-            time_or_none(recipient.delivered_at),
-            time_or_none(recipient.bounced_at),
-        )
-        for recipient in message.recipients
-    ]
+    recipients = [object_from(RecipientObject, recipient) for recipient in message.recipients]
     created_at = rfc3339(message.created_at)
     due_at = UNSET if message.scheduled_at is None else rfc3339(message.scheduled_at)
     others = {"recipients": recipients, "request_id": request_id, "metadata": message.metadata or UNSET}

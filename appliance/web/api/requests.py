@@ -83,13 +83,11 @@ class RequestRoutes(Routes):
 
 
 def _encoded(results: list[tuple[str, LoggedRequest]], following: str | None, request_id: str) -> bytes:
-    shown = [_shown(request) for _, request in results]
+    shown = [
+        RequestObject(**msgspec.structs.asdict(request) | {"at": rfc3339(request.at)})  # its own `request_id`
+        for _, request in results
+    ]
     return msgspec.json.encode(RequestsAnswer(shown, following, request_id=request_id))
-
-
-def _shown(request: LoggedRequest) -> RequestObject:
-    fields = msgspec.structs.asdict(request)
-    return RequestObject(**{**fields, "at": rfc3339(request.at)})
 
 
 def _text(name: str) -> str | None:

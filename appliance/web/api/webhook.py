@@ -317,7 +317,6 @@ class WebhookRoutes(Routes):
 
 
 def _attempts(counts: Iterable[WebhookHour]) -> dict[str, Any]:
-    """The number of attempts by outcome, and their durations."""
     counts = list(counts)
     attempts = sum(count.attempts for count in counts)
     mean = round(sum(count.total_ms for count in counts) / attempts) if attempts else None

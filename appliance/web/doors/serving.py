@@ -36,9 +36,9 @@ from appliance.web.exchange import (
     BodyBudgets,
     ClientGone,
     Exchange,
+    Form,
     Receive,
     RequestBody,
-    check_content_type,
     check_encoding,
     declared_length,
     idempotency_key,
@@ -62,20 +62,6 @@ ONE_AUTHORIZATION = "Send exactly one Authorization header."
 _CODES = {code.value: code for code in Code}
 _PLACE = re.compile(r"^emails\[\d+\]\.?")
 _WORD = re.compile(r"[A-Za-z_]+")
-
-
-class Form(NamedTuple):
-    """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
-
-    decode: Callable[[Body], SendRequest | Batch | Series | Mime]
-    cost: Callable[[Body], int]
-    key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
-        exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
-    )
-    check_type: Callable[[bytes], None] = check_content_type
-    source: str = "api"
-    status: int = 202
-    is_test: Callable[[], bool] = lambda: False  # after decoding: whether it is simulated, as with a test key
 
 
 class Core(Protocol):

@@ -14,7 +14,6 @@ from tests.e2e.delivery.test_every_signature_verifies import published
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.e2e.delivery.world import CREDITS, World, delays, world
 from tests.fakes.mx import FakeMx, Received
-from tests.set_clock import CLOCK_FILE, set_clock
 
 MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@far.test\r\nSubject: Hi\r\n\r\nHello, Ada.\r\n"
 UNKNOWN = b"550 5.1.1 No such user\r\n"
@@ -100,30 +99,6 @@ async def test_a_credential_asks_for_reports_of_failures(tmp_path: Path) -> None
         assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(1,)]
 
 
-@pytest.mark.sqlite_only  # its clock goes ahead by hours, and a database server has one of its own
-async def test_a_delay_and_the_end_are_told(tmp_path: Path) -> None:
-    """A server says "later" for hours: one report of that, and one when the attempts are used up."""
-    clock = tmp_path / "clock"
-    async with world(tmp_path, delays("1h", "1h", "1h")) as made:
-        home = FakeMx()
-        await made.domain("example.com", home)
-        await made.domain("full.test", FakeMx(answers={"RCPT": LATER}))
-        await submit(made, ["ada@full.test"], [EVERYTHING])
-        query = "SELECT attempt_count FROM recipients WHERE domain = 'full.test'"
-        await made.until(lambda: made.rows(query) == [(1,)])
-        for attempt, hours in ((2, 2), (3, 4), (4, 6)):
-            made.running.kill()
-            set_clock(clock, hours * 3600)
-            made.running.environment[CLOCK_FILE] = str(clock)
-            await made.start()
-            await made.until(lambda wanted=attempt: made.rows(query) == [(wanted,)])  # type: ignore[misc]
-        await made.until(lambda: len(home.messages) >= 2 and made.unfinished() == [])
-        groups = [fields(report)[1] for report in home.messages]
-        told = {(group["Action"], group["Status"]) for group in groups}
-        assert told == {("delayed", "4.2.2"), ("failed", "4.4.7")}
-        assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(2,)]
-
-
 @pytest.mark.both_engines
 async def test_a_kill_loses_no_report(tmp_path: Path) -> None:
     """A bounce that is on disk has its report on disk, however the process ends; it is sent after the next start."""
@@ -145,17 +120,3 @@ async def test_a_kill_loses_no_report(tmp_path: Path) -> None:
         await made.until(lambda: len(home.messages) >= 10)
         told = {fields(report)[1]["Final-Recipient"] for report in home.messages}
         assert told == {f"rfc822; gone{number}@far.test" for number in range(10)}
-
-
-async def test_a_report_that_is_refused_ends_there(tmp_path: Path) -> None:
-    async with world(tmp_path, delays("1h")) as made:
-        home = FakeMx(answers={".": UNKNOWN})
-        await made.domain("example.com", home)
-        await made.domain("far.test", FakeMx(answers={"RCPT": UNKNOWN}))
-        await submit(made, ["gone@far.test"], [EVERYTHING])
-        of_reports = (
-            "SELECT r.status FROM recipients r JOIN messages m ON m.id = r.message_id WHERE m.envelope_from = ''"
-        )
-        await made.until(lambda: made.rows(of_reports) == [("bounced",)])
-        assert made.rows("SELECT type FROM events") == [("email.bounced",)]
-        assert made.rows("SELECT count(*) FROM messages") == [(2,)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import trio
 
 from tests.e2e.delivery.world import World, delays, world
-from tests.fakes.mx import FakeMx, silence, wait_and_say
+from tests.fakes.mx import FakeMx, wait_and_say
 from tests.running_appliance import STOP_TIMEOUT
 from tests.stopwatch import Stopwatch
 
@@ -38,15 +38,3 @@ async def test_sigterm_during_delivery_loses_nothing(tmp_path: Path) -> None:
         await made.final(*sent)
         assert sum(command == "DATA" for command in server.commands) == MESSAGES
         assert made.complaints() == []
-
-
-async def test_sigterm_does_not_wait_for_a_tarpit(tmp_path: Path) -> None:
-    """A server that never answers holds the end up for no longer than the setting says, and the mail stays queued."""
-    async with world(tmp_path, delays("1h"), server=SHORT) as made:
-        server = FakeMx(answers={"MAIL": silence})
-        await made.domain("tarpit.test", server)
-        message = await made.send("ada@tarpit.test")
-        await made.until(lambda: any(command.startswith("MAIL") for command in server.commands))
-        assert await stop(made) < LONGEST
-        found = made.recipient(message)
-        assert (found.status, found.attempts) == ("queued", 0)

@@ -13,7 +13,6 @@ from tests.running_appliance import Running
 
 SYNCS = "fsync,fdatasync"  # which of the two SQLite calls depends on how it was built
 WRITES = "pwrite64"
-READS = "pread64"
 ATTACHED_WITHIN = 10  # seconds
 
 

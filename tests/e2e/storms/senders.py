@@ -12,7 +12,6 @@ from itertools import count
 from tests import engines
 from tests.e2e.raw import Answer, Client, request, sending
 from tests.e2e.submission.client import Raw
-from tests.e2e.test_kill_9_loses_nothing import rows
 from tests.running_appliance import Running
 from tests.waiting import wait_until
 
@@ -91,18 +90,18 @@ class Senders:
     def check_all_are_there(self, running: Running) -> None:
         """While no server runs: every acknowledged message is in the database, and that is whole."""
         engines.check(running.data_dir)
-        stored = {message for (message,) in rows(running, "SELECT id FROM messages")}
+        stored = {message for (message,) in engines.rows(running.data_dir, "SELECT id FROM messages")}
         assert set(self.acknowledged) <= stored
 
     def check_all_are_delivered(self, running: Running, credit: int) -> None:
         """Every acknowledged message is there, and is delivered; the rest is not; and the accounts add up."""
         wait_until(lambda: not waiting(running))
         engines.check(running.data_dir)
-        stored = dict(rows(running, "SELECT id, status FROM messages"))
+        stored: dict[str, str] = dict(engines.rows(running.data_dir, "SELECT id, status FROM messages"))
         assert stored == dict.fromkeys(self.acknowledged, "delivered")
-        assert rows(running, "SELECT credits FROM accounts") == [(credit - len(stored),)]
+        assert engines.rows(running.data_dir, "SELECT credits FROM accounts") == [(credit - len(stored),)]
         ledger = "SELECT sum(amount), count(*) FROM credit_ledger WHERE kind = 'reserve'"
-        assert rows(running, ledger) == [(-len(stored), len(stored))]
+        assert engines.rows(running.data_dir, ledger) == [(-len(stored), len(stored))]
 
 
 def _at_once(works: Sequence[Callable[[], None]]) -> None:
@@ -114,4 +113,5 @@ def _at_once(works: Sequence[Callable[[], None]]) -> None:
 
 
 def waiting(running: Running) -> list[object]:
-    return list(rows(running, "SELECT address FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 5"))
+    query = "SELECT address FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 5"
+    return list(engines.rows(running.data_dir, query))

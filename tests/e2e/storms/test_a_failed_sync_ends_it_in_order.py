@@ -1,4 +1,4 @@
-"""A disk that fails (threats.md 25): after an error it is unknown what is on disk, so nothing more is acknowledged."""
+"""A disk without room at single writes and syncs (threats.md 25); `sh packaging/torture` has the errors of a disk."""
 
 import json
 import resource
@@ -9,7 +9,6 @@ import pytest
 from appliance.store import FILE_NAME
 from tests.e2e.storms.failing_disk import SYNCS, WRITES, failing
 from tests.e2e.storms.senders import Senders
-from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
 
 pytestmark = pytest.mark.sqlite_only
@@ -19,7 +18,6 @@ AT_ONCE = 4  # senders, so that no more of them share a sync
 FOR_NOW = {"503 temporary_failure to be retried", "503 service_unavailable to be retried"}
 
 UNSYNCED = "the database could not be synced"
-FAILURES = ((SYNCS, 1, UNSYNCED), (SYNCS, 3, UNSYNCED), (SYNCS, 20, UNSYNCED), (WRITES, 50, "the disk failed during a"))
 
 
 def log_of(running: Running) -> Path:
@@ -39,36 +37,6 @@ def check_the_end(running: Running, senders: Senders, reason: str) -> None:
     assert "Traceback" not in running.log_file.read_text()
     assert set(senders.refused) <= FOR_NOW
     senders.check_all_are_there(running)
-
-
-def test_nothing_is_acknowledged_after_a_failure(tmp_path: Path) -> None:
-    """Whichever sync or write fails, it ends with 1 and says so; a restart has everything that was acknowledged."""
-    senders = Senders(size=1_000)
-    with appliance(tmp_path, credit=CREDIT) as running:
-        senders.accepted_again_within(running)
-        assert running.terminate() == 0
-        with often_started(running) as again:
-            for calls, number, reason in FAILURES:
-                before = len(senders.acknowledged)
-                again.start()
-                with failing(again, calls, "EIO", f"{number}+", only=log_of(again)):
-                    senders.send_until_gone(again, web=AT_ONCE)
-                check_the_end(again, senders, reason)
-                assert len(senders.acknowledged) - before < AT_ONCE * number
-            again.start()
-            senders.accepted_again_within(again)
-            senders.check_all_are_there(again)
-        assert len(senders.acknowledged) > 20
-
-
-def test_a_checkpoint_that_cannot_be_synced(tmp_path: Path) -> None:
-    """SQLite itself goes on when the database's own file cannot be synced; we do not."""
-    senders = Senders(size=200_000)
-    with appliance(tmp_path, credit=CREDIT) as running:
-        with failing(running, SYNCS, "EIO", "1+", only=running.data_dir / FILE_NAME):
-            senders.send_until_gone(running)
-        check_the_end(running, senders, UNSYNCED)
-        assert len(senders.acknowledged) > 10  # 4 MiB of log come before the first checkpoint
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT", "EFBIG"])

@@ -13,9 +13,8 @@ import pytest
 from appliance.store import FILE_NAME
 from tests.e2e.contract.service import eventually
 from tests.e2e.delivery.world import CREDITS, world
-from tests.e2e.raw import Client, bearer, request
 from tests.e2e.storms.senders import Senders
-from tests.e2e.storms.small_disk import MIB, SmallDisk
+from tests.e2e.storms.small_disk import SmallDisk
 from tests.fakes.mx import FakeMx, wait_and_say
 from tests.fakes.webhook_server import Answer, Post, hooks
 from tests.running_appliance import PROGRAM, Running, add_account, appliance
@@ -24,49 +23,13 @@ pytestmark = pytest.mark.sqlite_only
 
 RECOVERY = 10  # seconds
 CREDIT = 1_000_000
-TO_RETRY = {"503 temporary_failure to be retried", "451 4.3.0"}
 LOGGED_PAGE = 4096 + 24  # bytes
 INDEXED = 4062  # pages of the log in the first 32 KiB of its index
 ONE_COMMIT = 24 * 4096  # bytes; room for a small message, and not for 32 KiB more
-RESERVE = "reserve"  # a file that takes most of the disk, until the operator deletes it
 
 
 def warnings(running: Running) -> set[str]:
     return {json.loads(line)["event"] for line in running.complaints()}
-
-
-def full_of_mail(running: Running, disk: SmallDisk) -> Senders:
-    senders = Senders()
-    senders.send_until_refused(running)
-    disk.fill()
-    assert set(senders.refused) == TO_RETRY
-    assert len(senders.acknowledged) > 20
-    return senders
-
-
-def test_senders_fill_it_up(disk: SmallDisk, tmp_path: Path) -> None:
-    """They are told to come back, after a restart too, and with room again all that was accepted is delivered."""
-    disk.fill(RESERVE, leave=3 * MIB)
-    with appliance(tmp_path, credit=CREDIT) as running:
-        senders = full_of_mail(running, disk)
-        check_what_works_without_room(running, senders)
-        assert running.terminate() == 0
-        running.start()
-        check_what_works_without_room(running, senders)
-        disk.make_room(RESERVE)
-        assert senders.accepted_again_within(running) < RECOVERY
-        assert set(senders.refused) == TO_RETRY
-        senders.check_all_are_delivered(running, CREDIT)
-        assert running.terminate() == 0
-        assert "ended by a bug" not in warnings(running)
-
-
-def check_what_works_without_room(running: Running, senders: Senders) -> None:
-    with Client(running.url) as client:
-        for message in (senders.acknowledged[0], senders.acknowledged[-1]):
-            client.send(request("GET", f"/emails/{message}", bearer(running)))
-            assert client.answer().json()["id"] == message
-    assert senders.post(running).status == 503
 
 
 def test_no_room_when_the_log_outgrows_its_index(disk: SmallDisk, tmp_path: Path) -> None:
@@ -144,31 +107,6 @@ def test_results_of_posts_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None
 
             eventually(statuses, lambda found: found == ["success"] * 2)
         assert len(receiver.posts) == 2
-
-
-def test_below_the_watermark_only_new_mail_is_refused(disk: SmallDisk, tmp_path: Path) -> None:
-    """With the room that is kept back what was accepted is still delivered; with more room mail is accepted again."""
-    watermark = 'min_free_disk = "8MiB"\nmin_free_disk_percent = 0'
-    with appliance(tmp_path, disk=watermark, credit=CREDIT) as running:
-        senders = Senders(size=100)
-        senders.accepted_again_within(running)
-        deferred = {"from": "a@example.com", "to": "defer@example.net", "subject": "s", "text": "t"}
-        with running.client() as client:
-            sent = client.post("/emails", json=deferred, headers={"Idempotency-Key": "later"})
-            senders.acknowledged.append(sent.json()["id"])
-        disk.fill(leave=7 * MIB)
-        while senders.post(running).status == 202:
-            time.sleep(0.1)  # it looks at the disk once a second
-        senders.send_until_refused(running, web=1, smtp=1)
-        assert set(senders.refused) == TO_RETRY
-        senders.check_all_are_delivered(running, CREDIT)
-        disk.make_room()
-        assert senders.accepted_again_within(running) < RECOVERY
-        senders.check_all_are_delivered(running, CREDIT)
-        told = [json.loads(line)["event"] for line in running.complaints()]
-        assert set(told) - {"request log not written: storage unavailable"} == {
-            "low on disk space: new mail is refused"
-        }
 
 
 def refusal_to_start(directory: Path) -> str:

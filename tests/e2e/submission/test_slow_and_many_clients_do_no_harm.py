@@ -1,13 +1,10 @@
 """Clients that are slow, many or loud: each is cut when its time is up, and the others are served meanwhile."""
 
-import os
-import resource
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -140,26 +137,6 @@ def test_a_client_that_was_sent_away_counts_until_it_is_gone(running: Running) -
         assert watch.elapsed > 1
         assert watch.taken < 4
         serves(running, "127.0.0.6")
-
-
-def test_no_more_descriptors(tmp_path: Path) -> None:
-    """A full descriptor table ends nothing: once there is room, clients are served within five seconds."""
-    with appliance(tmp_path, smtp="max_connections_per_address = 1000") as running:
-        assert running.process is not None
-        used = len(os.listdir(f"/proc/{running.process.pid}/fd"))
-        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (used + 20, 4_096))
-        with ExitStack() as stack:
-            for _ in range(60):
-                stack.enter_context(socket.create_connection(endpoint(running)))
-            time.sleep(0.5)
-        watch = Stopwatch(running.pid)
-        serves(running)
-        assert watch.taken < 5
-        with running.client() as client:
-            assert client.get("/healthz").status_code == 200
-        assert all("no more connections can be opened" in line for line in running.complaints())
-        assert len(running.complaints()) > 0
-        assert running.terminate() == 0
 
 
 def test_half_a_connection_is_answered(small: Running) -> None:

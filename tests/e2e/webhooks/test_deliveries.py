@@ -8,7 +8,7 @@ from standardwebhooks import Webhook
 from stripe import SignatureVerificationError, WebhookSignature
 from svix.webhooks import Webhook as SvixWebhook
 
-from tests.e2e.contract.service import bearer, change, error, eventually
+from tests.e2e.contract.service import bearer, change, eventually
 from tests.e2e.webhooks.customer import Customer
 from tests.fakes.webhook_server import Post
 
@@ -111,17 +111,6 @@ def test_the_history_tells_of_it(customer: Customer) -> None:
     assert (webhook["last_success_at"], webhook["last_failure_at"]) == (delivery["attempted_at"], None)
 
 
-def test_a_suppressed_recipient_is_posted_at_once(customer: Customer) -> None:
-    """The event of a recipient that is bounced while the message is accepted reaches the receiver, without a code."""
-    customer.saved()
-    customer.manager.request("POST", "/v1/suppressions", json={"address": "no@example.net"})
-    customer.sender.send(to="no@example.net")
-    (post,) = customer.posts(1)
-    assert post.json()["type"] == "email.bounced"
-    assert post.json()["data"]["smtp_response"].startswith("suppressed: ")
-    assert "smtp_code" not in post.json()["data"]
-
-
 def test_what_another_process_cancels_is_posted(customer: Customer) -> None:
     """A message that is cancelled from the shell while the server runs has its event, too."""
     customer.saved()
@@ -139,17 +128,6 @@ def test_a_test_key_has_its_events(customer: Customer) -> None:
     (post,) = customer.posts(1)
     assert post.json()["type"] == "email.delivered"
     assert "test" not in post.json()["data"]
-
-
-def test_a_pending_delivery_says_when_it_is_tried_next(customer: Customer) -> None:
-    """Between two attempts the delivery is pending, with what went wrong and the time of the next attempt."""
-    customer.saved()
-    customer.receiver.answers[customer.path] = lambda _: (302, b"elsewhere")
-    customer.sender.delivered()
-    (delivery,) = eventually(customer.deliveries, lambda found: bool(found) and found[0]["attempt"] > 0)
-    assert delivery["status"] == "pending"
-    assert delivery["response_status"] == 302
-    assert delivery["next_attempt_at"] > delivery["attempted_at"]
 
 
 # ---- pages
@@ -213,15 +191,3 @@ def test_a_ping_is_posted(customer: Customer) -> None:
     assert event["data"]["test"] is True
     check_signature(post, secret)
     assert customer.sender.credits() == credits
-
-
-def test_pings_have_a_cooldown(customer: Customer) -> None:
-    """Within 15 seconds there is no second one, not even for a webhook made anew; the answer says how long to wait."""
-    customer.saved()
-    assert customer.request("POST", "/ping").status_code == 202
-    for _ in range(2):
-        refused = customer.request("POST", "/ping")
-        error(refused, 429, "rate_limited")
-        assert 1 <= int(refused.headers["retry-after"]) <= 15
-        customer.request("DELETE")
-        customer.saved()

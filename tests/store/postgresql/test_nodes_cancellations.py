@@ -10,8 +10,9 @@ import trio
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account
+from appliance.model.database import CancelRequest
 from appliance.store import Store
-from appliance.store.engine import CancelRequest, RecordAnswer
+from appliance.store.engine import RecordAnswer
 from appliance.store.postgresql import engine
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.migrate import newest_known
