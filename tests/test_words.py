@@ -32,7 +32,7 @@ RETIRED = re.compile(
     re.IGNORECASE,
 )
 # The system's user of that name.
-ALLOWED = ("chown nobody", "-o nobody", "User=nobody", '"nobody"', "belongs to nobody", "runs as nobody")
+ALLOWED = ("chown nobody", "-o nobody", "User=nobody", '"nobody"', "belongs to nobody", "as nobody", "-u nobody")
 
 
 def test_no_retired_word() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from appliance.cli.options import PRINTABLE, common, listing, named_config, text_option, wide_option
-from appliance.cli.output import system_text, system_user
+from appliance.cli.output import system_text
+from appliance.system.data_directory import system_user
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config

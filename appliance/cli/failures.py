@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.backup.unfinished import RestoreInterrupted
-from appliance.cli.output import printable, system_user
+from appliance.cli.output import printable
 from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import error_text
@@ -34,7 +34,8 @@ from appliance.store import (
     UnfinishedCopy,
     UpgradeRefused,
 )
-from appliance.system.data_directory import LOCK_FILE, AlreadyRunning
+from appliance.system.data_directory import LOCK_FILE, AlreadyRunning, system_user
+from appliance.system.service import START_SERVICE, is_managed
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.
@@ -198,9 +199,9 @@ def why_not_served(data_dir: Path) -> str | None:
     """Return why root must not run the server on it: its owner could not open the files that root writes there."""
     if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
         return None
-    return (
-        f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, as `systemctl start appliance` does"
-    )
+    owner = _owner(data_dir)
+    command = START_SERVICE if is_managed() else f"runuser -u {owner} -- appliance serve"
+    return f"{data_dir} belongs to {owner}: start the server as that user, with `{command}`"
 
 
 def _why_not_made(data_dir: Path) -> str | None:

@@ -16,8 +16,6 @@ from appliance.cli.output import file_errors, show
 if TYPE_CHECKING:
     from appliance.system.service import Installation, InstallStep, Program
 
-RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
-
 dry_run_option = flag("--dry-run", "Show every step and file without changing anything.")
 root_option = click.option(
     "--root",
@@ -133,6 +131,8 @@ def _check_no_package(target: "Installation") -> None:
 def _check_allowed(target: "Installation", dry_run: bool) -> None:
     if dry_run or target.elsewhere:
         return
+    from appliance.system.service import RUNNING_SYSTEMD
+
     if os.geteuid() != 0:
         raise click.ClickException("only root may do this: use sudo, or --dry-run to see the steps")
     if not RUNNING_SYSTEMD.is_dir():

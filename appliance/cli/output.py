@@ -2,7 +2,6 @@
 
 import json
 import os
-import pwd
 import shutil
 import sys
 import unicodedata
@@ -35,13 +34,6 @@ def _echo(text: str) -> None:
 
 def system_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
-
-
-def system_user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 @contextmanager
@@ -116,9 +108,14 @@ def _cell(value: object, *, short: bool = False) -> str:
     return text[:16].replace("T", " ") if short else text
 
 
+def is_plain() -> bool:
+    """Whether $NO_COLOR or $TERM ask for text without control sequences; click removes them from a pipe."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") == "dumb"
+
+
 def coloured(text: str, colour: str) -> str:
-    """Return the text with a colour or in bold, unless $NO_COLOR is set; click removes both from a pipe."""
-    if os.environ.get("NO_COLOR"):
+    """Return the text with a colour or in bold, unless `is_plain`."""
+    if is_plain():
         return text
     return click.style(text, bold=True) if colour == "bold" else click.style(text, fg=colour)
 
@@ -166,7 +163,7 @@ def _cut(text: str, width: int) -> str:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
     """Show a bar on stderr, on a terminal only, and remove it at the end; the function takes the fraction done."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or is_plain():
         yield lambda _: None
         return
     from rich.console import Console

@@ -62,7 +62,9 @@ def send_test(
     answer = database.run(work, settings=settings)
     text = f"{answer['id']} from {answer['from']} to {answer['to']}\n{answer['explanation']}"
     if not answer["server_running"]:
-        text += "\nNo server is running: the message is sent once one starts. Start it: appliance serve"
+        from appliance.system.service import start_advice
+
+        text += f"\nNo server is running: the message is sent once one starts. {start_advice(settings)}"
     elif not wait:
         text += f"\nSee its delivery: appliance explain {answer['id']}"
     show(as_json, answer, "\n".join(map(printable, text.split("\n"))))

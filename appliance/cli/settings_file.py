@@ -83,7 +83,9 @@ class SettingsFile:
 
 def has_systemd() -> bool:
     """Whether this process may start and stop services."""
-    return os.geteuid() == 0 and Path("/run/systemd/system").is_dir()
+    from appliance.system.service import RUNNING_SYSTEMD
+
+    return os.geteuid() == 0 and RUNNING_SYSTEMD.is_dir()
 
 
 def with_setting(text: str, table: str, key: str, value: str | bool) -> str:

@@ -23,7 +23,7 @@ import click
 from appliance.cli import database
 from appliance.cli.domain import domain_name, proposed, records_of, register, zone_summary
 from appliance.cli.options import common, flag, number_option, text_option
-from appliance.cli.output import coloured, printable, record, show, system_user
+from appliance.cli.output import coloured, printable, record, show
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
 from appliance.cli.settings_file import SettingsFile, has_systemd
 from appliance.cli.setup_records import mta_sts_lines, wait_for_records, with_tls_reports, zone_lines
@@ -115,6 +115,7 @@ def _set_up(
     import trio
 
     from appliance.doctor.machine import check_name
+    from appliance.system.data_directory import system_user
 
     asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     tls_rpt = tls_rpt and _address(tls_rpt)

@@ -30,8 +30,8 @@ from appliance.report.explain import clock
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import QuickCheck, newest_known
 from appliance.store.pools import EVERY
-from appliance.system import service
 from appliance.system.data_directory import is_running
+from appliance.system.service import start_advice
 from appliance.times import DAY, SECOND
 from appliance.tls.certificate import ACME_FILE, acme_directory, tls_context
 
@@ -212,10 +212,7 @@ async def check_listeners(config: Config) -> list[Finding]:
 
 
 def _not_running(config: Config) -> Finding:
-    is_service = any(file.exists() for file in (service.UNIT_FILE, service.PACKAGES_UNIT_FILE))
-    command = "systemctl start appliance" if is_service and not config.embedded else "appliance serve"
-    text = "is not running: it accepts and delivers no mail"
-    return fault("server", "appliance", text, f"Start it: {command}")
+    return fault("server", "appliance", "is not running: it accepts and delivers no mail", start_advice(config))
 
 
 async def check_name(config: Config) -> list[Finding]:

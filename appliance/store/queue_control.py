@@ -297,7 +297,7 @@ class QueueControl(StorePart):
         owner = _must_exist(tx, message_id, account_id)
         forget_scheduled(tx, [(owner, message_id)])  # first: what another node queues meanwhile is that node's
         if not (cancelled := self._cancel_waiting(tx, message_id, reason)).recipients:
-            raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
+            raise Refused(Code.CONFLICT, f"Nothing is left to cancel: every recipient of {message_id} is final.")
         return cancelled
 
     def _cancel_waiting(self, tx: Tx, message_id: str, reason: str) -> Cancelled:

@@ -92,6 +92,13 @@ def read_note(data_dir: Path) -> dict[str, int]:
     return {key: value for key, value in note.items() if type(value) is int} if isinstance(note, dict) else {}
 
 
+def system_user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
 def become_owner(directory: Path) -> None:
     """Turn root into the directory's owner: so the server can open new files, and root follows no link of its user.
 

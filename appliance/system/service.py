@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import trio
 
+from appliance.config.settings import Config
+from appliance.system.data_directory import ROOT_UID, system_user
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
@@ -180,6 +182,8 @@ def _replacing(path: Path, mode: int, fill: Callable[[Path], object]) -> Callabl
 
 # ---- the plan
 
+RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
+START_SERVICE = "systemctl start appliance"
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")
 BACKUP_TIMER = "appliance-backup.timer"
@@ -232,6 +236,22 @@ class Installation:
     def elsewhere(self) -> bool:
         """Whether the target is an image, whose system is not running."""
         return self.root != Path("/")
+
+
+def is_managed() -> bool:
+    """Whether systemd runs and knows the service."""
+    return RUNNING_SYSTEMD.is_dir() and any(path.exists() for path in (UNIT_FILE, PACKAGES_UNIT_FILE))
+
+
+def start_advice(config: Config) -> str:
+    """How to start the server. Root may not start it on the data of another user."""
+    if is_managed() and not config.embedded:
+        return f"Start it: {START_SERVICE}"
+    data_dir = config.server.data_dir
+    owner = data_dir.stat().st_uid if data_dir.is_dir() else ROOT_UID
+    user = "" if owner == ROOT_UID else f" as {system_user(owner)}"
+    settings = "" if config.source in (None, CONFIG_FILE) else f" --config {config.source}"
+    return f"Start it{user}: appliance serve{settings}"
 
 
 def file(name: str) -> str:

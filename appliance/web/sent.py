@@ -89,12 +89,14 @@ class SentMessages:
         messages that it sent itself.
         """
         caller = await self._sender(exchange, address)
+        self.rate.take(caller.idempotency_scope)
         length = declared_length(exchange.headers, RESCHEDULE_BODY)
         check_content_type(exchange.headers.get(b"content-type", b""))
         check_encoding(exchange.headers.get(b"content-encoding"))
         memory = self.budgets.of_account(caller.account_id)
         async with RequestBody(exchange.receive, length, RESCHEDULE_BODY, memory) as body:
             request = decode_body(bytes(body), RescheduleRequest)
+        caller = await self._sender(exchange, address)  # the key may have been revoked while the body came
         due_at = due_time(request.scheduled_at, self.services.env.now())
         async with self._change(exchange, address, caller, message_id, "email.rescheduled"):
             await self.services.store.scheduled.move(caller.account_id, message_id, due_at)
@@ -108,6 +110,7 @@ class SentMessages:
         cancel. An API key with the scope `send` may cancel the messages that it sent itself.
         """
         caller = await self._sender(exchange, address)
+        self.rate.take(caller.idempotency_scope)
         async with self._change(exchange, address, caller, message_id, "email.cancelled"):
             await self.services.store.queue_control.cancel(message_id, "by its sender", caller.account_id)
         return await self._answer(exchange, caller, message_id)
@@ -116,7 +119,6 @@ class SentMessages:
         caller = await self.services.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         check_may_send(caller)
-        self.rate.take(caller.idempotency_scope)
         return caller
 
     @asynccontextmanager

@@ -52,9 +52,11 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
 
 
 def test_no_color_is_honoured(acme: Shell) -> None:
-    """By tables and by `doctor`; a pipe gets no colours anyway."""
+    """By tables and by `status`; a dumb terminal and a pipe get no colours anyway."""
     acme.json("key", "create")
     assert "\x1b" in on_a_terminal(acme, 80, "key", "list")[0]
     assert "\x1b" not in "".join(on_a_terminal(acme, 80, "key", "list", NO_COLOR="1"))
     assert "\x1b" not in "".join(on_a_terminal(acme, 80, "status", NO_COLOR="1"))
+    assert "\x1b" not in "".join(on_a_terminal(acme, 80, "key", "list", TERM="dumb"))
+    assert "\x1b" not in "".join(on_a_terminal(acme, 80, "backup", str(acme.config.with_name("a.tar")), NO_COLOR="1"))
     assert "\x1b" not in acme.text("key", "list")

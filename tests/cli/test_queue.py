@@ -245,7 +245,7 @@ def test_a_cancelled_message_fails_with_its_credits_returned(acme: Shell) -> Non
     assert answer == {"message": message.id, "cancelled": 2}
     assert fields(answer) == fields(documented("queue cancel"))
     assert acme.json("account", "show", "acme")["credits"] == 100
-    assert "waits any more" in acme.refused("queue", "cancel", message.id)
+    assert "left to cancel" in acme.refused("queue", "cancel", message.id)
     assert "there is no message" in acme.refused("queue", "cancel", "msg_0")
     again = accept(acme, "a@gmail.com")
     assert acme.text("queue", "cancel", again.id) == f"Cancelled 1 recipient of {again.id}.\n"

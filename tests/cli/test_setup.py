@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import trustme
 from click.testing import CliRunner, Result
@@ -260,7 +259,7 @@ class Terminal:
             if not select.select([self._ours], [], [], 1)[0]:
                 continue
             try:
-                self.shown += click.unstyle(os.read(self._ours, 10_000).decode())
+                self.shown += os.read(self._ours, 10_000).decode()
             except OSError:  # it has ended
                 break
         assert text in self.shown, self.shown

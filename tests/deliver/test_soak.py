@@ -305,7 +305,7 @@ class World:
                 )
             if self.random.random() < 0.1:
                 await trio.sleep(self.random.uniform(0, 30))
-                with suppress(Refused):  # nothing of it waits any more
+                with suppress(Refused):  # every recipient is final
                     await played.store.queue_control.cancel(sent, "not wanted")
 
     async def send_innocently(self, played: Stage, pause: float) -> None:

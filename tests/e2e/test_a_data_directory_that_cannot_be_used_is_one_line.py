@@ -224,7 +224,7 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
             owners = {path: path.stat().st_uid for path in (directory / "data").rglob("*")}
             assert set(owners.values()) == {OTHER_UID}, (words, owners)
         assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
-        told = "{data} belongs to nobody: start the server as that user, as `systemctl start appliance` does"
+        told = "{data} belongs to nobody: start the server as that user, with `runuser -u nobody -- appliance serve`"
         check_refusals(directory, 0, told, ["serve"])
 
 

@@ -1,10 +1,12 @@
 """The systemd service: notifications over a real socket, the steps of an installation, and their plan."""
 
+import getpass
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -262,6 +264,20 @@ def test_a_data_directory_of_ones_own_can_be_written() -> None:
         assert '\nReadWritePaths="/srv/mail data"\n' in written(steps, file).content
     assert 'd "/srv/mail data" 0700 appliance appliance -\n' in written(steps, plan.DIRECTORIES_FILE).content
     assert "ReadWritePaths" not in plan.unit(SCRIPT, Installation())
+
+
+def test_the_advice_to_start_it_fits_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root is told the user; a service is started by its manager, if one runs."""
+    config = parse(f'[server]\ndata_dir = "{tmp_path}"', tmp_path / "config.toml")
+    user = "" if os.geteuid() == 0 else f" as {getpass.getuser()}"
+    monkeypatch.setattr(plan, "UNIT_FILE", tmp_path)  # exists
+    monkeypatch.setattr(plan, "RUNNING_SYSTEMD", tmp_path / "none")
+    assert plan.start_advice(config) == f"Start it{user}: appliance serve --config {tmp_path}/config.toml"
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, 65534)
+        assert plan.start_advice(replace(config, source=CONFIG_FILE)) == "Start it as nobody: appliance serve"
+    monkeypatch.setattr(plan, "RUNNING_SYSTEMD", tmp_path)
+    assert plan.start_advice(config) == "Start it: systemctl start appliance"
 
 
 def test_odd_paths_are_quoted() -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_what_ended_meanwhile_sends_nothing(new_account: NewAccount, way: str) -
     answer = slowly(sender, "POST", "/emails", message(), ends[way])
     assert answer.status == (401 if way in ("key", "session") else 403)
     assert account.rows("SELECT 1 FROM messages WHERE account_id = :account_id", account_id=account_id) == []
+
+
+def test_a_key_revoked_meanwhile_moves_no_message(new_account: NewAccount) -> None:
+    account = new_account()
+    due, later = [(datetime.now(UTC) + timedelta(hours=hours)).isoformat() for hours in (1, 2)]
+    sent = account.send(scheduled_at=due)
+
+    def end() -> None:
+        account.stored(lambda store: store.access.revoke_key(account.account.full_key))
+
+    assert slowly(account, "PATCH", f"/emails/{sent['id']}", {"scheduled_at": later}, end).status == 401
+    read = owner(account).get(f"/v1/emails/{sent['id']}").json()
+    assert read["scheduled_at"] == sent["scheduled_at"]
 
 
 @pytest.mark.parametrize("way", ["key", "session"])

@@ -60,7 +60,7 @@ async def test_the_owner_is_asked_and_its_count_comes_back(
     assert await cancelled(second, new.id, messages.account_id) == 3
     assert (await first.accounts.find(messages.account_id)).credits == CREDITS
     assert await asked(first) == []
-    with pytest.raises(Refused, match="waits any more") as caught:
+    with pytest.raises(Refused, match="left to cancel") as caught:
         await cancelled(second, new.id)
     assert caught.value.code is Code.CONFLICT
     await check_books(first)
