@@ -1,11 +1,12 @@
-"""django-anymail as a receiver: its tracking view of each provider verifies a post and says what it means."""
+"""django-anymail: its backends send to our doors; its tracking views verify a post and say what it means."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 from django.conf import settings
+from django.core.mail import get_connection
 from django.test import RequestFactory
 
 from appliance.model.webhooks import WebhookFormat
@@ -19,11 +20,31 @@ VIEWS = {
 }
 
 
+<<<<<<< HEAD
+=======
+# What a backend is constructed with, besides the URL of its API.
+BACKENDS: dict[str, Callable[[str], dict[str, str]]] = {
+    "resend": lambda key: {"api_key": key},
+    "postmark": lambda key: {"server_token": key},
+}
+
+
+>>>>>>> doors1
 def configure() -> None:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], USE_TZ=True)
 
 
+<<<<<<< HEAD
+=======
+def connection(provider: str, url: str, key: str) -> Any:
+    """The backend of a provider, for the door of the appliance at this URL."""
+    configure()
+    backend = f"anymail.backends.{provider}.EmailBackend"
+    return get_connection(backend, api_url=f"{url}/{provider}/", **BACKENDS[provider](key))
+
+
+>>>>>>> doors1
 def tracked(format: WebhookFormat, headers: Mapping[str, str], body: bytes, key: str) -> Any:
     """The one event that anymail tells the application of, after it answered 200."""
     configure()

@@ -46,8 +46,7 @@ def test_whole_draft() -> None:
     )
     assert made.sender.name == "Shop"
     assert [address.wire for address in made.recipients] == ["a@x.test", "b@x.test", "c@x.test", "d@x.test"]
-    assert made.reply_to is not None
-    assert made.reply_to.wire == "r@x.test"
+    assert [address.wire for address in made.reply_to] == ["r@x.test"]
     assert (made.subject, made.text, made.html) == ("Hello", "Hi", "<p>")
     assert made.headers == (("X-A", "b"),)
     assert made.tags == ("one", "two")

@@ -151,7 +151,7 @@ async def test_everything_arrives_signed(tmp_path: Path) -> None:
             assert event.message_id == sent[0]["id"]
 
 
-REFUSED = [
+REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"o:tracking-opens": True}, "o:tracking-opens: this server does not track opens"),
     ({"o:tracking-clicks": "htmlonly"}, "o:tracking-clicks: this server does not track opens"),
     ({"o:dkim": False}, "o:dkim: this server signs every message"),

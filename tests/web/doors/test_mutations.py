@@ -1,0 +1,169 @@
+"""A thousand mutated requests per door: each is refused or understood, and no field is dropped without a word.
+
+A mutation that changes nothing in the message must be one that means the same, by MEANINGLESS.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from appliance.errors import Refused
+from appliance.message.compose import draft
+from appliance.message.request import batch_of
+from appliance.model.mail import StoredTemplate
+from appliance.web.doors.frame import Call, Door, Send, Sends
+from appliance.web.doors.postmark import POSTMARK
+from appliance.web.doors.resend import RESEND
+
+MUTATIONS = 350  # of each sample: over a thousand of a door
+VALUES: list[Any] = [
+    *(
+        "",
+        " ",
+        "x",
+        "ada@example.net",
+        "a" * 600,
+        "\r\nBcc: eve@example.net",
+        "\0",
+        "é\ud83d\ude00",
+        "None",
+        "outbound",
+    ),
+    *(0, 1, -1, 1.5, 10**30, True, False, None, [], {}, ["x"], [[]], [{}], {"x": "y"}, {"x": {}}, [None], [1] * 300),
+]
+TEMPLATE = StoredTemplate("welcome", 1, "Hello", "Hi {{name}}", None, 0, 0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request of a door with every field; fields that may change without changing the message."""
+
+    door: Door
+    path: str
+    body: Any
+    meaningless: set[str] = field(default_factory=set)
+
+    def parsed(self, body: Any) -> Any:
+        """What the messages would be, as JSON, or the refusal's text."""
+        route, params = self.door.route("POST", self.path)
+        assert isinstance(route.handle, Send)
+        call = Call(params, {}, {}, "req_1", 0)
+        try:
+            parsed = route.handle.parse(call, json.dumps(body).encode())
+            items = batch_of(parsed.items, skip=False).items if isinstance(parsed, Sends) else [parsed]
+            for item in items:
+                assert not isinstance(item, Refused)
+                draft(deepcopy(item), TEMPLATE if item.template == "welcome" else None)
+        except Refused as refused:
+            return refused
+        return msgspec.to_builtins([item for item in items if not isinstance(item, Refused)])
+
+
+RESEND_EMAIL = {
+    "from": "Shop <shop@example.com>",
+    "to": ["ada@example.net", "Bob <bob@example.net>"],
+    "cc": "carol@example.net",
+    "bcc": ["dan@example.net"],
+    "reply_to": ["help@example.com", "sales@example.com"],
+    "subject": "Hi",
+    "html": "<p>Hi</p>",
+    "text": "Hi",
+    "headers": {"X-Order": "10045"},
+    "tags": [{"name": "category", "value": "receipt"}],
+    "attachments": [
+        {"filename": "a.txt", "content": "aGVsbG8=", "content_type": "text/plain", "content_id": "logo"},
+        {"filename": "b.txt", "content": {"type": "Buffer", "data": [104, 105]}, "inline_content_id": "mark"},
+    ],
+    "scheduled_at": "2026-11-15T13:00:00+01:00",
+}
+RESEND_TEMPLATE = {"from": "shop@example.com", "to": "ada@example.net"}
+RESEND_TEMPLATE["template"] = {"id": "welcome", "variables": {"name": "Ada"}}  # type: ignore[assignment]
+POSTMARK_MESSAGE = {
+    "From": "Shop <shop@example.com>",
+    "To": "ada@example.net, Bob <bob@example.net>",
+    "Cc": "carol@example.net",
+    "Bcc": "dan@example.net",
+    "ReplyTo": "help@example.com, sales@example.com",
+    "Subject": "Hi",
+    "TextBody": "Hi",
+    "HtmlBody": "<p>Hi</p>",
+    "Tag": "receipt",
+    "Metadata": {"order": "10045"},
+    "Headers": [{"Name": "X-Order", "Value": "10045"}],
+    "Attachments": [
+        {
+            "Name": "a.txt",
+            "Content": "aGVsbG8=",
+            "ContentType": "text/plain",
+            "ContentID": "cid:logo",
+            "ContentLength": 5,
+        }
+    ],
+    "MessageStream": "outbound",
+    "TrackOpens": False,
+    "TrackLinks": "None",
+}
+POSTMARK_TEMPLATE = {
+    "From": "shop@example.com",
+    "To": "ada@example.net",
+    "TemplateAlias": "welcome",
+    "TemplateModel": {"name": "Ada"},
+    "InlineCss": True,
+}
+# Fields of which some values mean the same: false and absent, or a length that the content has anyway.
+UNTRACKED = {"MessageStream", "TrackOpens", "TrackLinks", "ContentLength", "InlineCss"}
+SAMPLES = {
+    "resend": Sample(RESEND, "/emails", RESEND_EMAIL),
+    "resend template": Sample(RESEND, "/emails", RESEND_TEMPLATE),
+    "resend batch": Sample(RESEND, "/emails/batch", [RESEND_EMAIL, RESEND_TEMPLATE]),
+    "postmark": Sample(POSTMARK, "/email", POSTMARK_MESSAGE, UNTRACKED),
+    "postmark template": Sample(POSTMARK, "/email/withTemplate", POSTMARK_TEMPLATE, UNTRACKED),
+    "postmark batch": Sample(POSTMARK, "/email/batch", [POSTMARK_MESSAGE, POSTMARK_MESSAGE], UNTRACKED),
+}
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values inside."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def mutated(body: Any, chance: random.Random) -> tuple[Any, tuple[Any, ...]]:
+    """A copy with one value replaced, removed, repeated or added; its path."""
+    changed = deepcopy(body)
+    path = chance.choice(list(places(changed)))
+    owner = changed
+    for key in path[:-1]:
+        owner = owner[key]
+    kind = chance.randrange(4)
+    if kind == 0:
+        owner[path[-1]] = deepcopy(chance.choice(VALUES))
+    elif kind == 1:
+        del owner[path[-1]]
+    elif isinstance(owner, list):
+        owner.insert(path[-1], deepcopy(owner[path[-1]] if kind == 2 else chance.choice(VALUES)))
+    else:
+        path = (*path[:-1], "added")
+        owner["added"] = deepcopy(chance.choice(VALUES))
+    return changed, path
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_mutation_is_refused_or_changes_the_message(name: str) -> None:
+    sample, chance = SAMPLES[name], random.Random(name)
+    expected = sample.parsed(sample.body)
+    assert not isinstance(expected, Refused), expected
+    for _ in range(MUTATIONS):
+        changed, path = mutated(sample.body, chance)
+        result = sample.parsed(changed)
+        assert isinstance(result, Refused | list), result
+        if result == expected and changed != sample.body:
+            assert sample.meaningless & set(path), (path, changed)
