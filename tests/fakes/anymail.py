@@ -20,8 +20,6 @@ VIEWS = {
 }
 
 
-<<<<<<< HEAD
-=======
 # What a backend is constructed with, besides the URL of its API.
 BACKENDS: dict[str, Callable[[str], dict[str, str]]] = {
     "resend": lambda key: {"api_key": key},
@@ -29,14 +27,11 @@ BACKENDS: dict[str, Callable[[str], dict[str, str]]] = {
 }
 
 
->>>>>>> doors1
 def configure() -> None:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], USE_TZ=True)
 
 
-<<<<<<< HEAD
-=======
 def connection(provider: str, url: str, key: str) -> Any:
     """The backend of a provider, for the door of the appliance at this URL."""
     configure()
@@ -44,7 +39,6 @@ def connection(provider: str, url: str, key: str) -> Any:
     return get_connection(backend, api_url=f"{url}/{provider}/", **BACKENDS[provider](key))
 
 
->>>>>>> doors1
 def tracked(format: WebhookFormat, headers: Mapping[str, str], body: bytes, key: str) -> Any:
     """The one event that anymail tells the application of, after it answered 200."""
     configure()
