@@ -138,7 +138,10 @@ class _Message:
             self.values = _by_recipient(values)
 
     def addresses(self, name: str, most: int = RECIPIENTS) -> list[str]:
-        listed = [one for value in self._form.fields.get(name, ()) for one in split_addresses(value)]
+        values = self._form.fields.get(name, [])
+        listed = [one for value in values for one in split_addresses(value)]
+        if len(values) > 1 and not all(value.strip() for value in values):
+            raise invalid(name, "an address is empty")
         if name == "to" and not listed:
             raise invalid("to", "this field is required")
         if len(listed) > most:
