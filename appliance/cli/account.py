@@ -177,8 +177,9 @@ def change_role(name: str, role: str, as_json: bool) -> None:
 def remove(name: str, confirmed: str | None, as_json: bool) -> None:
     """Delete the account NAME: its users, API keys, SMTP credentials, domains and webhook stop working at once.
 
-    Mail that it has queued is still delivered. Its messages are deleted when their retention ends; its ledger stays.
-    A new account may reuse the name and the address. The only administrator of the installation cannot be deleted.
+    Mail that it has queued is still delivered; scheduled messages are cancelled. Its messages are deleted when their
+    retention ends; its ledger stays. A new account may reuse the name and the address. The only administrator of the
+    installation cannot be deleted.
     To stop an account for a while: appliance account suspend
 
     Examples:
@@ -192,9 +193,14 @@ def remove(name: str, confirmed: str | None, as_json: bool) -> None:
         confirmed = click.prompt(f"This cannot be undone. Type the name to delete account {name}", err=True)
     if confirmed != name:
         raise click.ClickException(f"{confirmed!r} is not the name {name!r}: nothing was deleted")
-    database.run_for(name, lambda store, account_id: store.accounts.delete(account_id))
+
+    async def delete(store: "Store", account_id: str) -> None:
+        await store.accounts.delete(account_id)
+        await store.scheduled.give_up(account_id)
+
+    database.run_for(name, delete)
     answer = {"id": row["id"], "name": name, "email": row["email"], "deleted": True}
-    show(as_json, answer, f"Deleted account {name}. Mail that it has queued is still delivered.")
+    show(as_json, answer, f"Deleted account {name}. Mail that it has queued is still delivered, scheduled mail is not.")
 
 
 @account.command("password")

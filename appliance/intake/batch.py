@@ -26,7 +26,7 @@ from appliance.message.schema import BatchReceipt, BatchResult, SendRequest
 from appliance.message.template import cost_of_template
 from appliance.model.accounts import Caller
 from appliance.model.mail import NewMessage, RememberedSend, Source, StoredTemplate
-from appliance.store import Acceptance, NewBatch
+from appliance.store import Acceptance, NewBatch, written_bytes
 from appliance.telemetry.metrics import ACCEPT_SECONDS
 
 SLICE = 1_000  # microseconds of composing, estimated, between two checkpoints; threads would cost a tenth more
@@ -102,7 +102,7 @@ class BatchIntake:
             composed: list[_Composed] = []
             for requests_of_slice, cost in _slices(requests):
                 done = await self.intake.workers.run(account_id, cost, self._compose, requests_of_slice, bad)
-                composed += _fitting(done, sum(len(item.message.mime) for item in composed), bad)
+                composed += _fitting(done, sum(written_bytes(item.message) for item in composed), bad)
                 await trio.lowlevel.checkpoint()
             if not composed:
                 raise bad.first()
@@ -197,10 +197,11 @@ def _slices(requests: Sequence[_Request]) -> Iterator[tuple[list[_Request], int]
 def _fitting(composed: list[_Composed], size: int, bad: _Bad) -> Iterator[_Composed]:
     """Yield messages until all of the batch together, with `size` bytes before these, would be too large."""
     for item in composed:
-        size += len(item.message.mime)
+        size += written_bytes(item.message)
         if size > BATCH_ASSEMBLED:
-            text = f"the assembled messages of a batch may have {BATCH_ASSEMBLED} bytes (32 MiB) together. Send several"
-            bad.add(item.number, Refused(Code.PAYLOAD_TOO_LARGE, f"{text} batches."))
+            text = "the assembled messages of a batch, and their metadata twice for each recipient, may have"
+            text = f"{text} {BATCH_ASSEMBLED} bytes (32 MiB) together. Send several batches."
+            bad.add(item.number, Refused(Code.PAYLOAD_TOO_LARGE, text))
         else:
             yield item
 

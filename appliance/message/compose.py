@@ -209,13 +209,13 @@ def _pieces(headers: str, part: MimePart) -> list[bytes]:
 
 
 def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
-    lines = [header_lines.mailboxes("From", (draft.sender,)), header_lines.mailboxes("To", draft.to)]
+    lines = [header_lines.date(date_seconds)]  # first, where `redated` expects it
+    lines += [header_lines.mailboxes("From", (draft.sender,)), header_lines.mailboxes("To", draft.to)]
     if draft.cc:
         lines.append(header_lines.mailboxes("Cc", draft.cc))
     if draft.reply_to:
         lines.append(header_lines.mailboxes("Reply-To", draft.reply_to))
     lines.append(header_lines.subject(draft.subject))
-    lines.append(header_lines.date(date_seconds))
     lines.append(f"Message-ID: <{message_id}>\r\n")
     lines += [header_lines.custom(name, value) for name, value in draft.headers]
     if draft.tags:

@@ -10,6 +10,7 @@ are linear in the body; a large text or attachment is never copied whole more th
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -133,11 +134,8 @@ def fingerprint(request: SendRequest) -> bytes:
         for start in range(0, len(text), _BLOCK):
             digest.update(text[start : start + _BLOCK].encode("utf-8"))
     if slim.variables is not UNSET:
-        variables = dict(slim.variables)
-        for name, value in variables.items():  # 1.0 and 1 are the same number
-            if isinstance(value, float) and value.is_integer():
-                variables[name] = int(value)
-        slim = msgspec.structs.replace(slim, variables=variables)
+        numbers = {name: _number(value) for name, value in slim.variables.items() if isinstance(value, float)}
+        slim = msgspec.structs.replace(slim, variables=dict(slim.variables) | numbers)
     digest.update(_ENCODER.encode(slim))
     return digest.digest()
 
@@ -278,11 +276,26 @@ def decode_batch(body: Body) -> Batch:
             if not skip:
                 raise refused.within(place(index)) from refused.__cause__
             items.append(refused.within(place(index)))
-            digest.update(b"-" + hashlib.sha256(text).digest())
+            digest.update(b"-" + _fingerprint_of_refused(text))
         else:
             items.append(request)
             digest.update(b"+" + fingerprint(request))
     return Batch(items, [len(text) for text in texts], skip, digest.digest())
+
+
+_VALUES: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=lambda text: _number(float(text)))
+
+
+def _fingerprint_of_refused(text: bytes) -> bytes:
+    """Return a SHA-256 that is equal for equal JSON; for what is not valid JSON, that of the bytes."""
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+        text = _ENCODER.encode(_VALUES.decode(text))
+    return hashlib.sha256(text).digest()
+
+
+def _number(value: float) -> int | float:
+    """1.0 and 1 are the same number in JSON."""
+    return int(value) if value.is_integer() else value
 
 
 def _open_envelope(body: Body) -> tuple[list[bytes], bool]:

@@ -38,11 +38,9 @@ def microseconds(text: str, field: str) -> int:
 
 
 def redated(mime: bytes, before: int, after: int) -> bytes | None:
-    """Replace the Date that the server wrote, in seconds; None without one."""
-    old = date(before).encode()
+    """Replace the Date that the server wrote, in seconds; None without one. `mime` may be the first bytes only."""
+    at = 0
     if mime.startswith(b"Received:"):  # submitted: ours follows the two lines of our Received; a client's Date stays
         at = mime.find(b"\r\n", mime.find(b"\r\n") + 2) + 2
-        at = at if mime.startswith(old, at) else -1
-    else:
-        at = mime.find(old, 0, mime.find(b"\r\n\r\n") + 2)
-    return None if at < 0 else b"".join([mime[:at], date(after).encode(), mime[at + len(old) :]])
+    old = date(before).encode()
+    return b"".join([mime[:at], date(after).encode(), mime[at + len(old) :]]) if mime.startswith(old, at) else None

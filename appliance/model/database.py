@@ -105,6 +105,14 @@ class OtherNodes(Struct, frozen=True):
 NO_OTHERS = OtherNodes()
 
 
+class Feature(StrEnum):
+    """What nodes of earlier versions would treat wrongly."""
+
+    CONFIDENTIAL = "confidential mail"  # they show its contents in the dashboard
+    FORMATS = "webhook formats"  # they post the native one
+    SCHEDULE = "scheduled messages"  # they can neither release nor cancel them
+
+
 class FailureKind(StrEnum):
     """What was wrong, and so how the failure counts (see `intake.login_throttle`)."""
 

@@ -42,7 +42,7 @@ from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
-from appliance.store.messages import KeyTaken, Messages, NewBatch
+from appliance.store.messages import KeyTaken, Messages, NewBatch, written_bytes
 from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
@@ -107,6 +107,7 @@ __all__ = [
     "NewerDatabase",
     "NoDatabase",
     "OlderDatabase",
+    "written_bytes",
 ]
 __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]

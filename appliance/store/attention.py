@@ -25,17 +25,21 @@ from appliance.model.attention import (
     StoredProblem,
     changes,
 )
+from appliance.model.database import Feature
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.body_parts import write_system_message
-from appliance.store.engine import StorePart, Tx, first, one, record, rows, run, transaction
+from appliance.store.engine import StorePart, Tx, first, one, record, rows, run
 from appliance.store.statistics import UNTRIED_BUCKET
 from appliance.store.suppressions import suppressed
+from appliance.telemetry.log import get_logger
 from appliance.times import DAY, HOUR
 
 DIGEST_EVERY = DAY
 ENDED_KEPT = DAY  # longer than a problem that returns is the same
 ENDED_MOST = 200  # of an account, and those of one check: it can create and revoke expiring keys all day
 PEOPLE_NOTIFIED = 100  # in one round
+
+log = get_logger("store")
 
 _COLUMNS = "kind, subject, severity, title, detail, link, since, opened_at, ended_at, node"
 _OF = f"SELECT {_COLUMNS} FROM attention WHERE account_id = :account_id ORDER BY node, kind, subject"
@@ -140,7 +144,7 @@ class AttentionStore(StorePart):
     async def notify(self, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         """Queue one mail with all problems that are new to a person; False if no account may send it."""
         work = partial(self._notify, user_id=user_id, sender=sender, compose=compose, simulated=simulated)
-        return await self.engine.write(work, large=True)
+        return await self._may_queue() and await self.engine.write(work, large=True)
 
     def _notify(self, tx: Tx, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         now = self.env.now()
@@ -159,9 +163,19 @@ class AttentionStore(StorePart):
         _queue(tx, self.env, sender, person.email, subject, text, simulated=simulated)
         return True
 
-    @transaction
-    def send_secret(self, tx: Tx, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
-        return _queue(tx, self.env, sender, email, subject, text, simulated=simulated)
+    async def send_secret(self, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
+        """Queue a mail with a one-time link; False if it cannot be sent."""
+        return await self._may_queue() and await self.engine.write(
+            lambda tx: _queue(tx, self.env, sender, email, subject, text, simulated=simulated)
+        )
+
+    async def _may_queue(self) -> bool:
+        try:
+            await self.engine.fence_older_nodes(Feature.CONFIDENTIAL)
+        except Refused as refused:
+            log.warning("notification not sent", reason=refused.text)
+            return False
+        return True
 
     # ---- settings of a person
 

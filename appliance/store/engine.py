@@ -22,7 +22,15 @@ import trio
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
-from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
+from appliance.model.database import (
+    NO_OTHERS,
+    CancelAnswer,
+    CancelRequest,
+    Feature,
+    LoginFailure,
+    NodeState,
+    OtherNodes,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -241,6 +249,10 @@ class Engine(ABC):
 
     async def finish_upgrade(self) -> None:
         """Apply the schema changes that waited for older nodes to end."""
+        return
+
+    async def fence_older_nodes(self, feature: Feature) -> None:
+        """Refuse a feature while a node does not know it; afterwards let no such node join."""
         return
 
     async def nodes(self) -> list[NodeState]:

@@ -17,6 +17,7 @@ from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Code, Refused
 from appliance.model.accounts import LedgerKind
+from appliance.model.database import Feature
 from appliance.model.mail import (
     KEY_LIFETIME,
     BounceClass,
@@ -30,7 +31,7 @@ from appliance.model.mail import (
 )
 from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
-from appliance.store.engine import JOBS_PER_COMMIT, Bulk, StorePart, Tx, busy, first
+from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
 from appliance.store.scheduled import forget_scheduled
@@ -247,8 +248,14 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
     return None
 
 
-def _written_bytes(new: NewMessage) -> int:
-    return len(new.mime) + of_metadata(len(new.metadata or ""), len(new.recipients))
+def written_bytes(new: NewMessage) -> int:
+    """The bytes that a transaction can write for a message: a suppressed recipient has an event and a post at once."""
+    return len(new.mime) + of_metadata(len((new.metadata or "").encode()), len(new.recipients))
+
+
+def _is_large(messages: Sequence[NewMessage]) -> bool:
+    recipients = sum(len(new.recipients) for new in messages)
+    return recipients >= LARGE_RECIPIENTS or sum(map(written_bytes, messages)) > WRITTEN_ON_LOOP
 
 
 def _divided(messages: Sequence[NewMessage]) -> list[NewMessage]:
@@ -277,24 +284,31 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
     """Write all but the keys; accounts late, because other transactions wait for those rows until the commit."""
     insert(tx, [(new, charged) for new, _, charged in accepted])
     _charge(tx, env, accepted)
-    for new, standing, charged in accepted:
+    for new, standing, _ in accepted:
         if standing.daily_cap is not None and new.source is not Source.TEST:
             row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
-        if standing.suppressed:
-            due = [item for item in due_recipients(Fresh(new, charged)) if item.id in standing.suppressed]
-            bounced = partial(
-                Outcome,
-                status=RecipientStatus.BOUNCED,
-                attempts=(),
-                at=new.created_at,
-                bounce_class=BounceClass.OTHER,
-                failure=FailureReason.SUPPRESSED,
-            )
-            record(tx, env, [bounced(recipient, note=standing.suppressed[recipient.id]) for recipient in due])
-            if new.scheduled_at is not None and len(due) == len(new.recipients):
-                forget_scheduled(tx, [(new.account_id, new.id)])
+    _bounce_suppressed(
+        tx, env, [(new, standing, charged) for new, standing, charged in accepted if standing.suppressed]
+    )
+
+
+def _bounce_suppressed(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
+    outcomes, never_sent = list[Outcome](), list[tuple[str, str]]()
+    for new, standing, charged in accepted:
+        bounced = partial(Outcome, status=RecipientStatus.BOUNCED, attempts=(), at=new.created_at)
+        bounced = partial(bounced, bounce_class=BounceClass.OTHER, failure=FailureReason.SUPPRESSED)
+        outcomes += [
+            bounced(recipient, note=standing.suppressed[recipient.id])
+            for recipient in due_recipients(Fresh(new, charged))
+            if recipient.id in standing.suppressed
+        ]
+        if new.scheduled_at is not None and len(standing.suppressed) == len(new.recipients):
+            never_sent.append((new.account_id, new.id))
+    if outcomes:
+        record(tx, env, outcomes)
+    forget_scheduled(tx, never_sent)
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
@@ -332,6 +346,7 @@ _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids 
 
 # ---- the messages of the store
 
+LARGE_RECIPIENTS = 16  # writing so many, all of them suppressed, takes 3 ms: too long for the event loop
 READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
 
 
@@ -352,6 +367,8 @@ class Messages(StorePart):
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
+        if new.scheduled_at is not None:
+            await self.engine.fence_older_nodes(Feature.SCHEDULE)
         with self._expecting([new]):
             acceptance = await self._write(new)
         self._hand_over(new, acceptance)
@@ -381,7 +398,7 @@ class Messages(StorePart):
     async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
             return await self._write_in_parts(new)
-        return await self.engine.write_item(self._accept, new, large=_written_bytes(new) > WRITTEN_ON_LOOP)
+        return await self.engine.write_item(self._accept, new, large=_is_large([new]))
 
     async def _write_in_parts(self, new: NewMessage) -> Acceptance:
         if (refusal := await self.engine.snapshot(lambda tx: refusal_now(tx, new))) is not None:
@@ -395,6 +412,8 @@ class Messages(StorePart):
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
         """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
         batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
+        if any(new.scheduled_at is not None for new in batch.messages):
+            await self.engine.fence_older_nodes(Feature.SCHEDULE)
         with self._expecting(batch.messages):
             results = await self._write_batch(batch)
         is_accepted = batch.accepts(results)
@@ -414,8 +433,7 @@ class Messages(StorePart):
             if not batch.accepts(results):
                 return results
             in_parts = [new for new, _, _ in accepted if new.in_parts]
-        recipients = sum(len(new.recipients) for new in batch.messages)
-        large = recipients > JOBS_PER_COMMIT or sum(map(_written_bytes, batch.messages)) > WRITTEN_ON_LOOP
+        large = _is_large(batch.messages)
         async with AsyncExitStack() as parts:
             for new in in_parts:
                 await parts.enter_async_context(self.parts.written(new))

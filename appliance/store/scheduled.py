@@ -4,7 +4,7 @@ A scheduled message has a row in `scheduled_messages`, and its recipients are `q
 index of the queue has them. When it is due, one transaction deletes the row, checks account, domain and suppressions
 again, and queues the recipients for the node that runs it. Invariant: the transaction that deletes the row decides
 about the message, so it is queued, or cancelled, exactly once. Messages of a suspended account are held (`due_at` is
-NULL) until it is resumed.
+NULL) until it is resumed; those of a deleted account are cancelled. A message that fails is postponed alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from appliance.concurrency.wake import Wake
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.message.addresses import parse
 from appliance.message.schedule import redated
 from appliance.model.mail import (
@@ -26,14 +26,19 @@ from appliance.model.mail import (
     Outcome,
     RecipientStatus,
 )
-from appliance.store.engine import Bulk, Row, StorePart, Tx, one, rows, run
+from appliance.store.engine import START, Bulk, Row, StorageFault, StorePart, Tx, one, rows, run
 from appliance.store.queue import SELECT_DUE, NewMail, record
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import Addressed, suppression_notes
 from appliance.store.webhooks import WebhookPosts
-from appliance.times import SECOND
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import SCHEDULED_POSTPONED
+from appliance.times import HOUR, SECOND
 
-RELEASED_TOGETHER = 100  # messages in one transaction: some milliseconds
+RELEASED_TOGETHER = 200  # messages, or recipients of several messages, in one transaction: some milliseconds
+METADATA_TOGETHER = 2**20  # bytes of metadata, for each recipient, of several messages: events and posts have it
+HELD_TOGETHER = 1_000  # messages of a deleted account, in one transaction
+POSTPONED = HOUR  # microseconds until a message that failed is tried again: by a later version, perhaps
 
 _NEXT_DUE = "SELECT min(due_at) FROM scheduled_messages WHERE due_at IS NOT NULL"
 _COUNT = "SELECT count(*) FROM scheduled_messages"
@@ -45,14 +50,25 @@ _HELD_ACCOUNTS = """WITH RECURSIVE held (account_id) AS (
         WHERE s.due_at IS NULL AND s.account_id > held.account_id)
     FROM held WHERE held.account_id IS NOT NULL
 )
-SELECT held.account_id FROM held CROSS JOIN accounts a ON a.id = held.account_id WHERE a.suspended = 0 LIMIT 1"""
-_SELECT = """SELECT s.account_id, s.message_id, a.suspended, m.sender, m.envelope_from, m.tags, m.template_alias,
+SELECT held.account_id FROM held CROSS JOIN accounts a ON a.id = held.account_id
+    WHERE a.suspended = 0 OR NOT EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id) LIMIT 1"""
+_SELECT = """SELECT s.account_id, s.message_id, a.suspended,
+        NOT EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id),
+        m.recipient_count, coalesce(octet_length(m.metadata), 0), m.sender, m.envelope_from, m.tags, m.template_alias,
         EXISTS (SELECT 1 FROM suppressions p WHERE p.account_id = a.id),
         EXISTS (SELECT 1 FROM unsubscriptions u WHERE u.account_id = a.id)
     FROM scheduled_messages s CROSS JOIN accounts a ON a.id = s.account_id
     CROSS JOIN messages m ON m.account_id = s.account_id AND m.id = s.message_id"""
 _DUE = f"{_SELECT} WHERE s.due_at <= :now ORDER BY s.due_at LIMIT :most"
 _HELD = f"{_SELECT} WHERE s.due_at IS NULL AND s.account_id = :account_id ORDER BY s.message_id LIMIT :most"
+_HOLD_OF_ACCOUNT = """UPDATE scheduled_messages SET due_at = NULL WHERE (account_id, message_id) IN
+        (SELECT s.account_id, s.message_id FROM scheduled_messages s
+        WHERE s.account_id = :account_id AND s.message_id > :after ORDER BY s.message_id LIMIT :most)
+    RETURNING message_id"""
+_ALONE = f"""{_SELECT} WHERE s.account_id = :account_id AND s.message_id = :message_id
+    AND (s.due_at IS NULL OR s.due_at <= :now)"""
+_POSTPONE = """UPDATE scheduled_messages SET due_at = :later
+    WHERE account_id = :account_id AND message_id = :message_id AND (due_at IS NULL OR due_at <= :now)"""
 _FOR_ONE_NODE = " FOR UPDATE OF s SKIP LOCKED"  # on PostgreSQL: nodes take different messages
 _HOLD = Bulk("UPDATE scheduled_messages SET due_at = NULL WHERE (account_id, message_id) IN (VALUES {(?, ?)})")
 _FORGET = Bulk(
@@ -75,12 +91,16 @@ _REDATE = "UPDATE message_bodies SET mime = :mime WHERE message_id = :message_id
 _MOVE_MESSAGE = "UPDATE messages SET scheduled_at = :due_at WHERE account_id = :account_id AND id = :message_id"
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
+log = get_logger("store")
 
 
 class _Scheduled(NamedTuple):
     account_id: str
     message_id: str
-    suspended: int
+    is_suspended: int
+    is_deleted: int  # the account
+    recipients: int
+    metadata_size: int
     sender: str
     envelope_from: str
     tags: str
@@ -91,6 +111,10 @@ class _Scheduled(NamedTuple):
     @property
     def key(self) -> Row:
         return self.account_id, self.message_id
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.is_suspended and not self.is_deleted)
 
     def domains(self) -> set[str]:
         addresses = self.sender.rstrip("> "), self.envelope_from
@@ -129,12 +153,40 @@ class ScheduledMail(StorePart):
 
     async def release_due(self, most: int = RELEASED_TOGETHER) -> int:
         """Queue some messages that are due, the longest due first; return how many were taken."""
-        return await self._release(_DUE, {"now": self.now(), "most": most})
+        return await self._release_some(_DUE, {"now": self.now(), "most": most})
 
     async def release_held(self, most: int = RELEASED_TOGETHER) -> int:
-        """The same for held messages of an account that was resumed."""
+        """The same for held messages of an account that was resumed or deleted."""
         account_id = await self.engine.one(str, _HELD_ACCOUNTS, {})
-        return 0 if account_id is None else await self._release(_HELD, {"account_id": account_id, "most": most})
+        return 0 if account_id is None else await self._release_some(_HELD, {"account_id": account_id, "most": most})
+
+    async def give_up(self, account_id: str) -> None:
+        """Let `release_held` cancel the messages of an account that was just deleted, instead of when they are due."""
+        row: dict[str, object] = {"account_id": account_id, "after": START, "most": HELD_TOGETHER}
+        while held := await self.engine.change(_HOLD_OF_ACCOUNT, row):
+            row["after"] = max(message_id for (message_id,) in held)
+
+    async def _release_some(self, query: str, bindings: dict[str, object]) -> int:
+        try:
+            return await self._release(query, bindings)
+        except (StorageUnavailable, StorageFault):
+            raise
+        except Exception:  # a message that cannot be read, for example, must not keep the others from going
+            selected = await self.engine.rows(query, bindings)
+        for account_id, message_id, *_ in selected:
+            await self._release_alone({"account_id": account_id, "message_id": message_id, "now": self.now()})
+        return len(selected)
+
+    async def _release_alone(self, message: dict[str, object]) -> None:
+        try:
+            await self._release(_ALONE, message)
+        except (StorageUnavailable, StorageFault):
+            raise
+        except Exception as fault:
+            await self.engine.change(_POSTPONE, message | {"later": self.now() + POSTPONED})
+            SCHEDULED_POSTPONED.add("")
+            text = "scheduled message postponed for an hour: it cannot be processed"
+            log.error(text, message_id=message["message_id"], reason=f"{type(fault).__name__}: {fault}")
 
     async def _release(self, query: str, bindings: dict[str, object]) -> int:
         released = await self.engine.write(partial(self._take, query=query, bindings=bindings), bulk=True, locks=True)
@@ -147,11 +199,11 @@ class ScheduledMail(StorePart):
 
     def _take(self, tx: Tx, query: str, bindings: dict[str, object]) -> Released:
         query += _FOR_ONE_NODE if self.engine.is_shared else ""
-        due = [_Scheduled(*row) for row in rows(tx, query, bindings)]
+        due = _together([_Scheduled(*row) for row in rows(tx, query, bindings)])
         if not due:
             return Released(0)
-        _HOLD.run(tx, [message.key for message in due if message.suspended])
-        active = [message for message in due if not message.suspended]
+        _HOLD.run(tx, [message.key for message in due if message.is_held])
+        active = [message for message in due if not message.is_held]
         _FORGET.run(tx, [message.key for message in active])
         queued = (_QUEUE_HERE if self.engine.is_shared else _QUEUE).run(
             tx, [(message.message_id, self.env.now()) for message in active]
@@ -195,19 +247,33 @@ class ScheduledMail(StorePart):
 Notes = dict[tuple[str, str], tuple[FailureReason, str]]
 
 
+def _together(due: list[_Scheduled]) -> list[_Scheduled]:
+    """The first messages, as many as one transaction may have, but at least one."""
+    recipients = metadata = 0
+    for number, message in enumerate(due):
+        recipients += message.recipients
+        metadata += message.recipients * message.metadata_size
+        if number and (recipients > RELEASED_TOGETHER or metadata > METADATA_TOGETHER):
+            return due[:number]
+    return due
+
+
 def _cancelled(tx: Tx, messages: Sequence[_Scheduled], recipients: Sequence[Row]) -> Notes:
-    """Why recipients fail: their message's domain was removed from the account since it was accepted."""
+    """Why recipients fail: the account, or their message's domain, was removed since it was accepted."""
     needed = {message.message_id: [(message.account_id, name) for name in message.domains()] for message in messages}
     usable = set(_DOMAINS.run(tx, sorted({pair for pairs in needed.values() for pair in pairs})))
     removed = {
-        message_id: name
+        message_id: f"the domain {name} was removed from the account"
         for message_id, pairs in needed.items()
         for account_id, name in pairs
         if (account_id, name) not in usable
     }
-    text = "cancelled: the domain {} was removed from the account before the message was due"
+    removed |= {message.message_id: "the account was deleted" for message in messages if message.is_deleted}
     return {
-        (message_id, recipient_id): (FailureReason.CANCELLED, text.format(removed[message_id]))
+        (message_id, recipient_id): (
+            FailureReason.CANCELLED,
+            f"cancelled: {removed[message_id]} before the message was due",
+        )
         for message_id, recipient_id, *_ in recipients
         if message_id in removed
     }

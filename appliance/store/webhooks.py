@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
+from appliance.model.database import Feature
 from appliance.model.feedback import FeedbackRecipient
 from appliance.model.mail import DueRecipient, MessageLabels, header_id_of
 from appliance.model.webhooks import (
@@ -27,7 +28,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     envelope,
 )
-from appliance.store.engine import Bulk, Row, StorePart, Tx, distinct, one, owned, rows, run, transaction
+from appliance.store.engine import Bulk, Row, StorePart, Tx, distinct, one, owned, rows, run
 from appliance.store.message_records import readable_metadata, readable_tags
 from appliance.times import HOUR, rfc3339
 from appliance.webhook.formats import shaped
@@ -61,10 +62,8 @@ class WebhookStore(StorePart):
     async def by_id(self, webhook_id: str) -> Webhook | None:
         return await self.engine.one(_webhook, _BY_ID, {"id": webhook_id})
 
-    @transaction
-    def save(
+    async def save(
         self,
-        tx: Tx,
         account_id: str,
         settings: WebhookOptions,
         new_id: str,
@@ -75,17 +74,23 @@ class WebhookStore(StorePart):
 
         Refuse with a conflict unless `replaces` is the time of the last change; empty: there is no webhook.
         """
-        if replaces is not None:
-            current = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
-            if replaces != ("" if current is None else rfc3339(current.updated_at)):
-                text = "Someone else has changed the webhook meanwhile. Reload to see the new settings, then save."
-                raise Refused(Code.CONFLICT, text)
+        if settings.format is not WebhookFormat.NATIVE:
+            await self.engine.fence_older_nodes(Feature.FORMATS)
         row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.env.now()}
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}
         row["format"] = settings.format.value
-        changed = one(tx, _webhook, _UPDATE, row)
-        return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
+
+        def work(tx: Tx) -> tuple[Webhook, bool]:
+            if replaces is not None:
+                current = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
+                if replaces != ("" if current is None else rfc3339(current.updated_at)):
+                    text = "Someone else has changed the webhook meanwhile. Reload to see the new settings, then save."
+                    raise Refused(Code.CONFLICT, text)
+            changed = one(tx, _webhook, _UPDATE, row)
+            return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
+
+        return await self.engine.write(work)
 
     async def replace_secret(self, webhook: Webhook, secret: SealedSecret) -> None:
         row = {"account_id": webhook.account_id, "id": webhook.id, "now": self.env.now()}

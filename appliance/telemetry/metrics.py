@@ -81,6 +81,11 @@ REQUESTS_NOT_LOGGED = Counter(
     ("reason",),
     "Requests missing in the request log: sampled (refused in masses), busy (too many at once) or storage.",
 )
+SCHEDULED_POSTPONED = Counter(
+    "appliance_scheduled_postponed_total",
+    (),
+    "Scheduled messages that could not be processed when due, and are tried again an hour later; the log says why.",
+)
 UNSUBSCRIBES = Counter(
     "appliance_unsubscribes_total",
     ("result",),

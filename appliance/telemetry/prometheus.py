@@ -38,6 +38,7 @@ CONNECTIONS = (
 )
 EXPIRIES = "Expiry of the certificate of a listener (http, smtp, inbound), as a Unix timestamp."
 NODES = "Nodes that share the database, as known to this node; 1 with the embedded database."
+_SCHEDULED = "Messages that are scheduled for later, of all nodes."
 _OVERDUE = "Time since the oldest due delivery became due."
 _HELD = "1 for each pool that this node holds; * means all mail."
 
@@ -109,7 +110,7 @@ class Readings:
     data_dir: Path
     store: Store
     _started_at: float = field(default_factory=time.time)
-    _depth: Depth | None = None
+    _depth: tuple[Depth, int] | None = None  # with the number of scheduled messages
     _free: int | None = None  # bytes inside the database file
     _reachable: bool = False
     _read_at: float = float("-inf")  # Trio's clock
@@ -125,7 +126,7 @@ class Readings:
             _one("appliance_store_reachable", "1 while the database is reachable, else 0.", self._reachable),
             _one("appliance_nodes", NODES, engine.live_nodes()),
             _one("appliance_lease_held", "1 while this node may deliver mail, else 0.", engine.holds_lease()),
-            *([] if self._depth is None else _queue(self._depth)),
+            *([] if self._depth is None else _queue(*self._depth)),
             *_warmups(),
         ]
 
@@ -138,7 +139,7 @@ class Readings:
             with suppress(StorageUnavailable, DatabaseFault):
                 await self.store.engine.version()
                 self._reachable = True
-                self._depth = await self.store.queue_control.depth()
+                self._depth = await self.store.queue_control.depth(), await self.store.scheduled.count()
                 if self.store.space is not None:
                     usage = await self.store.space.usage()
                     self._free = usage.free_pages * usage.page_size
@@ -149,11 +150,12 @@ def _one(name: str, about: str, value: float, kind: str = "gauge") -> Reading:
     return Reading(name, about, {"": float(value)}, kind=kind)
 
 
-def _queue(depth: Depth) -> list[Reading]:
+def _queue(depth: Depth, scheduled: int) -> list[Reading]:
     recipients = {"due": depth.due, "deferred": depth.deferred}
     return [
         Reading("appliance_queue_recipients", "Queued recipients: due now, or deferred.", recipients, ("state",)),
         _one("appliance_queue_overdue_seconds", _OVERDUE, depth.overdue),
+        _one("appliance_scheduled_messages", _SCHEDULED, scheduled),
         Reading("appliance_queue_held", _HELD, dict.fromkeys(depth.held, 1.0), ("pool",)),
     ]
 

@@ -32,7 +32,7 @@ from tests.message.samples import (
     read,
 )
 
-STANDARD = ["From", "To", "Subject", "Date", "Message-ID", "MIME-Version", "Content-Type", "Content-Transfer-Encoding"]
+STANDARD = ["Date", "From", "To", "Subject", "Message-ID", "MIME-Version", "Content-Type", "Content-Transfer-Encoding"]
 
 
 def names(data: bytes) -> list[str]:
@@ -80,11 +80,11 @@ def shape(part: Message) -> Any:
 
 def test_whole_message() -> None:
     assert composed(**{"from": "Shop <shop@example.com>"}, cc="c@x.test", tags=["a", "b"], headers={"X-A": "1"}) == (
+        b"Date: Tue, 14 Nov 2023 22:13:20 +0000\r\n"
         b"From: Shop <shop@example.com>\r\n"
         b"To: ada@example.net\r\n"
         b"Cc: c@x.test\r\n"
         b"Subject: Hello\r\n"
-        b"Date: Tue, 14 Nov 2023 22:13:20 +0000\r\n"
         b"Message-ID: <0197@example.com>\r\n"
         b"X-A: 1\r\n"
         b"X-Service-Tag: a, b\r\n"
@@ -101,7 +101,7 @@ def test_bcc_is_nowhere() -> None:
     assert b"secret" not in data.lower()
     assert b"hidden" not in data
     assert b"bcc" not in data.lower()
-    assert names(data) == ["From", "To", "Cc", "Reply-To", *STANDARD[2:]]
+    assert names(data) == ["Date", "From", "To", "Cc", "Reply-To", *STANDARD[3:]]
 
 
 def test_message_id_with_brackets() -> None:
@@ -117,7 +117,7 @@ def test_encoded_word_in_the_subject_is_text() -> None:
     trick = "=?utf-8?q?a=0ABcc:_x?="
     data = composed(subject=trick, **{"from": f"{trick} <a@x.test>"}, headers={"X-A": trick}, tags=[trick])
     message = read(data)
-    assert names(data) == ["From", "To", "Subject", "Date", "Message-ID", "X-A", "X-Service-Tag", *STANDARD[5:]]
+    assert names(data) == [*STANDARD[:5], "X-A", "X-Service-Tag", *STANDARD[5:]]
     assert message["Subject"] == message["X-A"] == message["X-Service-Tag"] == trick
     assert message["From"].addresses[0].display_name == trick
 
@@ -453,7 +453,7 @@ def test_what_goes_in_comes_out(fields: dict[str, Any]) -> None:
     check_wire(data)
     optional = (["Cc"] if made.cc else []) + (["Reply-To"] if made.reply_to else [])
     own = [name for name, _ in made.headers] + (["X-Service-Tag"] if made.tags else [])
-    expected = ["From", "To", *optional, "Subject", "Date", "Message-ID", *own, "MIME-Version", "Content-Type"]
+    expected = ["Date", "From", "To", *optional, "Subject", "Message-ID", *own, "MIME-Version", "Content-Type"]
     assert [name for name in names(data) if name != "Content-Transfer-Encoding"] == expected
     assert value_of(header(data, "Subject")) == made.subject
     for name, value in made.headers:
@@ -519,7 +519,7 @@ def test_hostile_characters(field: str, text: str) -> None:
     check_wire(data)
     extra = {"tag": ["X-Service-Tag"], "header": ["X-A"]}.get(field, [])
     found = [name for name in names(data) if name not in ("Content-Type", "Content-Transfer-Encoding")]
-    assert found == ["From", "To", "Subject", "Date", "Message-ID", *extra, "MIME-Version"]
+    assert found == [*STANDARD[:5], *extra, "MIME-Version"]
     message = read(data)
     assert {name.lower() for part in message.walk() for name in part} <= {
         *(name.lower() for name in (*STANDARD, *extra)), "content-disposition", "content-id"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.message import limits
-from appliance.message.request import TOKENS, decode, explain, find_repeated_key, fingerprint, scan
+from appliance.message.request import TOKENS, decode, decode_batch, explain, find_repeated_key, fingerprint, scan
 from appliance.message.schema import Attachment, SendRequest
 from tests.cpu_time import cpu_seconds
 from tests.message.samples import body
@@ -378,6 +378,22 @@ def test_fingerprint_of_long_bodies() -> None:
     variants.append(SendRequest(sender="a", to="b", text=long, html=long))
     variants.append(SendRequest(sender="a", to="b", text="", html="", attachments=[Attachment("x", long)]))
     assert len({fingerprint(request) for request in variants}) == 4
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ('{"to":4,"x":{"a":1,"b":2.0}}', '{ "x": {"b": 2, "a": 1}, "to": 4}', True),
+        ('{"to":4}', '{"to":5}', False),
+        ('{"to":4}', '{"to":true}', False),
+        ('{"to":"\\u00e9","x":1}', '{"to":"é","x":1}', True),
+    ],
+)
+def test_fingerprint_of_a_skipped_message(one: str, other: str, equal: bool) -> None:
+    """Equal for equal JSON, like that of a request."""
+    batches = [f'{{"on_error":"skip","emails":[{START}}},{bad}]}}'.encode() for bad in (one, other)]
+    left, right = (decode_batch(body).fingerprint for body in batches)
+    assert (left == right) is equal
 
 
 def test_fingerprint_leaves_the_request_alone() -> None:

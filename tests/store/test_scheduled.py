@@ -12,6 +12,7 @@ from appliance.model.dashboard import MailFilter
 from appliance.model.mail import Billing, MessageStatus, NewMessage, RecipientOutcome, RecipientStatus
 from appliance.store import Store
 from appliance.store.suppressions import SUPPRESSED_NOTE
+from appliance.telemetry.metrics import SCHEDULED_POSTPONED
 from appliance.times import DAY, HOUR, MINUTE, SECOND
 from tests.store.samples import CREDITS, Clock, Database, Messages, existing, outcome, refusal
 
@@ -151,6 +152,66 @@ async def test_a_message_to_suppressed_addresses_only_is_not_scheduled(schedule:
     await schedule.store.suppressions.add(schedule.account.id, "b@example.net", "by hand")
     await schedule.accept("b@example.net")
     assert await schedule.store.scheduled.count() == 0
+
+
+async def test_messages_of_a_deleted_account_are_cancelled(schedule: Schedule) -> None:
+    """Those that were held, those that are due, and those that are due later, which the deletion gives up."""
+    store, account_id = schedule.store, schedule.account.id
+    held = await schedule.accept(ahead=MINUTE)
+    await store.accounts.set_suspended(account_id, suspended=True)
+    schedule.clock.now += 2 * MINUTE
+    await store.scheduled.release_due()
+    await store.accounts.set_suspended(account_id, suspended=False)
+    due, later = await schedule.accept(ahead=SECOND), [await schedule.accept(ahead=9 * DAY) for _ in range(3)]
+    await store.accounts.delete(account_id)
+    schedule.clock.now += MINUTE
+    assert await store.scheduled.release_due() == 1
+    await store.scheduled.give_up(account_id)
+    while await store.scheduled.release_held():
+        pass
+    for new in (held, due, *later):
+        message = existing(await store.messages.read(account_id, new.id))
+        assert (message.status, message.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
+        assert "the account was deleted" in existing(message.recipients[0].last_smtp_response)
+    assert (await store.scheduled.count(), await schedule.due()) == (0, [])
+
+
+# ---- one transaction
+async def test_a_transaction_has_a_bounded_number_of_recipients(schedule: Schedule) -> None:
+    await schedule.store.accounts.set_credits(schedule.account.id, None)
+    for _ in range(9):
+        await schedule.accept(*(f"r{number}@x.example" for number in range(50)))
+    schedule.clock.now += 2 * HOUR
+    assert [await schedule.store.scheduled.release_due() for _ in range(4)] == [4, 4, 1, 0]
+
+
+async def test_a_transaction_has_a_bounded_amount_of_metadata(schedule: Schedule) -> None:
+    """Each recipient that is cancelled or suppressed has an event with the metadata. A message goes at any size."""
+    metadata = '{"key":"%s"}' % ("x" * 512 * 1024)
+    for addresses in (["a@x.example"], ["a@x.example", "b@x.example", "c@x.example"], ["a@x.example"]):
+        new = schedule.messages.new(*addresses)
+        await schedule.store.messages.accept(replace(new, scheduled_at=new.created_at + HOUR, metadata=metadata))
+    schedule.clock.now += 2 * HOUR
+    assert [await schedule.store.scheduled.release_due() for _ in range(4)] == [1, 1, 1, 0]
+
+
+UNREADABLE = "UPDATE messages SET sender = 'no address' WHERE id = :id"
+
+
+async def test_an_unreadable_message_stops_no_other(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
+    store, postponed = schedule.store, dict(SCHEDULED_POSTPONED.values)
+    bad, good = await schedule.accept(), await schedule.accept("a@x.example")
+    await store.engine.change(UNREADABLE, {"id": bad.id})
+    schedule.clock.now += 2 * HOUR
+    assert (await store.scheduled.release_due(), await store.scheduled.release_due()) == (2, 0)
+    assert (await schedule.due(), await schedule.statuses(bad)) == ([good.id], [SCHEDULED])
+    assert SCHEDULED_POSTPONED.values[""] == postponed[""] + 1
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.message == "scheduled message postponed for an hour: it cannot be processed"
+    schedule.clock.now += HOUR
+    await store.engine.change("UPDATE messages SET sender = 'a@example.com' WHERE id = :id", {"id": bad.id})
+    assert await store.scheduled.release_due() == 1
+    assert await schedule.due() == [bad.id, good.id]
 
 
 # ---- moved and cancelled

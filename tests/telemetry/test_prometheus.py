@@ -13,6 +13,7 @@ from appliance.store.engine import busy
 from appliance.telemetry import prometheus
 from appliance.telemetry.metrics import LOOP_LAG
 from appliance.telemetry.prometheus import QUEUE_CACHED, Readings
+from appliance.times import HOUR
 from tests import stored_mail
 from tests.telemetry.exposition import read
 
@@ -60,6 +61,7 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
         later = "UPDATE recipients SET next_attempt_at = 9000000000000000 WHERE message_id = :id"
         await store.engine.change(later, {"id": deferred.id})
         await store.pools.hold("google", "refused")
+        await stored_mail.accept(store, OUTSIDE, account, "d@example.net", scheduled_at=OUTSIDE.now() + HOUR)
         before = sum(LOOP_LAG.counts)
         (address,) = await nursery.start(prometheus.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
         await trio.sleep(0.3)
@@ -67,6 +69,7 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
     queue = {labels: value for (_, labels), value in found["appliance_queue_recipients"].samples.items()}
     assert queue == {(("state", "due"),): 2, (("state", "deferred"),): 1}
     assert found["appliance_queue_held"].samples == {("appliance_queue_held", (("pool", "google"),)): 1}
+    assert found["appliance_scheduled_messages"].samples == {("appliance_scheduled_messages", ()): 1}
     (overdue,) = found["appliance_queue_overdue_seconds"].samples.values()
     assert 0 < overdue < 30
     (memory,) = found["process_resident_memory_bytes"].samples.values()

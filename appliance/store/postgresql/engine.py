@@ -17,7 +17,15 @@ from psycopg import errors
 
 from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
-from appliance.model.database import NO_OTHERS, CancelAnswer, CancelRequest, LoginFailure, NodeState, OtherNodes
+from appliance.model.database import (
+    NO_OTHERS,
+    CancelAnswer,
+    CancelRequest,
+    Feature,
+    LoginFailure,
+    NodeState,
+    OtherNodes,
+)
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
@@ -34,7 +42,15 @@ from appliance.store.engine import (
 )
 from appliance.store.postgresql import nodes
 from appliance.store.postgresql.connection import LONG_STATEMENT_TIMEOUT, STATEMENT_TIMEOUT, connect, run
-from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migrate, newest_known, plan, refusals
+from appliance.store.postgresql.migrate import (
+    MIGRATION_TIMEOUT,
+    advance,
+    fence_older_nodes,
+    migrate,
+    newest_known,
+    plan,
+    refusals,
+)
 from appliance.store.postgresql.nodes import BEAT, MOST_SKEW, WARN_SKEW, Membership, NodeIdentity
 from appliance.store.postgresql.partitions import TimePartitions, make_first
 from appliance.store.postgresql.transactions import DATABASE_THREADS, Link, Readers, Writer
@@ -44,6 +60,7 @@ READER_CONNECTIONS = 2
 CANCEL_TIMEOUT = 5.0  # seconds to wait for the node that delivers what is cancelled
 ANSWER_POLL = 0.1  # seconds
 REQUEST_POLL = 0.5  # seconds
+UPGRADE_RETRY = 60  # seconds
 SCHEMA_PAUSE = 60.0  # seconds after a failed change of the schema until the next try
 
 _IS_READ_ONLY = "SELECT current_setting('transaction_read_only')"  # of a standby, too
@@ -135,6 +152,7 @@ class PostgresEngine(Engine):
         self._beats = Readers([beats])
         self._asking = Readers([asking])
         self._failures = nodes.SharedFailures()
+        self._fenced: set[Feature] = set()  # that all nodes know
         self._turns = FairQueue(1, patience=float("inf"), rest=0)
         self.partitions = TimePartitions(self._run_on_thread)
 
@@ -259,6 +277,14 @@ class PostgresEngine(Engine):
                 await trio.sleep(BEAT if went_well else SCHEMA_PAUSE)
         finally:
             link.give_up()
+
+    async def fence_older_nodes(self, feature: Feature) -> None:
+        if feature in self._fenced:
+            return
+        if older := await self._asking.run(lambda connection: fence_older_nodes(connection, feature)):
+            text = f"This cluster takes no {feature} yet: upgrade the nodes {', '.join(older)} first, then retry."
+            raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=UPGRADE_RETRY)
+        self._fenced.add(feature)
 
     async def nodes(self) -> list[NodeState]:
         return await self._asking.run(nodes.states)

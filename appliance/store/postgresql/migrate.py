@@ -4,6 +4,7 @@ A step is a file `NNNN_name.sql` in `migrations/`. Its first line names the olde
 after it: `-- compatible since: N`. Each step is a transaction with its record; a node joins while no step is taken.
 
 - A step that leaves N as it was expands: the first node that knows it takes it at its start.
+- Some features are fenced: with their first use N rises to the step that a program must know (`fence_older_nodes`).
 - A step that raises N contracts: a running node takes it once every node knows N. So a program works without the
   contractions behind its last expansion, as well as with them.
 """
@@ -22,6 +23,7 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
+from appliance.model.database import Feature
 from appliance.store.engine import (
     UNFINISHED_COPY,
     DatabaseRefused,
@@ -48,6 +50,9 @@ IN_USE = (
     "holds them; end that, and start again"
 )
 
+# The step that a program must know to treat these as it should: an expansion, which becomes a fence with the first use.
+FEATURES = {Feature.CONFIDENTIAL: 14, Feature.FORMATS: 18, Feature.SCHEDULE: 19}
+
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 _SINCE = re.compile(r"-- compatible since: (\d+)\n")
 _TABLES = """SELECT relname::text FROM pg_class
@@ -64,6 +69,7 @@ _RECORD_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
 )"""
 _RECORD = "INSERT INTO migrations (number, name, applied_at, compatible_since) VALUES (%s, %s, %s, %s)"
 _APPLIED = "SELECT number FROM migrations"
+_RAISE = "UPDATE migrations SET compatible_since = %s WHERE number = %s"
 _STATE = "SELECT coalesce(max(number), 0), coalesce(max(compatible_since), 0) FROM migrations"
 _NODES = "SELECT schema, name, version FROM nodes WHERE adopted_by IS NULL AND home <> %s ORDER BY name"
 _AGAIN = (errors.LockNotAvailable, errors.DeadlockDetected)
@@ -172,6 +178,19 @@ def check_compatible(connection: psycopg.Connection[Row], schema: int) -> None:
     newest, since = state(connection)
     if since > schema:
         raise NewerDatabase(newest, schema)
+
+
+def fence_older_nodes(connection: psycopg.Connection[Row], feature: Feature) -> list[str]:
+    """Return the nodes that do not know a feature; if there are none, let none of their version join any more."""
+    since = FEATURES[feature]
+    if state(connection)[1] >= since:
+        return []
+    with connection.transaction():
+        connection.execute("LOCK TABLE migrations IN SHARE ROW EXCLUSIVE MODE")
+        older = [f"{name} ({version})" for schema, name, version in run(connection, _NODES, ("",)) if schema < since]
+        if not older:
+            run(connection, _RAISE, (since, since))
+    return older
 
 
 def keep_schema(connection: psycopg.Connection[Row], schema: int) -> None:

@@ -223,8 +223,11 @@ _OTHER_NODE = "SELECT 1 FROM chores WHERE name = 'retention' AND owner <> curren
 _LOOSEN = """INSERT INTO loose_parts (message_id) SELECT message_id FROM {partition}
     WHERE message_id = ANY (%s) AND parts_size > 0"""
 _COPY_BODIES = "INSERT INTO {partition}_kept SELECT * FROM {partition} WHERE message_id = ANY (%s)"
-_COPY_SIGNATURES = """UPDATE {partition}_kept k SET signature = p.signature
-    FROM {partition} p WHERE p.message_id = k.message_id AND p.signature IS NOT NULL AND k.signature IS NULL"""
+# What was signed, or scheduled for another time, since the versions of these rows were read.
+_BODY_VERSIONS = "SELECT message_id, xmin::text FROM {partition} WHERE message_id = ANY (%s)"
+_COPY_CHANGED_BODIES = """UPDATE {partition}_kept k SET mime = p.mime, signature = p.signature
+    FROM {partition} p JOIN unnest(%s::text[], %s::text[]) AS copied (message_id, version) USING (message_id)
+    WHERE p.message_id = k.message_id AND p.xmin::text <> copied.version"""
 _COPY_EVENTS = "INSERT INTO {partition}_kept SELECT * FROM {partition} WHERE id = ANY (%s)"
 _OTHER_POSTS_WAIT = """SELECT 1 FROM {partition} WHERE next_attempt_at IS NOT NULL
     AND NOT webhook_id || ' ' || id = ANY (%s) LIMIT 1"""
@@ -256,6 +259,7 @@ class _Dropping:
         self._names = {table.name: look.span.partition(table.name) for table in _TABLES[kind]}
         self._names["partition"] = next(iter(self._names.values()))
         self._messages_before: list[str] = []
+        self._body_versions: list[Row] = []
         self._freed = Counter(look.freed)
 
     def run(self) -> None:
@@ -298,6 +302,7 @@ class _Dropping:
     def _copy_fixed(self) -> None:
         if self._kind == "bodies":
             self._execute(_LOOSEN, TextArray(self._look.with_parts))
+            self._body_versions = self._execute(_BODY_VERSIONS, self._stays).fetchall()
         if self._stays and self._kind in _FIXED:
             self._execute(_COPY_BODIES if self._kind == "bodies" else _COPY_EVENTS, self._stays)
 
@@ -308,8 +313,9 @@ class _Dropping:
             raise _NotNow("another node has the chore")
 
     def _copy_changing(self) -> None:
-        if self._kind == "bodies" and self._stays:
-            self._execute(_COPY_SIGNATURES)
+        if self._kind == "bodies" and self._body_versions:
+            ids, versions = zip(*self._body_versions, strict=True)
+            self._execute(_COPY_CHANGED_BODIES, TextArray(ids), TextArray(versions))
         elif self._kind == "posts":
             self._check_none(_OTHER_POSTS_WAIT)
             if self._stays:

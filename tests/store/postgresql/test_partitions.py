@@ -26,7 +26,15 @@ from appliance.store.mail_log import _PROBLEMS
 from appliance.store.postgresql.connection import connect
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.examine import examine
-from appliance.store.postgresql.partitions import KEPT_BY_DEFAULT, Span, TimePartitions, length, make_ahead, spans
+from appliance.store.postgresql.partitions import (
+    KEPT_BY_DEFAULT,
+    Span,
+    TimePartitions,
+    _Dropping,
+    length,
+    make_ahead,
+    spans,
+)
 from appliance.store.queue import _DUE, _NEXT_DUE
 from appliance.store.search_index import CHANGES_NOTED_AFTER
 from appliance.times import DAY, HOUR
@@ -430,6 +438,28 @@ async def test_what_becomes_final_meanwhile_stays(store: Store, messages: Messag
     assert len((await kept(store, new[5].id))["attempts"]) == 1
     assert await store.messages.mime(new[5].id) is not None
     assert await counted(store) == await recounted(store)
+
+
+async def test_a_body_that_changes_while_it_is_copied(
+    store: Store, messages: Messages, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduled message is moved, another message is signed, between the copy of the rows and the lock."""
+    moved, signed, *_ = await accepted(store, messages, 12)
+    await record(store, clock, [DEFERRED] * 2 + [DELIVERED] * 10)
+    copy_fixed = _Dropping._copy_fixed
+
+    def copy_and_change(dropping: _Dropping) -> None:
+        copy_fixed(dropping)
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute("UPDATE message_bodies SET mime = 'moved' WHERE message_id = %s", (moved.id,))
+            other.execute("UPDATE message_bodies SET signature = 'signed' WHERE message_id = %s", (signed.id,))
+
+    monkeypatch.setattr(_Dropping, "_copy_fixed", copy_and_change)
+    clock.now += 40 * DAY
+    partitions = await _looked(store, clock, "bodies", DAY)
+    assert await _drop(partitions, clock, "bodies", DAY) == 10
+    assert (await store.messages.to_send(moved.id))[:2] == (b"moved", None)
+    assert (await store.messages.to_send(signed.id))[:2] == (signed.mime, b"signed")
 
 
 # ---- around it

@@ -10,6 +10,8 @@ import psycopg
 import pytest
 import trio
 
+from appliance.errors import Code
+from appliance.model.database import Feature
 from appliance.store import DatabaseRefused, NewerDatabase
 from appliance.store.postgresql import engine, migrate
 from appliance.store.postgresql.connection import PostgresConnection, connect, run
@@ -19,7 +21,7 @@ from appliance.store.postgresql.nodes import Membership, NodeIdentity
 from tests.postgresql_server import PostgresServer
 from tests.store.postgresql.stepping import until_it_waits
 from tests.store.postgresql.test_migrate import classes, execute, refused
-from tests.store.samples import at_once
+from tests.store.samples import at_once, refusal
 
 FIRST_STEPS = migrate.migrations()
 OLD = FIRST_STEPS[-1].number  # what the old version knows
@@ -88,6 +90,30 @@ async def test_an_older_program_is_refused_after_a_contraction(
     assert classes(url) == before
     version(WIDER)
     await prepare(url, 3)
+
+
+# ---- features that an older program would treat wrongly
+async def test_a_feature_waits_for_the_last_older_node(url: str, connection: PostgresConnection) -> None:
+    """From then on none can join. While the feature is not used, the older version may come back."""
+    old = node("old", 18)
+    old.join(connection)
+    newer = await _running(url, "newer", OLD)
+    with refusal(Code.TEMPORARY_FAILURE) as caught:
+        await newer.fence_older_nodes(Feature.SCHEDULE)
+    assert caught.value.text == (
+        "This cluster takes no scheduled messages yet: upgrade the nodes old (1.2.3) first, then retry."
+    )
+    await newer.fence_older_nodes(Feature.FORMATS)
+    old.leave(connection)
+    back = node("back", 18)
+    back.join(connection)
+    with pytest.raises(NewerDatabase):
+        node("older", 17).join(connection)
+    back.leave(connection)
+    await newer.fence_older_nodes(Feature.SCHEDULE)
+    with pytest.raises(NewerDatabase):
+        node("again", 18).join(connection)
+    await newer.close()
 
 
 # ---- a newer one
