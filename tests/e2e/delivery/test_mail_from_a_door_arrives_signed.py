@@ -36,12 +36,12 @@ def with_anymail(provider: str) -> Callable[[World], Any]:
         message = EmailMultiAlternatives("Hi", "Hi", SENDER, [RECIPIENT], connection=backend)
         message.attach_alternative("<p>Hi</p>", "text/html")
         assert message.send() == 1
-        return message.anymail_status.message_id  # type: ignore[attr-defined]  # anymail's
+        return message.anymail_status.message_id
 
     return send
 
 
-LIBRARIES = {"resend": with_resend, "postmarker": with_postmarker}
+LIBRARIES: dict[str, Callable[[World], Any]] = {"resend": with_resend, "postmarker": with_postmarker}
 LIBRARIES |= {f"anymail {provider}": with_anymail(provider) for provider in BACKENDS}
 
 

@@ -17,6 +17,7 @@ import pytest
 from appliance.errors import Refused
 from appliance.message.compose import draft
 from appliance.message.request import Series, batch_of
+from appliance.message.schema import SendRequest
 from appliance.model.mail import StoredTemplate
 from appliance.web.doors.frame import Call, Door, Send, Sends
 from appliance.web.doors.mailgun import MAILGUN
@@ -77,7 +78,7 @@ class Sample:
             if isinstance(parsed, Series):
                 items = parsed.part(range(parsed.count)).items
             for item in items:
-                assert not isinstance(item, Refused)
+                assert isinstance(item, SendRequest)
                 draft(deepcopy(item), TEMPLATE if item.template == "welcome" else None)
         except Refused as refused:
             return refused
