@@ -8,15 +8,19 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import trio
+if TYPE_CHECKING:
+    import trio
 
 _RANDOM_BITS = 74
 _IDENTIFIER = 16  # bytes
 
 
-async def _dial(address: str, port: int) -> trio.abc.Stream:
+async def _dial(address: str, port: int) -> "trio.abc.Stream":
     """A TCP connection to an IP address; no name is resolved here, so the checked address is the one dialled."""
+    import trio  # slow to import, and few commands dial
+
     family = trio.socket.AF_INET if ipaddress.ip_address(address).version == 4 else trio.socket.AF_INET6
     connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
@@ -38,7 +42,7 @@ class Environment:
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
     random_bits: Callable[[], int] = lambda: secrets.randbits(_RANDOM_BITS)
     random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
-    dial: Callable[[str, int], Awaitable[trio.abc.Stream]] = _dial
+    dial: "Callable[[str, int], Awaitable[trio.abc.Stream]]" = _dial
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
@@ -62,5 +66,4 @@ def identifier_from(prefix: str, microseconds: int) -> str:
 
 
 def identifier_time(identifier: str) -> int:
-    """When an id was made, in microseconds."""
     return int(identifier.rpartition("_")[2], 16) >> _RANDOM_BITS

@@ -61,8 +61,11 @@ class StorageUnavailable(PublicError):
         super().__init__(Code.TEMPORARY_FAILURE, text, retry_after=2)
 
 
+class StorageFault(Exception):
+    """The state on disk is unknown, so the process must end."""
+
+
 def invalid(field: str, reason: str) -> Refused:
-    """The 400 about one field."""
     return Refused(Code.INVALID_REQUEST, reason, field=field)
 
 

@@ -40,7 +40,6 @@ async def greeting(config: Config, store: Store, url: str, program: str = "appli
 
 
 def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
-    """Return the text with the trial account's secrets, which are shown only once."""
     bearer = shlex.quote(f"Authorization: Bearer {made.key}")
     message = {"from": f"hello@{made.domain}", "to": "someone@example.net"}
     message |= {"subject": "It works", "text": "Sent through the mail appliance."}
@@ -78,7 +77,6 @@ def smtp_server(config: Config) -> str:
 
 
 def welcome_back(config: Config, url: str, name: str, program: str) -> str:
-    """Return the text of every later start with built-in settings."""
     return f"""
 The mail appliance is running with built-in settings. Open the URL in a browser for
 the dashboard.

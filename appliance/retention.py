@@ -15,9 +15,9 @@ import trio
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.intake.limits import FreeSpace
-from appliance.store import StorageFault, Store
+from appliance.store import Store
 from appliance.store.engine import START, Slice
 from appliance.store.request_log import REQUESTS_KEPT
 from appliance.store.retention import NO_END, RECEIPT
@@ -138,7 +138,6 @@ class RetentionWorker:
         return _Task(kind, step, rests=3)  # reading a row is much cheaper than deleting it
 
     def _until(self, kind: str) -> int:
-        """Return the time before which rows are deleted instead of dropped."""
         tables = self._store.engine.partitions
         return NO_END if tables is None else tables.sliced_until(kind)
 

@@ -20,6 +20,7 @@ from appliance.acme import renewal as acme
 from appliance.attention.mail import Mailer
 from appliance.attention.problems import Problems
 from appliance.attention.watch import AttentionWatch
+from appliance.concurrency.wake import repeat
 from appliance.config.load import LiveSettings, known_keys, load
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
@@ -29,12 +30,12 @@ from appliance.deliver.due_schedule import release_scheduled
 from appliance.deliver.outcome import run_sandbox
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
 from appliance.intake.services import IntakeServices, build_services
-from appliance.keys.dkim_keys import SigningKeys, switch_rotations
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.database import LastStart
@@ -42,7 +43,7 @@ from appliance.net.local_addresses import node_addresses
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import StorageFault, Store, has_secrets, open_store
+from appliance.store import Store, has_secrets, open_store
 from appliance.store.engine import OnFault
 from appliance.submission import server as submission
 from appliance.system import memory
@@ -205,15 +206,13 @@ async def _run_all(
         workers.start_soon(RetentionWorker(store, env, config.retention, shared.intake.free_space).run)
         feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(env), config.inbound.forward_to)
         workers.start_soon(feedback_worker.run)
-        for count in (partial(_update_statistics, store, shared), partial(_update_breakdown, store)):
-            workers.start_soon(
-                partial(_repeat, count, "statistics not written", pause=STATISTICS_PAUSE, every=STATISTICS_EVERY)
-            )
+        count = partial(repeat, failure="statistics not written", pause=STATISTICS_PAUSE, every=STATISTICS_EVERY)
+        for work in (partial(_update_statistics, store, shared), partial(_update_breakdown, store)):
+            workers.start_soon(partial(count, work, log))
         index = store.search_index.index_some
-        workers.start_soon(partial(_repeat, index, "messages not indexed", pause=0, every=INDEX_EVERY))
-        rotating = SigningKeys(store, env, key)
-        workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
-        workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
+        workers.start_soon(partial(repeat, index, log, "messages not indexed", pause=0, every=INDEX_EVERY))
+        keys = SigningKeys(store, env, key)
+        workers.start_soon(DomainWatch(config, keys, partial(DnsResolver, config.dns.resolvers)).run)
         problems = Problems(config, store, env, shared.intake.free_space)
         workers.start_soon(AttentionWatch(problems, Mailer(config, store, env)).run)
         workers.start_soon(MESSAGE_LOG.run)
@@ -323,18 +322,3 @@ async def _update_statistics(store: Store, shared: IntakeServices) -> bool:
 
 async def _update_breakdown(store: Store) -> bool:
     return await store.engine.has_chore("statistics") and await store.breakdown.count()
-
-
-async def _repeat(work: Callable[[], Awaitable[bool]], failure: str, *, pause: float, every: float) -> None:
-    """Work in the background until cancelled: after `pause` if there is more to do, else after `every` seconds."""
-    while True:
-        more = False
-        try:
-            more = await work()
-        except StorageUnavailable as refused:
-            log.warning(f"{failure}: storage unavailable", reason=refused.text)
-        except StorageFault:
-            raise
-        except Exception:  # one bad row must not stop the server
-            log.exception(failure)
-        await trio.sleep(pause if more else every)

@@ -71,10 +71,7 @@ class ChallengeServer:
             task_status.started([f"http://{Endpoint(*one.socket.getsockname()[:2])}" for one in listeners])
 
     async def _connected(self, stream: trio.SocketStream) -> None:
-        try:
-            await answer_one(stream, self.connections, self.timeout, self._answer)
-        except Exception:
-            log.exception("challenge request failed")
+        await answer_one(stream, self.connections, self.timeout, self._answer, log)
 
     async def _answer(self, head: bytes) -> bytes:
         tokens: Mapping[str, str] = self.tokens

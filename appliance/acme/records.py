@@ -37,7 +37,6 @@ class AcmeState(msgspec.Struct, frozen=True):
     error: str = ""
     advice: str = ""
     tried_for: str = ""  # the settings of the failed request, see `schedule.request_settings`
-    tried_at: int = 0
     next_try: int = 0
     not_before: int = 0  # Retry-After of the authority
 
@@ -54,8 +53,6 @@ class HeldCertificate:
 
 @dataclass(frozen=True, slots=True)
 class AcmeView:
-    """The settings, the state and the certificate in use."""
-
     settings: AcmeSettings
     state: AcmeState
     held: HeldCertificate | None
@@ -63,7 +60,6 @@ class AcmeView:
 
 
 def read_state(content: bytes) -> AcmeState:
-    """Parse a saved state; return an empty one if that fails."""
     try:
         return msgspec.json.decode(content, type=AcmeState)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -75,7 +71,6 @@ def state_content(state: AcmeState) -> bytes:
 
 
 def read_certificate(pem: bytes) -> HeldCertificate | None:
-    """Parse a certificate; return None if that fails."""
     try:
         leaf = x509.load_pem_x509_certificates(pem)[0]
         names, self_signed = names_of(leaf), leaf.issuer == leaf.subject
@@ -86,7 +81,6 @@ def read_certificate(pem: bytes) -> HeldCertificate | None:
 
 
 def read_files(directory: Path) -> tuple[AcmeState, HeldCertificate | None]:
-    """Return the state and the certificate in the files of a server."""
     contents = {STATE: b"", ACME_FILE: b""}
     for name in contents:
         with suppress(OSError):

@@ -64,7 +64,6 @@ class Renewer:
         self.wake.set()
 
     def _wait(self, view: AcmeView | None) -> float:
-        """Seconds until a request is due."""
         if view is None:
             return inf
         self._at_once = self._at_once and view.state.failures > 0
@@ -123,7 +122,6 @@ class Renewer:
             error=str(failed),
             advice=failed.advice,
             tried_for=schedule.request_settings(view.settings),
-            tried_at=int(now),
             next_try=int(now + wait),
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )

@@ -36,7 +36,6 @@ class Mailer:
 
     @property
     def sender(self) -> Address | None:
-        """The sender, None if the server sends no mail of its own."""
         address = self.config.notifications.from_
         return parse(f"{NOTICE_SENDER} <{address}>", "notifications.from") if address else None
 
@@ -55,21 +54,17 @@ class Mailer:
 
     async def mail_forgotten(self, email: str, client: str) -> None:
         """Mail a password link to the user with this address; nothing without such a user. Errors are only logged."""
+        store = self.store
         try:
-            await self._mail_forgotten(email, client)
+            if (user := await store.accounts.user_by_email(email)) is None:
+                return
+            async with store.audit.noting(PASSWORD_MAIL, "password.forgotten", client, (user.account_id,), user.email):
+                link, token = await store.people.reset(user.id, FORGOTTEN_LIFETIME)
+            await self.mail_link(link, token, user.account_name)
         except StorageUnavailable as outage:
             log.warning("password link not mailed: storage unavailable", reason=outage.text)
         except Exception:
             log.exception("password link not mailed")
-
-    async def _mail_forgotten(self, email: str, client: str) -> None:
-        user = await self.store.accounts.user_by_email(email)
-        if user is None:
-            return
-        audit = self.store.audit.noting(PASSWORD_MAIL, "password.forgotten", client, (user.account_id,), user.email)
-        async with audit:
-            link, token = await self.store.people.reset(user.id, FORGOTTEN_LIFETIME)
-        await self.mail_link(link, token, user.account_name)
 
     async def mail_problems(self, person: NotifiedPerson) -> bool:
         """Mail the problems that are new to a person. Return False if no account may send from the sender's domain."""

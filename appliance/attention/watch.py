@@ -12,10 +12,10 @@ import trio
 
 from appliance.attention.mail import Mailer
 from appliance.attention.problems import Problems
-from appliance.errors import Refused, StorageUnavailable
+from appliance.concurrency.wake import repeat
+from appliance.errors import Refused
 from appliance.intake.limits import RequestRate
 from appliance.model.attention import MACHINE, AttentionItem
-from appliance.store import StorageFault
 from appliance.store.engine import START
 from appliance.telemetry.log import get_logger
 
@@ -43,16 +43,7 @@ class AttentionWatch:
         self.rate = RequestRate(MAILS_PER_SECOND, self.problems.env, MAILS_AT_ONCE)
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.round()
-            except StorageUnavailable as outage:
-                log.warning("problems not checked: storage unavailable", reason=outage.text)
-            except StorageFault:
-                raise
-            except Exception:  # mail of customers does not depend on it
-                log.exception("problems not checked")
-            await trio.sleep(self.every)
+        await repeat(self.round, log, "problems not checked", every=self.every)
 
     async def round(self) -> None:
         store, seen = self.problems.store, set[Key]()

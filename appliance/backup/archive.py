@@ -50,8 +50,6 @@ class ArchivePart(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A backup's description of itself."""
-
     format: int
     created_at: str
     hostname: str

@@ -35,8 +35,6 @@ class NotRestored(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restored installation, and where the files it replaced are kept."""
-
     verified: Verified
     waiting: AllWaiting
     kept: Path | None

@@ -145,9 +145,9 @@ click.version_option(__version__, "--version", "-V", prog_name=PROGRAM_NAME, mes
 
 @click.command()
 @common
-def version(as_json: bool) -> None:
+def version() -> None:
     """Show the version of this program."""
-    show(as_json, {"version": __version__}, f"{PROGRAM_NAME} {__version__}")
+    show({"version": __version__}, f"{PROGRAM_NAME} {__version__}")
 
 
 @click.command("help")
@@ -160,7 +160,7 @@ def show_help(words: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common
-def completion(shell: str, as_json: bool) -> None:
+def completion(shell: str) -> None:
     """Print the script that completes commands, options and names of accounts, domains, templates and pools in SHELL.
 
     Examples:
@@ -176,7 +176,7 @@ def completion(shell: str, as_json: bool) -> None:
     complete = completer(main, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
     # Not `source()`, which starts a bash to learn its version.
     script = complete.source_template % complete.source_vars()
-    show(as_json, {"shell": shell, "script": script}, script)
+    show({"shell": shell, "script": script}, script)
 
 
 # In the order of the help.

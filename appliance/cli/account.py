@@ -36,13 +36,7 @@ account = CommandGroup("account", "Manage accounts and their limits.", {"delete"
 @default_option("--credits", "unlimited", CREDITS_HELP, "balance", type=CREDIT_BALANCE, metavar="N|unlimited")
 @flag("--admin", "Make the user an administrator of all accounts.")
 def create(
-    name: str,
-    address: str | None,
-    email: str | None,
-    password_stdin: bool,
-    balance: int | str,
-    admin: bool,
-    as_json: bool,
+    name: str, address: str | None, email: str | None, password_stdin: bool, balance: int | str, admin: bool
 ) -> None:
     """Create the account NAME and the user who logs in to it with EMAIL.
 
@@ -70,41 +64,41 @@ def create(
 
     made = database.run(work, create=True)
     text = f"Created account {made.name}. Next: appliance domain add --account {made.name} DOMAIN"
-    show(as_json, record(made, *ACCOUNT_FIELDS), text)
+    show(record(made, *ACCOUNT_FIELDS), text)
 
 
 @account.command("list")
 @listing
-def list_all(as_json: bool) -> None:
+def list_all() -> None:
     """List every account."""
-    accounts: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
-    rows = [_worded(record(account, *ACCOUNT_FIELDS), as_json) for account in accounts]
+    accounts: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=list)
+    rows = [record(account, *ACCOUNT_FIELDS) for account in accounts]
     nothing = "No accounts yet. Create one: appliance account create NAME EMAIL --password-stdin"
-    show_list(as_json, "accounts", rows, ACCOUNT_COLUMNS, nothing, ("created_at", "daily_cap"))
+    show_list({"accounts": rows}, ACCOUNT_COLUMNS, nothing, ("created_at", "daily_cap"), _worded)
 
 
 @account.command("show")
 @database.account_argument
-def show_one(name: str, as_json: bool) -> None:
+def show_one(name: str) -> None:
     """Show one account: its user, credits and limits."""
     row = _changed(name)
-    show_record(as_json, row, _worded(row, as_json))
+    show_record(row, _worded(row))
 
 
 @account.command()
 @database.account_argument
-def suspend(name: str, as_json: bool) -> None:
+def suspend(name: str) -> None:
     """Stop an account from sending. Mail that it has queued is still delivered."""
     row = _changed(name, lambda store, account: store.accounts.set_suspended(account.id, True))
-    show(as_json, row, f"Suspended account {name}.")
+    show(row, f"Suspended account {name}.")
 
 
 @account.command()
 @database.account_argument
-def resume(name: str, as_json: bool) -> None:
+def resume(name: str) -> None:
     """Let a suspended account send again."""
     row = _changed(name, lambda store, account: store.accounts.set_suspended(account.id, False))
-    show(as_json, row, f"Resumed account {name}.")
+    show(row, f"Resumed account {name}.")
 
 
 # `-20` is an amount here, not an option that click does not know.
@@ -112,7 +106,7 @@ def resume(name: str, as_json: bool) -> None:
 @database.account_argument
 @click.argument("amount", type=CREDIT_CHANGE)
 @flag("--set", "Set the balance to AMOUNT instead of changing it by AMOUNT.", "is_balance")
-def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> None:
+def credit(name: str, amount: int | str, is_balance: bool) -> None:
     """Change the credits of an account. One credit pays for one recipient.
 
     AMOUNT is added (500 or +500), subtracted (-20), or the word unlimited. A balance never falls below zero. Use --set
@@ -133,13 +127,13 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
             await store.accounts.change_credits(account.id, credits)
 
     row = _changed(name, change)
-    show(as_json, row, f"Account {name} now has {_worded(row, as_json)['credits']} credits.")
+    show(row, f"Account {name} now has {_worded(row)['credits']} credits.")
 
 
 @account.command()
 @database.account_argument
 @click.argument("recipients", type=DAILY_CAP)
-def cap(name: str, recipients: int | str, as_json: bool) -> None:
+def cap(name: str, recipients: int | str) -> None:
     """Limit the recipients that an account may send to per day (UTC), to warm up a new sender.
 
     RECIPIENTS is a number, at least 1, or the word off.
@@ -150,13 +144,13 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
     """
     row = _changed(name, lambda store, account: store.accounts.set_daily_cap(account.id, number(recipients)))
     limit = "no daily cap" if row["daily_cap"] is None else f"a cap of {row['daily_cap']} recipients a day"
-    show(as_json, row, f"Account {name} now has {limit}.")
+    show(row, f"Account {name} now has {limit}.")
 
 
 @account.command("role")
 @database.account_argument
 @click.argument("role", type=click.Choice(["customer", "admin"]))
-def change_role(name: str, role: str, as_json: bool) -> None:
+def change_role(name: str, role: str) -> None:
     """Make the account's first owner an administrator of all accounts, or all of its users customers.
 
     All of their sessions end: they log in again.
@@ -168,13 +162,13 @@ def change_role(name: str, role: str, as_json: bool) -> None:
     from appliance.model.accounts import Role
 
     row = _changed(name, lambda store, account: store.accounts.set_role(account.id, Role(role)))
-    show(as_json, {"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")
+    show({"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")
 
 
 @account.command()
 @database.account_argument
 @text_option("--yes", "NAME", "Confirm by repeating the name.", "confirmed")
-def remove(name: str, confirmed: str | None, as_json: bool) -> None:
+def remove(name: str, confirmed: str | None) -> None:
     """Delete the account NAME: its users, API keys, SMTP credentials, domains and webhook stop working at once.
 
     Mail that it has queued is still delivered; scheduled messages are cancelled. Its messages are deleted when their
@@ -200,13 +194,13 @@ def remove(name: str, confirmed: str | None, as_json: bool) -> None:
 
     database.run_for(name, delete)
     answer = {"id": row["id"], "name": name, "email": row["email"], "deleted": True}
-    show(as_json, answer, f"Deleted account {name}. Mail that it has queued is still delivered, scheduled mail is not.")
+    show(answer, f"Deleted account {name}. Mail that it has queued is still delivered, scheduled mail is not.")
 
 
 @account.command("password")
 @database.account_argument
 @password_option
-def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
+def change_password(name: str, password_stdin: bool) -> None:
     """Set a new password for the account's user, and end all sessions of that user.
 
     Example:
@@ -220,7 +214,7 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
             await store.accounts.set_password(user.id, password_hash)
 
     row = _changed(name, change)
-    show(as_json, row, f"Changed the password of {row['email']}.")
+    show(row, f"Changed the password of {row['email']}.")
 
 
 def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] | None" = None) -> dict[str, Any]:
@@ -232,9 +226,7 @@ def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] |
     return record(database.run(work), *ACCOUNT_FIELDS)
 
 
-def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    if as_json:
-        return row
+def _worded(row: dict[str, Any]) -> dict[str, Any]:
     from appliance.store.body_parts import readable
 
     none = {"credits": "unlimited", "daily_cap": "off"}

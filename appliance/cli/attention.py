@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.output import printable_row, record, show_list
+from appliance.cli.output import record, show_list
+from appliance.environment import Environment
+from appliance.times import rfc3339
 
 if TYPE_CHECKING:
     from appliance.model.attention import AttentionItem
@@ -17,7 +19,7 @@ ATTENTION_COLUMNS |= {"detail": "DETAIL"}
 
 @click.command()
 @database.list_of_accounts
-def attention(name: str | None, as_json: bool) -> None:
+def attention(name: str | None) -> None:
     """List what needs attention, in the whole installation or in one account, the most serious first.
 
     Lists broken DNS of domains, high bounce and complaint rates, held mail, a failing webhook, expiring API keys and
@@ -28,9 +30,7 @@ def attention(name: str | None, as_json: bool) -> None:
       appliance attention --account acme --json
     """
     from appliance.attention.problems import Problems
-    from appliance.environment import Environment
     from appliance.intake.limits import FreeSpace
-    from appliance.times import rfc3339
 
     settings, env = database.load_settings(), Environment()
     limits = settings.limits
@@ -52,7 +52,9 @@ def attention(name: str | None, as_json: bool) -> None:
         ]
         return sorted(rows, key=lambda row: str(row["severity"]))
 
-    nothing: list[dict[str, Any]] = []
-    rows = database.run(read, settings=settings, or_nothing=nothing)
-    shown = rows if as_json else [printable_row(row | {"since": row["since"][:16].replace("T", " ")}) for row in rows]
-    show_list(as_json, "items", shown, ATTENTION_COLUMNS, "Nothing needs attention.", ("detail", "account"))
+    rows = database.run(read, settings=settings, or_nothing=list)
+    show_list({"items": rows}, ATTENTION_COLUMNS, "Nothing needs attention.", ("detail", "account"), _worded)
+
+
+def _worded(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"since": row["since"][:16].replace("T", " ")}

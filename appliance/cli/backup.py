@@ -12,6 +12,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import Parsed, common, flag
 from appliance.cli.output import counted, printable, progress_bar, record, show, system_text
+from appliance.environment import Environment
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ file_argument = click.argument("file", type=Parsed("path", _file))
 @click.command()
 @file_argument
 @common
-def backup(file: Path, as_json: bool) -> None:
+def backup(file: Path) -> None:
     """Write the database and its key file to FILE; the server may keep running.
 
     The backup is a snapshot: it has everything accepted before that moment. Only its owner can read the file. It can
@@ -42,7 +43,6 @@ def backup(file: Path, as_json: bool) -> None:
       appliance backup /mnt/backup.tar && appliance verify /mnt/backup.tar
     """
     from appliance.backup.make import NotMade, make
-    from appliance.environment import Environment
     from appliance.keys.keyfile import KEY_FILE
     from appliance.store import FILE_NAME
 
@@ -63,27 +63,27 @@ def backup(file: Path, as_json: bool) -> None:
     size = file.stat().st_size
     answer = {"file": str(file), "bytes": size, "created_at": made.created_at, "schema": made.schema}
     text = f"{file}: {size / 2**20:,.1f} MiB, as of {_minute(made.created_at)}. `appliance verify` checks it."
-    show(as_json, answer, text)
+    show(answer, text)
 
 
 @click.command()
 @file_argument
 @common
-def verify(file: Path, as_json: bool) -> None:
+def verify(file: Path) -> None:
     """Check that the backup in FILE is complete and can be restored."""
     from appliance.backup.archive import verify as verify_backup
 
     with _file_errors(file), progress_bar("verify") as report:
         verified = verify_backup(file, report)
     answer = {"file": str(file), "ok": True} | _facts(verified)
-    show(as_json, answer, f"{file} is complete: {_described(verified)}.")
+    show(answer, f"{file} is complete: {_described(verified)}.")
 
 
 @click.command()
 @file_argument
 @flag("--force", "Replace an existing database; it is moved aside, not deleted.")
 @common
-def restore(file: Path, force: bool, as_json: bool) -> None:
+def restore(file: Path, force: bool) -> None:
     """Restore the backup in FILE into the data directory, with all delivery paused.
 
     Mail that was queued in the backup may have been delivered since. So the server delivers nothing until
@@ -98,7 +98,6 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
 
     from appliance.backup.restore import NotRestored
     from appliance.backup.restore import restore as restore_backup
-    from appliance.environment import Environment
     from appliance.keys.keyfile import KEY_FILE
 
     settings = database.load_settings()
@@ -115,7 +114,7 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     kept = None if restored.kept is None else str(restored.kept)
     answer = {"file": str(file), "data_dir": str(data_dir)} | _facts(restored.verified) | {"paused": True}
     answer |= record(restored.waiting, "due", "deferred", "oldest_at") | {"kept": kept}
-    show(as_json, answer, "\n".join(_lines(data_dir, restored)))
+    show(answer, "\n".join(_lines(data_dir, restored)))
 
 
 def _facts(verified: "Verified") -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, common, named_config
@@ -21,7 +22,7 @@ config = CommandGroup("config", "Find, check and show the settings.")
 
 @config.command()
 @common
-def path(as_json: bool) -> None:
+def path() -> None:
     """Show which settings file is used, and the search order."""
     from appliance.config import load
 
@@ -38,12 +39,12 @@ def path(as_json: bool) -> None:
     }
     lines = [f"  {by:<{len(load.VARIABLE) + 1}}  {'not set' if file is None else file}" for by, file in places]
     head = "No settings file exists: the built-in settings are used." if used is None else f"{used} is used."
-    show(as_json, answer, "\n".join([head, "The first of these that is set, or exists, is used:", *lines]))
+    show(answer, "\n".join([head, "The first of these that is set, or exists, is used:", *lines]))
 
 
 @config.command()
 @common
-def check(as_json: bool) -> None:
+def check() -> None:
     """Check the settings as the server does; on an error, print one line and exit with 1.
 
     Examples:
@@ -52,12 +53,12 @@ def check(as_json: bool) -> None:
     """
     used = database.load_settings().source
     text = "The built-in settings are valid." if used is None else f"{used} is valid."
-    show(as_json, {"file": None if used is None else str(used), "ok": True}, text)
+    show({"file": None if used is None else str(used), "ok": True}, text)
 
 
 @config.command("show")
 @common
-def show_all(as_json: bool) -> None:
+def show_all() -> None:
     """Show all settings in effect, including defaults; passwords are masked."""
     from appliance.config import load
     from appliance.config.settings import SECTIONS, named_tables, settings
@@ -95,7 +96,7 @@ def show_all(as_json: bool) -> None:
         lines.append("")
     file = None if source is None else str(source[0])
     head = f"# {file or 'The built-in settings'}, with the defaults of omitted keys."
-    show(as_json, {"file": file, "settings": tables}, "\n".join([head, *lines]).rstrip())
+    show({"file": file, "settings": tables}, "\n".join([head, *lines]).rstrip())
 
 
 def _masked(row: "Setting", value: Any) -> Any:
@@ -109,8 +110,6 @@ def _masked(row: "Setting", value: Any) -> Any:
 
 
 def _without_password(url: str) -> str:
-    from urllib.parse import urlsplit, urlunsplit
-
     parts = urlsplit(url)
     if "password" in parts.query.lower():
         parts = parts._replace(query=MASKED)

@@ -14,7 +14,9 @@ import click
 
 from appliance.cli.options import PRINTABLE, common, listing, named_config, text_option, wide_option
 from appliance.cli.output import system_text
-from appliance.system.data_directory import system_user
+from appliance.environment import Environment
+from appliance.errors import PublicError
+from appliance.system.data_directory import become_owner, is_running, read_note, system_user
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -31,7 +33,6 @@ _SETTINGS = "appliance.settings"  # in ctx.meta, which a command shares with its
 def refusals() -> Iterator[None]:
     """Turn a PublicError or a ConfigError into one line and exit code 1."""
     from appliance.config.settings import ConfigError
-    from appliance.errors import PublicError
 
     try:
         yield
@@ -60,7 +61,6 @@ def load_settings() -> "Config":
     from appliance.config.load import EMBEDDED_VARIABLES as VARIABLES
     from appliance.config.load import embedded, load
     from appliance.config.settings import Config
-    from appliance.system.data_directory import read_note
 
     meta = click.get_current_context().meta
     if not isinstance(meta.get(_SETTINGS), Config):
@@ -77,17 +77,16 @@ def run(
     work: "Callable[[Store], Awaitable[T]]",
     *,
     settings: "Config | None" = None,
-    or_nothing: T | None = None,
+    or_nothing: "Callable[[], T] | None" = None,
     create: bool = False,
 ) -> T:
     """Return the result of `work` on the store.
 
-    Only `create` makes a missing database; otherwise the result is `or_nothing`, so that a list in the wrong directory
+    Only `create` makes a missing database; else the result is `or_nothing()`, so that a list in the wrong directory
     leaves no files behind. A database of an earlier version is upgraded, except by READ_ONLY_COMMANDS.
     """
     import trio
 
-    from appliance.environment import Environment
     from appliance.store import FILE_NAME, NoDatabase, open_store
 
     settings = settings or load_settings()
@@ -121,13 +120,12 @@ def run(
             text += f"{settings.server.data_dir}; name the settings with --config FILE, go to the directory where "
             raise click.ClickException(f"{text}`appliance serve` was started, or start one here with it")
         if or_nothing is not None:
-            return or_nothing
+            return or_nothing()
         text = f"there is no database in {place(settings)} yet: `appliance account create` makes it"
         raise click.ClickException(text)
 
 
 def place(settings: "Config") -> str:
-    """Where the database is, in an error text."""
     return "the PostgreSQL of store.url" if settings.store.url else str(settings.server.data_dir)
 
 
@@ -182,7 +180,6 @@ AUDITED_COMMANDS = {
 
 
 def command_words() -> str:
-    """Return the running command, without the program's name."""
     words, context = list[str](), click.get_current_context()
     while context.parent:
         words.insert(0, context.info_name or "")
@@ -220,8 +217,6 @@ async def installation_key(store: "Store", settings: "Config") -> bytes:
 
 async def server_runs(store: "Store", settings: "Config") -> bool:
     """Whether a server, or any node of a cluster, runs on this database."""
-    from appliance.system.data_directory import is_running
-
     if settings.store.url:
         return any(not node.ended for node in await store.engine.nodes())
     return is_running(settings.server.data_dir)
@@ -233,9 +228,7 @@ def completed(kind: str) -> dict[str, Any]:
     def names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         import trio
 
-        from appliance.environment import Environment
         from appliance.store import FILE_NAME, open_store
-        from appliance.system.data_directory import become_owner
 
         async def read() -> list[str]:
             async with open_store(data_dir, Environment(), url=url, inline=True, may_upgrade=False) as store:
@@ -353,7 +346,6 @@ def only_account(name: str | None = None) -> str:
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: become its owner if root, check access, complete an interrupted restore."""
     from appliance.backup.unfinished import settle
-    from appliance.system.data_directory import become_owner
 
     data_dir = settings.server.data_dir
     become_owner(data_dir)

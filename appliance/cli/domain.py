@@ -8,6 +8,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, flag, text_option
 from appliance.cli.output import printable, record, show, show_list
+from appliance.environment import Environment
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -30,7 +31,7 @@ domain = CommandGroup("domain", "Manage sending domains and their DNS records.")
 @domain.command()
 @text_option("--return-path", "NAME", "Name below DOMAIN that receives bounces (default bounces.DOMAIN).")
 @database.of_only_account_and("DOMAIN")
-def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
+def add(name: str, domain: str, return_path: str | None) -> None:
     """Let the account send from DOMAIN, and create the keys that sign its mail.
 
     A subdomain is a separate domain. To change the return path, add the domain again; everything else stays.
@@ -51,12 +52,12 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 
     added = database.run_for(name, work, settings=settings)
     next_step = f"Next, show the DNS records to publish: appliance domain records --account {name} {added.name}"
-    show(as_json, record(added, *DOMAIN_FIELDS), f"Account {name} may now send from {added.name}. {next_step}")
+    show(record(added, *DOMAIN_FIELDS), f"Account {name} may now send from {added.name}. {next_step}")
 
 
 @domain.command("list")
 @database.list_of_only_account
-def list_all(name: str, as_json: bool) -> None:
+def list_all(name: str) -> None:
     """List the domains of the account, with the result of the last DNS check.
 
     The running server checks every ten minutes until all records are correct, then once an hour; less often while DNS
@@ -66,15 +67,16 @@ def list_all(name: str, as_json: bool) -> None:
     rows = []
     for domain in domains:
         dns = None if domain.dns is None else record(domain.dns, *DNS_FIELDS)
-        checked = {"dns": dns} if as_json else dns or dict.fromkeys(DNS_FIELDS)
-        rows.append(record(domain, *DOMAIN_FIELDS) | checked)
+        rows.append(record(domain, *DOMAIN_FIELDS) | {"dns": dns})
     nothing = f"No domains yet. Add one: appliance domain add --account {name} DOMAIN"
-    show_list(as_json, "domains", rows, DOMAIN_COLUMNS, nothing)
+    show_list(
+        {"domains": rows}, DOMAIN_COLUMNS, nothing, worded=lambda row: row | (row["dns"] or dict.fromkeys(DNS_FIELDS))
+    )
 
 
 @domain.command()
 @database.of_only_account_and("DOMAIN")
-def remove(name: str, domain: str, as_json: bool) -> None:
+def remove(name: str, domain: str) -> None:
     """Stop the account from sending from DOMAIN. Mail that is queued is still signed and delivered.
 
     Keep the DNS records for seven days, until all queued mail is delivered. Keep the return path's records for a month,
@@ -87,12 +89,12 @@ def remove(name: str, domain: str, as_json: bool) -> None:
         await store.domains.remove(account_id, domain)
 
     database.run_for(name, work)
-    show(as_json, {"name": domain, "removed": True}, f"Account {name} may no longer send from {domain}.")
+    show({"name": domain, "removed": True}, f"Account {name} may no longer send from {domain}.")
 
 
 @domain.command("records")
 @database.of_only_account_and("DOMAIN")
-def show_records(name: str, domain: str, as_json: bool) -> None:
+def show_records(name: str, domain: str) -> None:
     """Show the DNS records to publish for DOMAIN of the account.
 
     An SPF record that DNS already has is kept: the value shown is that record with this server added. Names are shown
@@ -100,13 +102,13 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
     """
     settings = database.load_settings()
     records, zone = proposed(settings, domain_name(domain), records_of(name, domain, settings))
-    show(as_json, _answer(records, zone), _to_publish(records, zone))
+    show(_answer(records, zone), _to_publish(records, zone))
 
 
 @domain.command()
 @flag("--now", "Sign with the new keys at once, before DNS has them; use it if the old keys leaked.")
 @database.of_only_account_and("DOMAIN")
-def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
+def rotate(name: str, domain: str, now: bool) -> None:
     """Create new signing keys for DOMAIN of the account; they sign once their DNS records are published.
 
     Publish the new records, and keep the old ones. The running server checks DNS every minute, and `appliance domain
@@ -121,12 +123,12 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
     records, zone = proposed(settings, domain_name(domain), raw)
     when = " once their records are in DNS" if any(published.pending for published in records) else ""
     text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(records, zone)}"
-    show(as_json, _answer(records, zone), text)
+    show(_answer(records, zone), text)
 
 
 @domain.command()
 @database.of_only_account_and("DOMAIN")
-def verify(name: str, domain: str, as_json: bool) -> None:
+def verify(name: str, domain: str) -> None:
     """Check the DNS records of DOMAIN of the account.
 
     Exits with 0 if all are correct, otherwise with 1. After a rotation, the new keys sign once all of their records are
@@ -137,7 +139,6 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     from appliance.deliver.domain_watch import use_if_published
     from appliance.dns import check
     from appliance.dns.resolver import DnsResolver
-    from appliance.environment import Environment
 
     settings, domain = database.load_settings(), domain_name(domain)
 
@@ -158,7 +159,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
         checked = check_dns()
     wrong = [f"{result.record.type} {result.record.name}" for result in checked if result.is_wrong]
     rows = [record(one.record, *RECORD_FIELDS, "needed") | record(one, "status", "found", "note") for one in checked]
-    show(as_json, {"domain": domain, "ok": not wrong, "records": rows}, "\n".join(map(_checked_line, checked)))
+    show({"domain": domain, "ok": not wrong, "records": rows}, "\n".join(map(_checked_line, checked)))
     if wrong:
         raise click.ClickException(f"DNS records of {domain} are wrong or missing: {', '.join(wrong)}")
 
@@ -188,7 +189,6 @@ async def _registered(store: "Store", account: str, account_id: str, domain: str
 
 
 async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
-    from appliance.environment import Environment
     from appliance.keys.dkim_keys import SigningKeys
 
     return SigningKeys(store, Environment(), await database.installation_key(store, settings))
@@ -201,7 +201,6 @@ def records_of(
     from appliance.dns.check import find_senders
     from appliance.dns.records import records_for
     from appliance.dns.resolver import DnsResolver
-    from appliance.environment import Environment
 
     settings, domain = settings or database.load_settings(), domain_name(domain)
 

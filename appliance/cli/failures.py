@@ -93,7 +93,6 @@ def _write_details(data_dir: Path | None, entry: str) -> Path:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions inside Trio's groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -132,7 +131,6 @@ def _free_ports(config: Config) -> Iterator[str]:
 
 
 def damaged(error: BaseException) -> str:
-    """Describe the damage of a database, and what to do."""
     what = str(error).removeprefix("the database is damaged: ")
     return (
         f"the database is damaged ({what}). Keep a copy of the data directory, "

@@ -4,13 +4,14 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli.database import refusals
-from appliance.cli.options import common, flag, named_config
+from appliance.cli.options import common, flag, is_json, named_config
 from appliance.cli.output import file_errors, show
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ root_option = click.option(
 @root_option
 @dry_run_option
 @common
-def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: bool) -> None:
+def install(hostname: str, no_start: bool, root: Path, dry_run: bool) -> None:
     """Install this program as a systemd service, or upgrade the installed one, and start it. Run it as root.
 
     Writes the unit, its user and its directories, and /etc/appliance/config.toml if it does not exist. The single
@@ -51,8 +52,8 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
         raise click.ClickException(reason)
     _check_no_package(target)
     _check_allowed(target, dry_run)
-    _carry_out(plan.install(program, target), as_json, dry_run)
-    if as_json or dry_run:
+    _carry_out(plan.install(program, target), dry_run)
+    if is_json() or dry_run:
         return
     if target.elsewhere:
         click.echo("done; the service starts when the image boots")
@@ -68,7 +69,7 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
 @root_option
 @dry_run_option
 @common
-def uninstall(purge: bool, confirmed: bool, root: Path, dry_run: bool, as_json: bool) -> None:
+def uninstall(purge: bool, confirmed: bool, root: Path, dry_run: bool) -> None:
     """Stop the service and remove it from this machine; settings and mail stay.
 
     Removes the files that `appliance install` wrote. /etc/appliance and /var/lib/appliance stay for a later
@@ -88,7 +89,7 @@ def uninstall(purge: bool, confirmed: bool, root: Path, dry_run: bool, as_json: 
     _check_allowed(target, dry_run)
     if purge and not confirmed and not dry_run:
         _confirm_purge(target)
-    _carry_out(plan.uninstall(target, purge=purge), as_json, dry_run)
+    _carry_out(plan.uninstall(target, purge=purge), dry_run)
 
 
 def _program() -> "Program":
@@ -106,7 +107,6 @@ def _program() -> "Program":
 
 
 def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
-    from dataclasses import replace
 
     from appliance.config.load import load
     from appliance.config.values import is_host_name
@@ -150,14 +150,14 @@ def _confirm_purge(target: "Installation") -> None:
         raise click.ClickException(f"{typed!r} is not the host name {host!r}: nothing was deleted")
 
 
-def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:
+def _carry_out(steps: "Iterable[InstallStep]", dry_run: bool) -> None:
     from appliance.system.service import StepFailed
 
     done = []
     # The whole list first: no step may depend on a change by an earlier one.
     for step in list(steps):
         done.append(step.line)
-        if not as_json:
+        if not is_json():
             click.echo(step.line)
             if dry_run and step.content:
                 click.echo("".join(f"    {line}" for line in step.content.splitlines(keepends=True)))
@@ -168,5 +168,5 @@ def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> 
                 step.do()
         except StepFailed as error:
             raise click.ClickException(str(error)) from None
-    if as_json:
-        show(True, {"dry_run": dry_run, "steps": done}, "")
+    if is_json():
+        show({"dry_run": dry_run, "steps": done}, "")

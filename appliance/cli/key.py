@@ -54,9 +54,7 @@ key = CommandGroup(
     "--expires", type=TIME_AHEAD, metavar="TIME", help="Expiry: a span such as 90d, or a date (default never)."
 )
 @text_option("--name", "TEXT", "Label of the key.", "label")
-def create(
-    name: str, test: bool, scope: str, domain: str | None, expires: int | None, label: str | None, as_json: bool
-) -> None:
+def create(name: str, test: bool, scope: str, domain: str | None, expires: int | None, label: str | None) -> None:
     """Create an API key for the account. The key itself is shown only once.
 
     Examples:
@@ -76,28 +74,28 @@ def create(
             account_id, scope=Scope(scope), test=test, name=label or "", domain=only, expires_at=expires
         ),
     )
-    show_record(as_json, {"id": key_id, "key": secret})
+    show_record({"id": key_id, "key": secret})
 
 
 @key.command("list")
 @database.list_of_accounts
-def list_keys(name: str | None, as_json: bool) -> None:
+def list_keys(name: str | None) -> None:
     """List the API keys of all accounts or of one, including revoked ones."""
     keys: list[ApiKey]
     if name is None:
-        keys = database.run(lambda store: store.access.keys(), or_nothing=[])
+        keys = database.run(lambda store: store.access.keys(), or_nothing=list)
     else:
         keys = database.run_for(name, lambda store, account_id: store.access.keys(account_id))
     rows = [{"id": key.id, "account": key.account_name} | record(key, *KEY_FIELDS) for key in keys]
     nothing = f"No API keys yet. Create one: appliance key create --account {name or 'NAME'}"
-    show_list(as_json, "keys", rows, KEY_COLUMNS, nothing, KEY_SPARE)
+    show_list({"keys": rows}, KEY_COLUMNS, nothing, KEY_SPARE)
 
 
 @key.command()
 @database.words_argument("ID")
 @default_option("--overlap", "24h", OVERLAP_HELP, type=SPAN, metavar="SPAN")
 @common
-def roll(words: tuple[str, ...], account: str | None, overlap: int, as_json: bool) -> None:
+def roll(words: tuple[str, ...], account: str | None, overlap: int) -> None:
     """Give the API key ID a new secret, which is shown only once. With --account, only if that account owns the key.
 
     Examples:
@@ -114,13 +112,13 @@ def roll(words: tuple[str, ...], account: str | None, overlap: int, as_json: boo
         return secret, await store.access.key(key_id)
 
     secret, rolled = database.run(work)
-    show_record(as_json, {"id": key_id, "key": secret} | record(rolled, "previous_expires_at"))
+    show_record({"id": key_id, "key": secret} | record(rolled, "previous_expires_at"))
 
 
 @key.command()
 @database.words_argument("ID")
 @common
-def remove(words: tuple[str, ...], account: str | None, as_json: bool) -> None:
+def remove(words: tuple[str, ...], account: str | None) -> None:
     """Revoke the API key ID. With --account, only if that account owns the key."""
     name, key_id = database.name_and_last(words, account)
 
@@ -131,7 +129,7 @@ def remove(words: tuple[str, ...], account: str | None, as_json: bool) -> None:
         return await store.access.revoke_key(key_id, None if named is None else (await store.accounts.named(named)).id)
 
     revoked = database.run(work)
-    show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
+    show({"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
 
 
 credential = CommandGroup(
@@ -146,7 +144,7 @@ credential = CommandGroup(
     type=click.Choice(["failure"]),
     help="Mail a DSN for failed recipients whose RCPT has no NOTIFY (default none).",
 )
-def create_credential(name: str, dsn: str | None, as_json: bool) -> None:
+def create_credential(name: str, dsn: str | None) -> None:
     """Create an SMTP credential for the account. Its password is shown only once.
 
     Examples:
@@ -159,22 +157,22 @@ def create_credential(name: str, dsn: str | None, as_json: bool) -> None:
     username, password = database.run_for(
         name, lambda store, account_id: store.access.create_credential(account_id, dsn=default)
     )
-    show_record(as_json, {"username": username, "password": password})
+    show_record({"username": username, "password": password})
 
 
 @credential.command("list")
 @database.list_of_only_account
-def list_credentials(name: str, as_json: bool) -> None:
+def list_credentials(name: str) -> None:
     """List the SMTP credentials of the account, including revoked ones."""
     credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create --account {name}"
-    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing, ("created_by", "dsn"))
+    show_list({"credentials": rows}, CREDENTIAL_COLUMNS, nothing, ("created_by", "dsn"))
 
 
 @credential.command("remove")
 @database.of_only_account_and("USERNAME")
-def remove_credential(name: str, username: str, as_json: bool) -> None:
+def remove_credential(name: str, username: str) -> None:
     """Revoke the SMTP credential USERNAME of the account."""
     database.run_for(name, lambda store, account_id: store.access.revoke_credential(account_id, username))
-    show(as_json, {"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")
+    show({"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")

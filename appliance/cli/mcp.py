@@ -18,10 +18,11 @@ import click
 from appliance import __version__
 from appliance.cli import database
 from appliance.cli.options import config_option, flag, named_config
+from appliance.environment import Environment
+from appliance.errors import Code, Refused
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
-    from appliance.environment import Environment
     from appliance.model.accounts import Caller
     from appliance.store import Store
 
@@ -40,8 +41,6 @@ _INSTRUCTIONS = (
 
 
 class _Fault(Exception):
-    """A JSON-RPC error."""
-
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code, self.text = code, text
@@ -290,10 +289,6 @@ def _run(words: list[str]) -> str:
 
 
 def _with_key(key: str, act: "_Act", arguments: Json, *, allow_send: bool) -> str:
-    """Do what the key may do; return JSON."""
-    from appliance.environment import Environment
-    from appliance.errors import Code, Refused
-
     settings, env = database.load_settings(), Environment()
 
     async def work(store: "Store") -> str:
@@ -347,7 +342,6 @@ async def _cancel(sender: _Sender, arguments: Json) -> bytes:
 
 
 async def _change(sender: _Sender, message_id: str, action: str, work: Callable[[], Awaitable[object]]) -> bytes:
-    """Change a message as over HTTP, and return it."""
     from appliance.web.api.message_objects import message_json
     from appliance.web.app import actor_of
     from appliance.web.sent import check_may_change, visible_message

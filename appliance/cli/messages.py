@@ -17,11 +17,13 @@ from appliance.cli.options import (
     CommandGroup,
     common,
     flag,
+    is_json,
     listing,
     number_option,
     text_option,
 )
-from appliance.cli.output import printable, printable_row, record, show, show_list
+from appliance.cli.output import printable, record, show, show_list
+from appliance.environment import Environment
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
@@ -37,31 +39,22 @@ if TYPE_CHECKING:
 MESSAGE_COLUMNS = {"id": "ID", "account": "ACCOUNT", "status": "STATUS", "from": "FROM", "to": "TO"}
 MESSAGE_COLUMNS |= {"subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
 MESSAGE_SPARE = ("account", "from", "created_at", "subject")
-MESSAGES_LISTED, MOST_LISTED = 50, 1_000
+LISTED, MOST_LISTED = 50, 1_000  # lines of a list
 MESSAGES_EXPLAINED = 10  # of an address
 SEARCH_SECONDS = 10.0  # enough for a few million messages
 STATUSES = ("queued", "delivered", "partial", "failed")
 OUTCOMES = (
-    "scheduled",
-    "queued",
-    "deferred",
-    "delivered",
-    "bounced",
-    "failed",
-    "suppressed",
-    "cancelled",
-    "late_bounced",
-    "complained",
+    *("scheduled", "queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled"),
+    *("late_bounced", "complained"),
 )
 INBOX_COLUMNS = {"id": "ID", "received_at": "TIME (UTC)", "account": "ACCOUNT", "address": "TO", "sender": "FROM"}
 INBOX_COLUMNS |= {"subject": "SUBJECT", "result": "RESULT"}
 INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "received_at", "size")
-MOST_MAILS = 1_000
 
 REQUEST_COLUMNS = {"at": "TIME (UTC)", "account": "ACCOUNT", "status": "STATUS", "route": "ROUTE", "key": "KEY"}
 REQUEST_COLUMNS |= {"client": "CLIENT", "message": "MESSAGE OR ERROR"}
 REQUEST_FIELDS = ("request_id", "source", "route", "key", "client", "status", "code", "error", "message_id", "size")
-REQUESTS_LISTED = 50
+REQUEST_SPARE = ("client", "key", "account")
 
 message = CommandGroup("message", "List messages.", default="list")
 request = CommandGroup("request", "Submissions of the last 7 days, accepted or refused.", default="list")
@@ -83,7 +76,7 @@ feedback = CommandGroup("feedback", "Mail about the mail of this installation.",
 @flag("--scheduled", "Only scheduled messages, with their time (as --outcome scheduled).")
 @click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
 @click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before this time.")
-@number_option("--limit", MESSAGES_LISTED, MOST_LISTED, "Number of messages to show.")
+@number_option("--limit", LISTED, MOST_LISTED, "Number of messages to show.")
 @listing
 def list_messages(
     words: tuple[str, ...],
@@ -101,7 +94,6 @@ def list_messages(
     since: int | None,
     until: int | None,
     limit: int,
-    as_json: bool,
 ) -> None:
     """List messages of one account or of all, newest first.
 
@@ -148,18 +140,14 @@ def list_messages(
         names = {one.id: one.name for one in chosen}
         return names, await store.mail_log.newest(names, mail_filter, limit, SEARCH_SECONDS)
 
-    nothing: tuple[dict[str, str], FoundMail] = ({}, FoundMail((), None))
-    names, mail = database.run(work, or_nothing=nothing)
+    names, mail = database.run(work, or_nothing=lambda: ({}, FoundMail((), None)))
     rows = [_message_row(names[account_id], message) for account_id, message in mail.messages]
     # Rounded up to milliseconds, so that a search that continues from there omits nothing.
     back_to = None if mail.searched_to is None else rfc3339(mail.searched_to + 999)
-    if as_json:
-        show(True, {"messages": rows, "searched_to": back_to}, "")
-        return
-    worded = [_worded_message(row) for row in rows]
+    answer = {"messages": rows, "searched_to": back_to}
     columns = MESSAGE_COLUMNS | ({"scheduled_at": "SCHEDULED (UTC)"} if scheduled else {})
-    show_list(False, "messages", worded, columns, "No message matches.", MESSAGE_SPARE)
-    if back_to is not None:
+    show_list(answer, columns, "No message matches.", MESSAGE_SPARE, _worded_message)
+    if back_to is not None and not is_json():
         click.echo(f"Searched back to {back_to} only. To continue, add --until {back_to}")
 
 
@@ -176,7 +164,7 @@ def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
 def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
-    return printable_row(row | {"to": to}) | {"to": printable(to) + (f" and {more} more" if more else "")}
+    return row | {"to": to + (f" and {more} more" if more else "")}
 
 
 # ---- requests
@@ -186,11 +174,9 @@ def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--status", type=STATUS, metavar="CODE|accepted|refused", help="Filter by status or SMTP reply code.")
 @text_option("--key", "ID", "Filter by API key id or SMTP username.")
 @text_option("--text", "TEXT", "Filter by text in the request: an id, an address, an error.")
-@number_option("--limit", REQUESTS_LISTED, MOST_LISTED, "Number of requests to show.")
+@number_option("--limit", LISTED, MOST_LISTED, "Number of requests to show.")
 @database.list_of_accounts
-def list_requests(
-    name: str | None, status: str | int | None, key: str | None, text: str | None, limit: int, as_json: bool
-) -> None:
+def list_requests(name: str | None, status: str | int | None, key: str | None, text: str | None, limit: int) -> None:
     """List API and SMTP submissions of the last 7 days, newest first, of one account or of all.
 
     The log is written once a second. It has the start of each request's JSON (with --json), without secrets. Requests
@@ -221,14 +207,16 @@ def list_requests(
                 break
         return results, accounts
 
-    nothing: tuple[list[tuple[str, LoggedRequest]], dict[str, str]] = ([], {})
-    results, accounts = database.run(read, or_nothing=nothing)
-    rows: list[dict[str, Any]] = []
+    results, accounts = database.run(read, or_nothing=lambda: ([], {}))
+    rows = []
     for account_id, entry in results:
         row = {"account": accounts.get(account_id, account_id), "at": rfc3339(entry.at)}
-        row |= record(entry, *REQUEST_FIELDS, "body")
-        rows.append(row if as_json else printable_row(row | {"message": entry.message_id or entry.error}))
-    show_list(as_json, "requests", rows, REQUEST_COLUMNS, "No request matches.", ("client", "key", "account"))
+        rows.append(row | record(entry, *REQUEST_FIELDS, "body"))
+    show_list({"requests": rows}, REQUEST_COLUMNS, "No request matches.", REQUEST_SPARE, _worded_request)
+
+
+def _worded_request(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"message": row["message_id"] or row["error"]}
 
 
 # ---- explain
@@ -238,7 +226,7 @@ def list_requests(
 @click.option("--reply", metavar="TEXT", help="Classify this reply of a mail server, and name the rule that applies.")
 @click.option("--provider", metavar="NAME", help="With --reply: only rules of this provider, and general ones.")
 @common
-def explain(what: str | None, dialogue: bool, reply: str | None, provider: str | None, as_json: bool) -> None:
+def explain(what: str | None, dialogue: bool, reply: str | None, provider: str | None) -> None:
     """Show the status of each recipient of MESSAGE, the reason, and the time of the next attempt. Times are UTC.
 
     For an ADDRESS: whether it is suppressed, and what to do; and the status of the ten newest messages to it, of all
@@ -256,7 +244,7 @@ def explain(what: str | None, dialogue: bool, reply: str | None, provider: str |
     if (what is None) == (reply is None):
         raise click.UsageError("Name a message or an address, or use --reply TEXT.")
     if reply is not None:
-        _explain_reply(reply, provider, as_json=as_json)
+        _explain_reply(reply, provider)
         return
     if provider is not None:
         raise click.UsageError("--provider works only with --reply.")
@@ -264,7 +252,7 @@ def explain(what: str | None, dialogue: bool, reply: str | None, provider: str |
     settings = database.load_settings()
     allowed = len(settings.delivery.retry_delays) + 1
     if "@" in what:
-        _explain_address(what, settings, allowed, dialogue=dialogue, as_json=as_json)
+        _explain_address(what, settings, allowed, dialogue=dialogue)
         return
 
     async def work(store: "Store") -> "_Explained":
@@ -274,7 +262,7 @@ def explain(what: str | None, dialogue: bool, reply: str | None, provider: str |
 
     stored, pools = database.run(work, settings=settings)
     answer = _answer(stored, pools, allowed, dialogue=dialogue)
-    show(as_json, answer, "\n".join(map(printable, _lines(stored, answer, dialogue=dialogue))))
+    show(answer, "\n".join(map(printable, _lines(stored, answer, dialogue=dialogue))))
 
 
 _HOLDS = {
@@ -284,7 +272,7 @@ _HOLDS = {
 }
 
 
-def _explain_reply(reply: str, provider: str | None, *, as_json: bool) -> None:
+def _explain_reply(reply: str, provider: str | None) -> None:
     from appliance.deliver.providers import PROVIDERS
     from appliance.feedback.reply_rules import RULES, judge_reply, parse_reply
 
@@ -306,7 +294,7 @@ def _explain_reply(reply: str, provider: str | None, *, as_json: bool) -> None:
         f"rule: {rule.name} ({rule.provider})",
         f"source: {rule.source}",
     )
-    show(as_json, answer, "\n".join(lines))
+    show(answer, "\n".join(lines))
 
 
 async def _explained(store: "Store", settings: "Config", message_id: str) -> "_Explained | None":
@@ -316,8 +304,7 @@ async def _explained(store: "Store", settings: "Config", message_id: str) -> "_E
     return stored, await store.pools.views(domains, settings.warmup, stored.account_id)
 
 
-def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: bool, as_json: bool) -> None:
-    from appliance.environment import Environment
+def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: bool) -> None:
     from appliance.intake.account_rules import searched_recipient
     from appliance.message.addresses import parse
     from appliance.model.dashboard import MailFilter
@@ -348,20 +335,19 @@ def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: b
         lines += ["", *_lines(stored, messages[-1], dialogue=dialogue)]
     if not explained:
         lines.append("no message to it is known")
-    if searched_to is not None:
-        lines += ["", f"searched back to {rfc3339(searched_to)} only"]
+    back_to = None if searched_to is None else rfc3339(searched_to)
+    if back_to is not None:
+        lines += ["", f"searched back to {back_to} only"]
     suppressions = [
         {"account": account, **record(entry, "reason", "origin", "created_at")}
         | {"list": entry.mail_list or None, "advice": words.suppression_advice(entry, account)}
         for account, entry in listed
     ]
-    answer: dict[str, Any] = {"address": address.key, "suppressions": suppressions, "messages": messages}
-    answer["searched_to"] = None if searched_to is None else rfc3339(searched_to)
-    show(as_json, answer, "\n".join(map(printable, lines)))
+    answer = {"address": address.key, "suppressions": suppressions, "messages": messages, "searched_to": back_to}
+    show(answer, "\n".join(map(printable, lines)))
 
 
 def _answer(stored: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
-    from appliance.environment import Environment
     from appliance.report.explain import standing
 
     now, message = Environment().now(), stored.message
@@ -369,11 +355,7 @@ def _answer(stored: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
     def recipient(tried: "TriedRecipient") -> dict[str, Any]:
         pool, late, complaint = pools[tried.domain], tried.recipient.late_bounce, tried.recipient.complaint
         late_bounce = late and record(late, "code", "response") | {"at": rfc3339(late.at), "class": late.bounce_class}
-        return {
-            "id": tried.recipient.id,
-            "email": tried.recipient.email,
-            "status": tried.recipient.status.value,
-            "outcome": tried.recipient.outcome.value,
+        return record(tried.recipient, "id", "email", "status", "outcome") | {
             "explanation": standing(tried, pool, now, allowed),
             "bounce_class": tried.recipient.bounce_class,
             "late_bounce": late_bounce,
@@ -401,7 +383,6 @@ def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, An
 
 
 def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -> "Iterator[str]":
-    from appliance.environment import Environment
     from appliance.report import explain as words
 
     now, message = Environment().now(), stored.message
@@ -421,41 +402,39 @@ def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -
 # ---- the feedback inbox
 @feedback.command("list")
 @click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
-@number_option("--limit", 100, MOST_MAILS, "Number of mails to list.")
+@number_option("--limit", 100, MOST_LISTED, "Number of mails to list.")
 @listing
-def list_feedback(mail_id: str | None, limit: int, as_json: bool) -> None:
+def list_feedback(mail_id: str | None, limit: int) -> None:
     """List the newest mails to fbl@, postmaster@ and abuse@ of all return paths.
 
     Use it to register a feedback loop: the provider sends its verification mail to fbl@.
     """
     if mail_id is not None:  # as before `feedback show`
-        _show_mail(mail_id, as_json)
+        _show_mail(mail_id)
         return
 
     async def read(store: "Store") -> "tuple[list[InboxMail], dict[str, str]]":
         names = {account.id: account.name for account in await store.accounts.all()}
         return await store.feedback_inbox.newest(None, limit), names
 
-    nothing: tuple[list[InboxMail], dict[str, str]] = ([], {})
-    mails, names = database.run(read, or_nothing=nothing)
+    mails, names = database.run(read, or_nothing=lambda: ([], {}))
     rows = [_inbox_row(mail, names) for mail in mails]
-    shown = rows if as_json else [*map(printable_row, rows)]
-    show_list(as_json, "mails", shown, INBOX_COLUMNS, "The feedback inbox is empty.", ("result", "account", "address"))
+    show_list({"mails": rows}, INBOX_COLUMNS, "The feedback inbox is empty.", ("result", "account", "address"))
 
 
 @feedback.command("show")
 @click.argument("mail_id", metavar="MAIL", type=PRINTABLE)
 @common
-def show_feedback(mail_id: str, as_json: bool) -> None:
+def show_feedback(mail_id: str) -> None:
     """Show MAIL of the feedback inbox as text."""
-    _show_mail(mail_id, as_json)
+    _show_mail(mail_id)
 
 
 def _inbox_row(mail: "InboxMail", names: dict[str, str]) -> dict[str, Any]:
     return {"account": names.get(mail.account_id, mail.account_id) or None, **record(mail, *INBOX_FIELDS)}
 
 
-def _show_mail(mail_id: str, as_json: bool) -> None:
+def _show_mail(mail_id: str) -> None:
     from appliance.feedback.mime import open_mail
 
     async def read(store: "Store") -> "tuple[InboxMail, bytes, dict[str, str]]":
@@ -469,4 +448,4 @@ def _show_mail(mail_id: str, as_json: bool) -> None:
     text, source = open_mail(mime).text, mime.decode("utf-8", "replace")
     head = f"From: {mail.sender}\nTo: {mail.address}\nSubject: {mail.subject}\n\n"
     shown = "\n".join(map(printable, (head + (text or source)).splitlines()))
-    show(as_json, {"mail": _inbox_row(mail, names), "text": text, "source": source}, shown)
+    show({"mail": _inbox_row(mail, names), "text": text, "source": source}, shown)

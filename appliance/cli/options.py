@@ -12,7 +12,8 @@ from appliance.times import DAY, HOUR, LATEST, MINUTE, microseconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CONFIG, _WIDE = "appliance.config", "appliance.wide"  # in ctx.meta, which a command shares with its groups
+# In ctx.meta, which a command shares with its groups.
+_CONFIG, _JSON, _WIDE = "appliance.config", "appliance.json", "appliance.wide"
 MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
 _SPAN = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
@@ -35,9 +36,14 @@ config_option = click.option(
     callback=_kept_as(_CONFIG),
     help="Settings file (default: $APPLIANCE_CONFIG, ./config.toml or /etc/appliance/config.toml).",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_wide = "Show all columns, however narrow the terminal is."
-wide_option = click.option("--wide", is_flag=True, expose_value=False, callback=_kept_as(_WIDE), help=_wide)
+
+
+def _output_flag(name: str, key: str, meaning: str) -> Callable[[F], F]:
+    return click.option(name, is_flag=True, expose_value=False, callback=_kept_as(key), help=meaning)
+
+
+json_option = _output_flag("--json", _JSON, "Print one JSON object.")
+wide_option = _output_flag("--wide", _WIDE, "Show all columns, however narrow the terminal is.")
 
 
 class CommandGroup(click.Group):
@@ -74,19 +80,16 @@ def flag(name: str, meaning: str, variable: str | None = None) -> Callable[[F], 
 
 
 def text_option(name: str, metavar: str, meaning: str, variable: str | None = None, **more: Any) -> Callable[[F], F]:
-    """An option for printable text, None by default."""
     return click.option(name, *([variable] if variable else []), type=PRINTABLE, metavar=metavar, help=meaning, **more)
 
 
 def number_option(
     name: str, default: int, most: int | None, meaning: str, least: int = 1, **more: Any
 ) -> Callable[[F], F]:
-    """An option for a whole number, with its default in the help."""
     return default_option(name, default, meaning, type=click.IntRange(least, most), **more)
 
 
 def default_option(name: str, default: object, meaning: str, *variable: str, **more: Any) -> Callable[[F], F]:
-    """An option with its default in the help."""
     return click.option(name, *variable, default=default, show_default=True, help=meaning, **more)
 
 
@@ -97,6 +100,10 @@ def reason_option(default: str, meaning: str) -> Callable[[F], F]:
 def named_config() -> Path | None:
     value: Path | None = click.get_current_context().meta.get(_CONFIG)
     return value
+
+
+def is_json() -> bool:
+    return bool(click.get_current_context().meta.get(_JSON))
 
 
 def is_wide() -> bool:

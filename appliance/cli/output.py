@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from appliance.cli.options import is_wide
+from appliance.cli.options import is_json, is_wide
 from appliance.times import rfc3339
 
 Row = Mapping[str, Any]
@@ -53,42 +53,42 @@ def record(source: object, *names: str) -> dict[str, Any]:
     }
 
 
-def show(as_json: bool, answer: Row, text: str) -> None:
-    """Print `answer` as JSON, or else `text`."""
-    _echo(json.dumps(answer) if as_json else text)
+def show(answer: Row, text: str) -> None:
+    """Print `answer` with --json, else `text`."""
+    _echo(json.dumps(answer) if is_json() else text)
 
 
-def show_record(as_json: bool, answer: Row, worded: Row | None = None) -> None:
-    """Print `answer` as JSON, or `worded` (by default the same) with one line per field."""
+def show_record(answer: Row, worded: Row | None = None) -> None:
+    """Print `answer` with --json, else `worded` (by default the same) with one line per field."""
     rows = answer if worded is None else worded
     width = max(map(len, rows))
-    show(as_json, answer, "\n".join(f"{key:<{width}}  {_cell(value)}" for key, value in rows.items()))
+    show(answer, "\n".join(f"{key:<{width}}  {_cell(value)}" for key, value in rows.items()))
 
 
 def show_list(
-    as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str, spare: Sequence[str] = ()
+    answer: Mapping[str, Any],
+    columns: Mapping[str, str],
+    nothing: str,
+    spare: Sequence[str] = (),
+    worded: Callable[[dict[str, Any]], Row] = dict,
 ) -> None:
-    """Print `rows` as one JSON object, or as a table of `columns` (key: heading); print `nothing` for no rows.
+    """Print `answer` with --json, else its first member as a table of `columns` (key: heading), or `nothing`.
 
-    A narrow terminal omits the columns `spare`, in that order, then others from the right, but never the first one.
+    `worded` makes a table's row. A narrow terminal omits the columns `spare`, in that order, then others from the
+    right, but never the first one.
     """
-    if as_json:
-        _echo(json.dumps({name: rows}))
-    elif not rows:
-        _echo(nothing)
-    else:
-        order = [*spare, *(key for key in reversed([*columns]) if key not in spare)][:-1]
-        table = [[_cell(row[key], short=key.endswith("_at")) for key in columns] for row in rows]
-        _table(table, [*columns.values()], [list(columns).index(key) for key in order])
+    rows = [worded(row) for row in next(iter(answer.values()))]
+    if is_json() or not rows:
+        show(answer, nothing)
+        return
+    order = [*spare, *(key for key in reversed([*columns]) if key not in spare)][:-1]
+    table = [[printable(_cell(row[key], short=key.endswith("_at"))) for key in columns] for row in rows]
+    _table(table, [*columns.values()], [list(columns).index(key) for key in order])
 
 
 def printable(text: str) -> str:
     """Escape control characters, which a terminal would interpret."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def printable_row(row: Row) -> dict[str, Any]:
-    return {key: printable(value) if isinstance(value, str) else value for key, value in row.items()}
 
 
 def counted(number: int, noun: str) -> str:
@@ -152,7 +152,6 @@ def _width(text: str) -> int:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the text with exactly this width."""
     if _width(text) > width:
         while _width(text) >= width:
             text = text[:-1]

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database, options
-from appliance.cli.options import PRINTABLE, TIME_AHEAD, CommandGroup, common, flag, listing, number_option, text_option
+from appliance.cli.options import PRINTABLE, TIME_AHEAD, CommandGroup, common, flag, is_json, listing, text_option
 from appliance.cli.output import counted, record, show, show_list
+from appliance.environment import Environment
+from appliance.errors import Code, Refused
 from appliance.times import microseconds, rfc3339
 
 if TYPE_CHECKING:
@@ -29,10 +31,10 @@ queue = CommandGroup("queue", _HELP, default="show")
 
 
 @queue.command("show")
-@number_option("--pools", POOLS_LISTED, None, "Number of pools to show, largest first.")
-@number_option("--destinations", DESTINATIONS_LISTED, None, "Number of domains to show per pool.", least=0)
+@options.number_option("--pools", POOLS_LISTED, None, "Number of pools to show, largest first.")
+@options.number_option("--destinations", DESTINATIONS_LISTED, None, "Number of domains to show per pool.", least=0)
 @listing
-def show_all(pools: int, destinations: int, as_json: bool) -> None:
+def show_all(pools: int, destinations: int) -> None:
     """Show queued recipients by pool and destination.
 
     WAITING recipients are due now; DEFERRED ones had a failed attempt and are retried later. Simulated mail, of the
@@ -44,7 +46,6 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     """
     import msgspec
 
-    from appliance.environment import Environment
     from appliance.model.queue import AllWaiting
     from appliance.report.queue import by_pool, pause_of, warming
     from appliance.store.pools import EVERY
@@ -58,17 +59,18 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
         sandbox, total = await store.queue_control.simulated(), await store.queue_control.totals()
         return mail, await store.pools.all_holds(), await store.pools.states(), warmups, sandbox, total
 
-    nothing: _Queue = ([], [], [], [], 0, AllWaiting(0, 0, None))
-    mail, holds, states, warmups, sandbox, total = database.run(work, settings=settings, or_nothing=nothing)
+    mail, holds, states, warmups, sandbox, total = database.run(
+        work, settings=settings, or_nothing=lambda: ([], [], [], [], 0, AllWaiting(0, 0, None))
+    )
     pause = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
     pool_holds = [hold for hold in holds if hold.pool != EVERY]
     queued: list[dict[str, Any]] = msgspec.to_builtins(by_pool(mail, pool_holds, states))
     shown, more = queued[:pools], len(queued) > pools
-    if as_json:
+    if is_json():
         paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
         warm = {"warmups": [msgspec.structs.asdict(warmup) for warmup in warming(warmups)]} if warmups else {}
         totals = {"sandbox": sandbox, **record(total, "due", "deferred")}
-        show(True, paused | {"pools": shown, "more": more} | totals | warm, "")
+        show(paused | {"pools": shown, "more": more} | totals | warm, "")
         return
     if pause is not None:
         click.echo(f"All delivery is paused: {pause.reason}. Resume it: appliance resume")
@@ -76,7 +78,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
     if sandbox:
         rows.append(dict.fromkeys(QUEUE_COLUMNS, "") | {"name": SIMULATED, "waiting": sandbox})
-    show_list(False, "pools", rows, QUEUE_COLUMNS, "The queue is empty.", ("next", "oldest"))
+    show_list({"pools": rows}, QUEUE_COLUMNS, "The queue is empty.", ("next", "oldest"))
     if rows:
         click.echo(f"All mail: {counted(total.due, 'recipient')} due, {total.deferred} deferred.")
     if more:
@@ -89,7 +91,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 @text_option("--message", "ID", "Retry one message.")
 @text_option("--recipient", "ID|ADDRESS", "Retry one recipient, or all mail to one address.")
 @common
-def retry(pool: str | None, domain: str | None, message: str | None, recipient: str | None, as_json: bool) -> None:
+def retry(pool: str | None, domain: str | None, message: str | None, recipient: str | None) -> None:
     """Retry deferred mail now: everything, or the mail that one option selects. The attempt counts.
 
     A running server notices within a second. Mail of a paused or slowed pool stays queued.
@@ -105,27 +107,27 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
         raise click.UsageError("Use only one of --pool, --domain, --message and --recipient.")
     count = database.run(lambda store: _retry(store, named))
     text = f"{counted(count, 'recipient')} {'is' if count == 1 else 'are'} due now."
-    show(as_json, {"retried": count}, text if count else "No deferred mail matches.")
+    show({"retried": count}, text if count else "No deferred mail matches.")
 
 
 @queue.command()
 @click.argument("message", type=PRINTABLE)
 @common
-def cancel(message: str, as_json: bool) -> None:
+def cancel(message: str) -> None:
     """Cancel the queued and scheduled recipients of MESSAGE: they fail, credits are refunded and events are sent.
 
     A delivery that is in progress may still succeed.
     """
     count = database.run(lambda store: store.queue_control.cancel(message, "given up by the operator"))
     text = f"Cancelled {counted(count, 'recipient')} of {message}."
-    show(as_json, {"message": message, "cancelled": count}, text)
+    show({"message": message, "cancelled": count}, text)
 
 
 @queue.command()
 @click.argument("message", type=PRINTABLE)
 @click.argument("due_at", type=TIME_AHEAD, metavar="TIME")
 @common
-def reschedule(message: str, due_at: int, as_json: bool) -> None:
+def reschedule(message: str, due_at: int) -> None:
     """Move MESSAGE, which is scheduled and not due yet, to TIME: a span from now (2h, 3d), a date or a time.
 
     A time without an offset is UTC. `message list --scheduled` lists scheduled messages.
@@ -134,8 +136,6 @@ def reschedule(message: str, due_at: int, as_json: bool) -> None:
       appliance queue reschedule msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a 2h
       appliance queue reschedule msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a 2026-11-15T13:00:00+01:00
     """
-    from appliance.environment import Environment
-    from appliance.errors import Code, Refused
     from appliance.message.schedule import due_time
 
     async def work(store: "Store") -> None:
@@ -146,7 +146,7 @@ def reschedule(message: str, due_at: int, as_json: bool) -> None:
     with database.refusals():
         due_time(at := rfc3339(due_at), Environment().now(), "TIME")
     database.run(work)
-    show(as_json, {"message": message, "scheduled_at": at}, f"{message} is scheduled for {at}.")
+    show({"message": message, "scheduled_at": at}, f"{message} is scheduled for {at}.")
 
 
 reason_option = options.reason_option("paused by the operator", "Reason to show with the pause.")
@@ -158,7 +158,7 @@ pool_argument = click.argument("pool", type=PRINTABLE, **database.completed("poo
 @reason_option
 @flag("--force", "Pause the pool even if it is not known.")
 @common
-def pause_pool(pool: str, reason: str, force: bool, as_json: bool) -> None:
+def pause_pool(pool: str, reason: str, force: bool) -> None:
     """Stop delivery of POOL until it is resumed; open sessions finish.
 
     Examples:
@@ -174,13 +174,13 @@ def pause_pool(pool: str, reason: str, force: bool, as_json: bool) -> None:
         return (await store.pools.holds())[pool].reason
 
     kept = database.run(work, settings=settings)
-    show(as_json, {"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
+    show({"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
 
 
 @queue.command("resume")
 @pool_argument
 @common
-def resume_pool(pool: str, as_json: bool) -> None:
+def resume_pool(pool: str) -> None:
     """Lift all holds and slow-downs of POOL, on all nodes, by the operator or by a server.
 
     A running server lifts its slow-down within a second. Deferred mail stays deferred; `queue retry` makes it due.
@@ -189,13 +189,13 @@ def resume_pool(pool: str, as_json: bool) -> None:
     lifted = _lifted(resumed)
     lines = [f"Pool {pool} is open again.", *(f"Lifted the {_described(entry)}." for entry in lifted)]
     answer = {"pool": pool, "held": False, "was_held": resumed.was_held, "lifted": lifted}
-    show(as_json, answer, "\n".join(lines) if resumed.was_held else f"Pool {pool} was not held.")
+    show(answer, "\n".join(lines) if resumed.was_held else f"Pool {pool} was not held.")
 
 
 @click.command()
 @reason_option
 @common
-def pause(reason: str, as_json: bool) -> None:
+def pause(reason: str) -> None:
     """Stop all delivery and webhook posts until `appliance resume`. The server still accepts new mail.
 
     Examples:
@@ -210,13 +210,13 @@ def pause(reason: str, as_json: bool) -> None:
         return reason if hold is None else hold.reason
 
     kept = database.run(work)
-    show(as_json, {"paused": True, "reason": kept}, f"Delivery is paused: {kept}")
+    show({"paused": True, "reason": kept}, f"Delivery is paused: {kept}")
 
 
 @click.command()
 @flag("--cancel-old", "First cancel mail that was accepted before the pause.")
 @common
-def resume(cancel_old: bool, as_json: bool) -> None:
+def resume(cancel_old: bool) -> None:
     """Resume delivery after `appliance pause` or a restored backup.
 
     With --cancel-old, mail accepted before the pause fails instead: its credits are refunded and its events are sent.
@@ -239,7 +239,7 @@ def resume(cancel_old: bool, as_json: bool) -> None:
     answer = {"was_paused": was_paused, "cancelled": cancelled, "due": waiting.due, "deferred": waiting.deferred}
     before = f"Cancelled: {cancelled}. " if cancel_old else ""
     text = f"{before}Delivery is resumed. Recipients due now: {waiting.due}, later: {waiting.deferred}."
-    show(as_json, answer, text if was_paused else "Delivery was not paused.")
+    show(answer, text if was_paused else "Delivery was not paused.")
 
 
 def _lifted(resumed: "ResumedPool") -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import PRINTABLE, common, flag, number_option, text_option
 from appliance.cli.output import printable, show
+from appliance.environment import Environment
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -27,13 +28,7 @@ ASK_EVERY = 0.25  # seconds between two reads of the message's status
 @number_option("--timeout", WAIT_SECONDS, 86_400, "Maximum time to wait.", metavar="SECONDS")
 @common
 def send_test(
-    words: tuple[str, ...],
-    account: str | None,
-    to: str | None,
-    sender: str | None,
-    wait: bool,
-    timeout: int,
-    as_json: bool,
+    words: tuple[str, ...], account: str | None, to: str | None, sender: str | None, wait: bool, timeout: int
 ) -> None:
     """Send a short test message to ADDRESS. It costs no credit and is really delivered.
 
@@ -44,8 +39,6 @@ def send_test(
       appliance send-test you@example.net --wait
       appliance send-test --account acme you@example.net --from hello@acme.example
     """
-    from appliance.environment import Environment
-
     settings = database.load_settings()
     if not words and to is None:
         raise click.UsageError("Missing argument 'ADDRESS'.")
@@ -67,14 +60,12 @@ def send_test(
         text += f"\nNo server is running: the message is sent once one starts. {start_advice(settings)}"
     elif not wait:
         text += f"\nSee its delivery: appliance explain {answer['id']}"
-    show(as_json, answer, "\n".join(map(printable, text.split("\n"))))
+    show(answer, "\n".join(map(printable, text.split("\n"))))
     if wait and answer["status"] != "delivered":
         raise click.ClickException(f"{answer['id']} is not delivered: it is {answer['status']}")
 
 
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
-    """Store a test message, and return its id."""
-    from appliance.environment import Environment
     from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, test_sender
     from appliance.intake.services import build_services
     from appliance.message.schema import SendRequest
@@ -92,7 +83,6 @@ async def result_of(store: "Store", settings: "Config", message_id: str, until: 
     """Return the message's status once it is final or deferred, or at `until`; print each step on a terminal."""
     import trio
 
-    from appliance.environment import Environment
     from appliance.model.mail import RecipientStatus
     from appliance.report.explain import clock, standing
 

@@ -4,14 +4,16 @@ import errno
 import json
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from appliance.cli.database import refusals
 from appliance.cli.options import named_config
-from appliance.cli.output import system_text
+from appliance.cli.output import file_errors
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -22,28 +24,22 @@ class SettingsFile:
 
     def __init__(self) -> None:
         from appliance.config import load
-        from appliance.config.settings import ConfigError
 
         named, text = named_config(), None
-        try:
+        with refusals(), file_errors():
             if named is None and (source := load.find(None, os.environ, Path.cwd())) is not None:
                 named, text = source
             self.path = Path(os.path.abspath(named or (load.SYSTEM_FILE if os.geteuid() == 0 else load.LOCAL_FILE)))
             if text is None:
                 text = self.path.read_text("utf-8") if self.path.exists() else None
             self.hostname = "" if text is None else load.named_host(text, self.path)
-        except (ConfigError, OSError) as error:
-            raise click.ClickException(str(error)) from None
         self._text, self.written = text, False
 
     def settings(self) -> "Config":
         from appliance.config import load
-        from appliance.config.settings import ConfigError
 
-        try:
+        with refusals():
             return load.parse(self._text or "", self.path)
-        except ConfigError as error:
-            raise click.ClickException(str(error)) from None
 
     def change(self, table: str, **values: str | bool) -> None:
         """Write these keys of a table if they differ; a new file is a copy of the packaged one."""
@@ -62,12 +58,11 @@ class SettingsFile:
             return
         try:
             load.parse(text, self.path)
-            _write(self.path, text)
         except ConfigError:
             keys = " and ".join(f"{table}.{key}" for key in values)
             raise click.ClickException(f"{self.path}: set {keys} by hand, and run this again") from None
-        except OSError as error:
-            raise click.ClickException(f"{error.filename}: {system_text(error)}") from None
+        with file_errors():
+            _write(self.path, text)
         self._text, self.written = text, True
 
     def restart_service(self) -> None:
@@ -103,8 +98,6 @@ def with_setting(text: str, table: str, key: str, value: str | bool) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    import shutil
-
     from appliance.system.service import USER
 
     if file.exists() and not os.access(file, os.W_OK):

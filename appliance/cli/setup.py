@@ -22,12 +22,13 @@ import click
 
 from appliance.cli import database
 from appliance.cli.domain import domain_name, proposed, records_of, register, zone_summary
-from appliance.cli.options import common, flag, number_option, text_option
+from appliance.cli.options import common, flag, is_json, number_option, text_option
 from appliance.cli.output import coloured, printable, record, show
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
 from appliance.cli.settings_file import SettingsFile, has_systemd
 from appliance.cli.setup_records import mta_sts_lines, wait_for_records, with_tls_reports, zone_lines
 from appliance.cli.status import lines
+from appliance.environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,14 +111,13 @@ def _set_up(
     to: str | None,
     wait: bool | None,
     timeout: int,
-    as_json: bool,
 ) -> None:
     import trio
 
     from appliance.doctor.machine import check_name
     from appliance.system.data_directory import system_user
 
-    asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    asks = not is_json() and sys.stdin.isatty() and sys.stdout.isatty()
     tls_rpt = tls_rpt and _address(tls_rpt)
     ask = partial(_asked, asks=asks)
     file = SettingsFile()
@@ -148,11 +148,11 @@ def _set_up(
     answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
     answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
     answer |= {"dashboard": f"{settings.http.base_url}/dashboard", "findings": [*map(_row, findings)]}
-    if not as_json:
+    if not is_json():
         new = [finding for finding in findings if finding not in shown]
         click.echo("\n".join(_summary(settings, file.written, sender, domain, new, zone)))
     waits = asks if wait is None else wait
-    checked = trio.run(wait_for_records, settings, domain, records, timeout if waits else 0, not as_json)
+    checked = trio.run(wait_for_records, settings, domain, records, timeout if waits else 0, not is_json())
     answer["records"] = [record(one.record, "name", "type", "value") | record(one, "status") for one in checked]
     answer["dns_ok"] = not any(result.is_wrong for result in checked)
     if to is None and asks:
@@ -165,7 +165,7 @@ def _set_up(
     if to is not None and not (unfit := trio.run(check_name, settings)):
         answer["test"] = database.run(partial(_send_test, sender.account, domain, to, settings), settings=settings)
     answer["findings"] += [row for row in map(_row, unfit) if row not in answer["findings"]]
-    show(as_json, answer, "\n".join(_end(answer, unfit, settings, user)))
+    show(answer, "\n".join(_end(answer, unfit, settings, user)))
     if waits and not answer["dns_ok"]:
         raise click.ClickException(f"DNS records of {domain} are not all published yet")
     if to and (unfit or answer["test"]["status"] != "delivered"):
@@ -315,7 +315,6 @@ class _Machine:
 
         from appliance.dns.resolver import DnsResolver
         from appliance.doctor.examination import Examination
-        from appliance.environment import Environment
 
         dns = self._settings.dns
         try:
@@ -332,7 +331,6 @@ class _Machine:
             self._new.put(finding)
 
     def show_new(self) -> "list[Finding]":
-        """Print the findings since the last call, and return them."""
         new = self._receive()
         for line in lines(new) if new else ():
             click.echo(line)
@@ -363,8 +361,6 @@ class _Machine:
 
 # ---- the test message and the output
 async def _send_test(account: str, domain: str, to: str, settings: "Config", store: "Store") -> dict[str, Any]:
-    from appliance.environment import Environment
-
     message_id = await queue_test(store, settings, await store.accounts.named(account), to, f"test@{domain}")
     runs = await database.server_runs(store, settings)
     until = Environment().now() + WAIT_SECONDS * 1_000_000 if runs else 0

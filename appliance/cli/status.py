@@ -1,5 +1,7 @@
 """`appliance status`, `health` and `doctor`: the state of the server, and checks of what mail depends on."""
 
+import ssl
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,8 @@ from appliance import __version__
 from appliance.cli import database
 from appliance.cli.options import common, flag
 from appliance.cli.output import coloured, printable, record, show, zone_line
+from appliance.environment import Environment
+from appliance.system.data_directory import is_running, read_note
 from appliance.times import HOUR, rfc3339
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ HEALTH_TIMEOUT = 5.0  # seconds between two bytes
 @click.command()
 @flag("--blocklists", "Also check this machine's addresses against dns.blocklists.")
 @common
-def doctor(blocklists: bool, as_json: bool) -> None:
+def doctor(blocklists: bool) -> None:
     """Check everything that mail depends on, and say what to do about each fault.
 
     Checks port 25, host names and PTR records, the DKIM, SPF, DMARC and MX records of each domain, clock, disk,
@@ -40,7 +44,6 @@ def doctor(blocklists: bool, as_json: bool) -> None:
 
     from appliance.dns.resolver import DnsResolver
     from appliance.doctor.examination import Examination
-    from appliance.environment import Environment
 
     settings = database.load_settings()
     database.prepare(settings)
@@ -51,7 +54,7 @@ def doctor(blocklists: bool, as_json: bool) -> None:
     warnings = sum(finding.level == "warning" for finding in findings)
     answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": [*map(_row, findings)]}
     total = f"Faults: {faults}, warnings: {warnings}." if faults or warnings else "No faults and no warnings."
-    show(as_json, answer, "\n".join([*lines(findings), "", total]))
+    show(answer, "\n".join([*lines(findings), "", total]))
     if faults:
         checks = dict.fromkeys(finding.check for finding in findings if finding.level == "fault")
         raise click.ClickException(f"faults: {', '.join(checks)}")
@@ -78,7 +81,7 @@ def lines(findings: "Sequence[Finding]") -> "Iterator[str]":
 
 @click.command()
 @common
-def health(as_json: bool) -> None:
+def health() -> None:
     """Check that the server on this machine answers; if not, print one line and exit with 1.
 
     The request goes to the first address of http.bind, over HTTPS if the settings enable it. The certificate is not
@@ -89,9 +92,6 @@ def health(as_json: bool) -> None:
       appliance health --config /etc/appliance/config.toml
     """
     import http.client
-    import ssl
-
-    from appliance.system.data_directory import read_note
 
     settings = database.load_settings()
     first, data_dir = settings.http.bind[0], settings.server.data_dir
@@ -113,12 +113,12 @@ def health(as_json: bool) -> None:
         connection.close()
     if status != http.client.OK:
         raise click.ClickException(f"the server at {first} is not ready: HTTP status {status}")
-    show(as_json, {"address": str(first), "ok": True}, f"The server at {first} is up.")
+    show({"address": str(first), "ok": True}, f"The server at {first} is up.")
 
 
 @click.command("status")
 @common
-def show_status(as_json: bool) -> None:
+def show_status() -> None:
     """Show the server on one screen: version, uptime, listeners, queue, last hour, certificate, disk and problems.
 
     Problems are the faults and warnings of `appliance doctor` that need no DNS. Exits with 1 if there is a fault.
@@ -127,14 +127,13 @@ def show_status(as_json: bool) -> None:
 
     from appliance.dns.resolver import DnsResolver
     from appliance.doctor.examination import Examination
-    from appliance.environment import Environment
     from appliance.report.explain import span
-    from appliance.system.data_directory import is_running, read_note
 
     settings, now = database.load_settings(), Environment().now()
     data_dir, hostname = settings.server.data_dir, settings.server.hostname
-    empty: _Stored = ({"queue": None, "last_hour": None}, [], None)
-    counts, holds, newest_at = database.run(_stored, settings=settings, or_nothing=empty)
+    counts, holds, newest_at = database.run(
+        _stored, settings=settings, or_nothing=lambda: ({"queue": None, "last_hour": None}, [], None)
+    )
     examination = Examination(settings, Environment(), DnsResolver(settings.dns.resolvers))
     findings = trio.run(examination.of_server, holds, newest_at)
     texts = {
@@ -156,14 +155,13 @@ def show_status(as_json: bool) -> None:
     rows += [(check, text) for check in ("certificate", "disk") for text in texts[check]]
     rows.append(("problems", len(problems) or "none"))
     shown = [f"{title:<11} {value}" for title, value in rows]
-    show(as_json, answer, "\n".join([*shown, *([""] if problems else []), *lines(problems)]))
+    show(answer, "\n".join([*shown, *([""] if problems else []), *lines(problems)]))
     if not answer["ok"]:
         raise click.ClickException("the faults above stop mail")
 
 
 async def _stored(store: "Store") -> "_Stored":
     """Return the queue, the recipients since the beginning of the last full hour, pauses, and the newest message."""
-    from collections import Counter
 
     from appliance.model.numbers import COUNTED
 

@@ -12,8 +12,10 @@ import click
 
 from appliance import __version__
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, listing, named_config
+from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, is_json, listing, named_config
 from appliance.cli.output import printable, progress_bar, record, show, show_list
+from appliance.environment import Environment
+from appliance.system.data_directory import only_server
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -35,7 +37,7 @@ node = CommandGroup("node", "Manage the nodes of a cluster. Without a command, l
 @click.option("--to", "url", metavar="URL", help="Target PostgreSQL database: postgresql://user@host/name.")
 @click.option("--to-sqlite", "path", type=click.Path(path_type=Path), metavar="PATH", help="Target data directory.")
 @common
-def copy(url: str | None, path: Path | None, as_json: bool) -> None:
+def copy(url: str | None, path: Path | None) -> None:
     """Copy the whole database into an empty one, and compare every row.
 
     Stop the server first. Queued mail is delivered by the server on the new database. The old database is only read. If
@@ -47,7 +49,6 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
       appliance store copy --to-sqlite /var/lib/appliance-new
     """
     from appliance.config.values import DATABASE_URL
-    from appliance.environment import Environment
     from appliance.store import DatabaseRefused, copied_tables
     from appliance.store.copying import NotCopied
     from appliance.store.copying import copy as copy_rows
@@ -65,7 +66,7 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
     try:
         with (
             database.explained(settings),
-            _progress(as_json) as report,
+            _progress() as report,
             _source(settings) as source,
             _target(settings, where) as target,
         ):
@@ -74,14 +75,13 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
         raise click.ClickException(printable(str(reason))) from None
     answer = {"from": source.name, "to": target.name, "tables": copied.tables, "rows": copied.rows}
     answer |= {"resumed": copied.resumed, "replaced": copied.replaced}
-    show(as_json, answer, "\n".join(_lines(settings, source, target, copied, url)))
+    show(answer, "\n".join(_lines(settings, source, target, copied, url)))
 
 
 # ---- the two databases
 @contextmanager
 def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
     from appliance.store import FILE_NAME, copy_source
-    from appliance.system.data_directory import only_server
 
     data_dir = settings.server.data_dir
     with only_server(data_dir) if data_dir.exists() else nullcontext():
@@ -94,7 +94,6 @@ def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
 @contextmanager
 def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
     from appliance.store import FILE_NAME, copy_target
-    from appliance.system.data_directory import only_server
 
     if isinstance(where, str):
         with copy_target(where) as target:
@@ -110,7 +109,7 @@ def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
 
 # ---- output
 @contextmanager
-def _progress(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
+def _progress() -> "Iterator[Callable[[CopyProgress], None]]":
     if sys.stderr.isatty():
         with progress_bar("copy") as bar:
             yield lambda progress: bar(progress.fraction)
@@ -120,7 +119,7 @@ def _progress(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
     def line(progress: "CopyProgress") -> None:
         nonlocal printed_at
         is_complete = progress.rows >= progress.of
-        if as_json or not (is_complete or time.monotonic() > printed_at + LINE_EVERY):
+        if is_json() or not (is_complete or time.monotonic() > printed_at + LINE_EVERY):
             return
         printed_at = time.monotonic()
         rows = f"{progress.rows:,}" if is_complete else f"{progress.rows:,} of {progress.of:,}"
@@ -152,7 +151,7 @@ def _lines(
 @click.command()
 @flag("--check", "Show the changes without making them; exit with 3 if there are any.")
 @common
-def upgrade(check: bool, as_json: bool) -> None:
+def upgrade(check: bool) -> None:
     """Upgrade the database of an earlier version to this one, without starting the server.
 
     A start of the server does the same. An SQLite file is upgraded on a copy first, and the old file is kept. Back up a
@@ -173,7 +172,7 @@ def upgrade(check: bool, as_json: bool) -> None:
         database.run(_nothing, settings=settings)
         now = _pending(settings)
         done = {"version": __version__, "schema": now.schema, "steps": [*before.steps], "kept": before.kept or None}
-        show(as_json, done | {"waiting": [*now.waiting]}, "\n".join(_done(done, now.waiting)))
+        show(done | {"waiting": [*now.waiting]}, "\n".join(_done(done, now.waiting)))
         return
     started = before.last_start
     new = None if started is None else [key for key in known_keys() if key not in started.settings]
@@ -191,7 +190,7 @@ def upgrade(check: bool, as_json: bool) -> None:
         "older_nodes": [*before.older_nodes],
     }
     is_pending = bool(before.steps or before.waiting or removed)
-    show(as_json, answer | {"pending": is_pending}, "\n".join(_changes(answer)))
+    show(answer | {"pending": is_pending}, "\n".join(_changes(answer)))
     click.get_current_context().exit(UPGRADE_PENDING if is_pending else 0)
 
 
@@ -260,21 +259,21 @@ def _changes(answer: dict[str, Any]) -> "Iterator[str]":
 # ---- nodes
 @node.command("list")
 @listing
-def list_nodes(as_json: bool) -> None:
+def list_nodes() -> None:
     """List the nodes: lease in seconds, recipients in flight and waiting, clock skew in seconds."""
     settings = database.load_settings()
     if not settings.store.url:
-        show(as_json, {"nodes": []}, NO_NODES)
+        show({"nodes": []}, NO_NODES)
         return
     states: list[NodeState] = database.run(lambda store: store.engine.nodes(), settings=settings)
     rows, nothing = [record(state, *NODE_COLUMNS) for state in states], "No node has started yet: appliance serve"
-    show_list(as_json, "nodes", rows, NODE_COLUMNS, nothing, ("started_at", "address", "skew_seconds", "version"))
+    show_list({"nodes": rows}, NODE_COLUMNS, nothing, ("started_at", "address", "skew_seconds", "version"))
 
 
 @node.command()
 @click.argument("name", type=PRINTABLE, metavar="NODE")
 @common
-def drain(name: str, as_json: bool) -> None:
+def drain(name: str) -> None:
     """Stop NODE and hand its mail over to the other nodes.
 
     The node finishes deliveries in flight, accepts nothing new, and exits with 0. If its service manager would restart
@@ -285,4 +284,4 @@ def drain(name: str, as_json: bool) -> None:
         raise click.ClickException(NO_NODES)
     if not database.run(lambda store: store.engine.drain(name), settings=settings):
         raise click.ClickException(f"no running node is named {name!r}: see appliance node list")
-    show(as_json, {"node": name, "draining": True}, f"Node {name} hands over its mail and stops.")
+    show({"node": name, "draining": True}, f"Node {name} hands over its mail and stops.")

@@ -1,5 +1,6 @@
 """`appliance suppression …`: lists, changes, imports and exports the addresses that an account may not send to."""
 
+import csv
 import sys
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from appliance.cli import database
-from appliance.cli.options import CommandGroup, reason_option, text_option
+from appliance.cli.options import CommandGroup, is_json, reason_option, text_option
 from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
@@ -25,17 +26,17 @@ suppression = CommandGroup("suppression", "Manage suppressions: addresses that a
 
 @suppression.command("list")
 @database.list_of_only_account
-def list_all(name: str, as_json: bool) -> None:
+def list_all(name: str) -> None:
     """List the suppressed addresses of the account."""
     rows = [record(suppression, *SUPPRESSION_COLUMNS) for suppression in _all(name)]
     nothing = f"No address is suppressed. Add one: appliance suppression add --account {name} ADDRESS"
-    show_list(as_json, "suppressions", rows, SUPPRESSION_COLUMNS, nothing)
+    show_list({"suppressions": rows}, SUPPRESSION_COLUMNS, nothing)
 
 
 @suppression.command()
 @database.of_only_account_and("ADDRESS")
 @reason_option("added by hand", "Reason to show with the address.")
-def add(name: str, address: str, reason: str, as_json: bool) -> None:
+def add(name: str, address: str, reason: str) -> None:
     """Stop the account from sending to ADDRESS. An address that is already listed keeps its reason.
 
     Examples:
@@ -44,14 +45,14 @@ def add(name: str, address: str, reason: str, as_json: bool) -> None:
     """
     key = _key(address)
     made = database.run_for(name, lambda store, account_id: store.suppressions.add(account_id, key, reason))
-    show(as_json, record(made, *SUPPRESSION_COLUMNS), f"Account {name} may no longer send to {made.address}.")
+    show(record(made, *SUPPRESSION_COLUMNS), f"Account {name} may no longer send to {made.address}.")
 
 
 @suppression.command()
 @text_option("--tag", "TAG", "Only undo an unsubscription from this tag.")
 @text_option("--template", "ALIAS", "Only undo an unsubscription from this template.")
 @database.of_only_account_and("ADDRESS")
-def remove(name: str, address: str, tag: str | None, template: str | None, as_json: bool) -> None:
+def remove(name: str, address: str, tag: str | None, template: str | None) -> None:
     """Let the account send to ADDRESS again.
 
     Examples:
@@ -71,12 +72,12 @@ def remove(name: str, address: str, tag: str | None, template: str | None, as_js
             await store.suppressions.remove(account_id, key)
 
     database.run_for(name, work)
-    show(as_json, {"address": key, "removed": True}, f"Account {name} may send to {key} again.")
+    show({"address": key, "removed": True}, f"Account {name} may send to {key} again.")
 
 
 @suppression.command("import")
 @database.of_only_account_and("FILE", lambda file: _read(click.File("rb")(file, ctx=click.get_current_context())))
-def import_file(name: str, file: "tuple[dict[str, str], int, list[SkippedLine]]", as_json: bool) -> None:
+def import_file(name: str, file: "tuple[dict[str, str], int, list[SkippedLine]]") -> None:
     """Suppress every address in FILE (`-` for standard input) for the account.
 
     FILE has one address per line, or is CSV as hosted services export it, with headings for address and reason. Without
@@ -105,12 +106,12 @@ def import_file(name: str, file: "tuple[dict[str, str], int, list[SkippedLine]]"
     text = f"Imported {added} addresses; {listed} were already listed; {len(lines)} lines were skipped."
     text += f" {repeated} lines repeat another line's address." if repeated else ""
     text += "".join(f"\n  line {entry['line']}: {entry['error']}" for entry in lines[:SKIPPED_SHOWN])
-    show(as_json, {"imported": added, "listed_already": listed, "repeated": repeated, "skipped": lines}, text)
+    show({"imported": added, "listed_already": listed, "repeated": repeated, "skipped": lines}, text)
 
 
 @suppression.command()
 @database.of_only_account
-def export(name: str, as_json: bool) -> None:
+def export(name: str) -> None:
     """Write the suppressed addresses of the account as CSV: address, reason, origin, since.
 
     Addresses that only unsubscribed from a tag or a template are not included. A cell that a spreadsheet would read as
@@ -119,14 +120,13 @@ def export(name: str, as_json: bool) -> None:
     Example:
       appliance suppression export --account acme > suppressed.csv
     """
-    import csv
 
     from appliance.message.characters import guard_cell
 
     fields = ("address", "reason", "origin", "created_at")
     rows = [record(suppression, *fields) for suppression in _all(name) if not suppression.mail_list]
-    if as_json:
-        show(True, {"suppressions": rows}, "")
+    if is_json():
+        show({"suppressions": rows}, "")
         return
     writer = csv.DictWriter(sys.stdout, fields)
     writer.writeheader()

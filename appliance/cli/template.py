@@ -4,6 +4,7 @@ A folder has one directory per alias, with `subject.txt`, `text.txt`, `html.html
 by a push changes nothing; a push stores a new version only of templates that differ.
 """
 
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import file_errors, printable, record, show, show_list
+from appliance.errors import Refused
 
 if TYPE_CHECKING:
     from appliance.model.mail import StoredTemplate
@@ -26,8 +28,6 @@ UNSUBSCRIBE_LINE = "unsubscribe = true\n"
 
 
 class _Content(NamedTuple):
-    """The content of a template, in the database and in files."""
-
     subject: str | None
     text: str | None
     html: str | None
@@ -39,18 +39,19 @@ template = CommandGroup("template", "Manage templates, also as files in a reposi
 
 @template.command("list")
 @database.list_of_only_account
-def list_all(name: str, as_json: bool) -> None:
+def list_all(name: str) -> None:
     """List the templates of the account."""
     fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
     rows = [record(template, *fields) for template in database.run_for(name, _all)]
-    shown = rows if as_json else [row | {"subject": printable(row["subject"] or "")} for row in rows]
     nothing = "No templates yet. Store a folder: appliance template push DIR"
-    show_list(as_json, "templates", shown, TEMPLATE_COLUMNS, nothing)
+    show_list(
+        {"templates": rows}, TEMPLATE_COLUMNS, nothing, worded=lambda row: row | {"subject": row["subject"] or ""}
+    )
 
 
 @template.command("show")
 @database.of_only_account_and("ALIAS")
-def show_one(name: str, alias: str, as_json: bool) -> None:
+def show_one(name: str, alias: str) -> None:
     """Show the current version of the template ALIAS of the account."""
 
     async def work(store: "Store", account_id: str) -> "StoredTemplate":
@@ -66,20 +67,20 @@ def show_one(name: str, alias: str, as_json: bool) -> None:
         if body is not None:
             parts.append(f"\n---- {title}\n" + "\n".join(map(printable, body.splitlines())))
     fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "created_at", "updated_at")
-    show(as_json, record(template, *fields), "\n".join(parts))
+    show(record(template, *fields), "\n".join(parts))
 
 
 @template.command()
 @database.of_only_account_and("ALIAS")
-def remove(name: str, alias: str, as_json: bool) -> None:
+def remove(name: str, alias: str) -> None:
     """Delete the template ALIAS of the account with all its versions."""
     database.run_for(name, lambda store, account_id: store.templates.delete(account_id, alias))
-    show(as_json, {"alias": alias, "removed": True}, f"Removed template {alias}.")
+    show({"alias": alias, "removed": True}, f"Removed template {alias}.")
 
 
 @template.command()
 @database.of_only_account_and("DIR")
-def pull(name: str, dir: str, as_json: bool) -> None:
+def pull(name: str, dir: str) -> None:
     """Write the templates of the account into the folder DIR, one directory per alias.
 
     Files of these templates are overwritten; all other files in DIR stay. The output lists directories that are not a
@@ -97,7 +98,7 @@ def pull(name: str, dir: str, as_json: bool) -> None:
     text = f"Pulled {len(rows)} templates into {folder}: {written} files changed."
     if others:
         text += f"\nNot in this account: {', '.join(map(printable, others))}"
-    show(as_json, {"templates": rows, "files_changed": written, "not_of_account": others}, text)
+    show({"templates": rows, "files_changed": written, "not_of_account": others}, text)
 
 
 class _Folder(NamedTuple):
@@ -116,7 +117,7 @@ def _folder(path: str) -> _Folder:
 @template.command()
 @database.of_only_account_and("DIR", _folder)
 @flag("--dry-run", "Show what would be stored without storing it.")
-def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
+def push(name: str, dir: _Folder, dry_run: bool) -> None:
     """Store the folder DIR as templates of the account, as a new version of each template that differs.
 
     DIR has one directory per alias: subject.txt (one line), text.txt or html.html or both, and template.toml with
@@ -152,7 +153,7 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     lines += [f"skipped: {printable(name)}" for name in unknown]
     stored = "would be stored" if dry_run else "stored"
     lines.append(f"{len(changed)} of {len(rows)} templates {stored}; {len(rows) - len(changed)} unchanged.")
-    show(as_json, {"dry_run": dry_run, "templates": rows, "unknown": unknown}, "\n".join(lines))
+    show({"dry_run": dry_run, "templates": rows, "unknown": unknown}, "\n".join(lines))
 
 
 async def _all(store: "Store", account_id: str) -> "list[StoredTemplate]":
@@ -201,7 +202,6 @@ def _same_options(existing: bytes | None, content: _Content) -> bool:
 
 
 def _read_folder(folder: Path) -> _Folder:
-    from appliance.errors import Refused
     from appliance.message.template import check_template
 
     templates, unknown = {}, [path.name for path in folder.iterdir() if not path.is_dir()]
@@ -237,8 +237,6 @@ def _read(path: Path) -> str | None:
 
 def _unsubscribe(options: str) -> bool:
     """Return the `unsubscribe` of template.toml; raise ValueError for any other key."""
-    import tomllib
-
     table = tomllib.loads(options)
     unsubscribe = table.pop("unsubscribe", False)
     if table or not isinstance(unsubscribe, bool):

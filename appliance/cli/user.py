@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, TIME_AGO, CommandGroup, common, flag, number_option, text_option
-from appliance.cli.output import printable_row, record, show, show_list, show_record
+from appliance.cli.options import PRINTABLE, TIME_AGO, CommandGroup, common, flag, is_json, number_option, text_option
+from appliance.cli.output import record, show, show_list, show_record
+from appliance.environment import Environment
+from appliance.errors import Code, Refused
+from appliance.times import LATEST
 
 if TYPE_CHECKING:
     from appliance.model.accounts import PasswordLink, Person, User
@@ -32,7 +35,7 @@ user = CommandGroup("user", "Manage the users of an account and their roles.", {
 
 @user.command("list")
 @database.list_of_only_account
-def list_all(name: str, as_json: bool) -> None:
+def list_all(name: str) -> None:
     """List the users and the open invitations of the account."""
 
     async def read(store: "Store", account_id: str) -> "tuple[list[Person], list[PasswordLink]]":
@@ -40,18 +43,18 @@ def list_all(name: str, as_json: bool) -> None:
 
     people, links = database.run_for(name, read)
     users, invitations = [*map(_person, people)], [*map(_invitation, links)]
-    if as_json:
-        show(as_json, {"users": users, "invitations": invitations}, "")
+    if is_json():
+        show({"users": users, "invitations": invitations}, "")
     else:
         rows = [dict.fromkeys(USER_COLUMNS) | row for row in (*users, *invitations)]
-        show_list(as_json, "users", rows, USER_COLUMNS, "No users.", ("created_at", "totp"))
+        show_list({"users": rows}, USER_COLUMNS, "No users.", ("created_at", "totp"))
 
 
 @user.command()
 @database.words_argument("EMAIL ROLE")
 @click.option("--role", type=USER_ROLES, hidden=True)
 @common
-def add(words: tuple[str, ...], account: str | None, role: str | None, as_json: bool) -> None:
+def add(words: tuple[str, ...], account: str | None, role: str | None) -> None:
     """Invite a user to the account: print a link, only once, with which the user sets a password.
 
     ROLE is viewer (read only), developer (all but managing users) or owner. The server mails the link to the user if
@@ -62,7 +65,6 @@ def add(words: tuple[str, ...], account: str | None, role: str | None, as_json: 
       appliance user add ann@acme.example developer
       appliance user add --account acme bob@acme.example viewer
     """
-    from appliance.errors import Code, Refused
     from appliance.intake import account_rules
     from appliance.model.accounts import AccountRole
     from appliance.store.audit import about
@@ -83,13 +85,13 @@ def add(words: tuple[str, ...], account: str | None, role: str | None, as_json: 
         about(address, {"role": role})
         return await _mailed(store, *await store.people.invite(account_id, address, AccountRole(role)), name)
 
-    _show_link(as_json, *database.run_for(name, work))
+    _show_link(*database.run_for(name, work))
 
 
 @user.command("role")
 @database.of_only_account_and("EMAIL")
 @click.argument("role", type=USER_ROLES)
-def change_role(name: str, email: str, role: str, as_json: bool) -> None:
+def change_role(name: str, email: str, role: str) -> None:
     """Change the role of a user of the account. The last owner cannot be changed.
 
     A user who becomes a viewer may no longer send: the user's API keys with scope full or manage become read-only, and
@@ -109,13 +111,13 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
         return await store.people.one(account_id, person.id)
 
     row = _person(database.run_for(name, work))
-    show(as_json, row, f"{row['email']} is now {role} in account {name}.")
+    show(row, f"{row['email']} is now {role} in account {name}.")
 
 
 @user.command()
 @database.of_only_account_and("EMAIL")
 @flag("--keep-keys", "Keep the user's API keys and SMTP credentials.")
-def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
+def remove(name: str, email: str, keep_keys: bool) -> None:
     """Remove a user from the account, or withdraw an invitation.
 
     The user's sessions end. The API keys and SMTP credentials that the user created are listed and revoked. The last
@@ -145,13 +147,13 @@ def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
     text += "".join(f"\nRevoked API key {key_id} {label}".rstrip() for key_id, label in keys.items())
     text += "".join(f"\nRevoked SMTP credential {username} {label}".rstrip() for username, label in credentials.items())
     revoked = {"api_keys": list(keys), "smtp_credentials": list(credentials)}
-    show(as_json, {"id": removed_id, "email": address, "removed": True, "revoked": revoked}, text)
+    show({"id": removed_id, "email": address, "removed": True, "revoked": revoked}, text)
 
 
 @user.command("reset-password")
 @click.argument("email", type=PRINTABLE)
 @common
-def reset_password(email: str, as_json: bool) -> None:
+def reset_password(email: str) -> None:
     """Print a link, only once, with which a user of any account sets a new password, and mail it to the user.
 
     No mail is sent unless notifications.from is set. The link works once, within a day. The old password works until
@@ -161,15 +163,14 @@ def reset_password(email: str, as_json: bool) -> None:
     async def work(store: "Store", user: "User") -> "SentLink":
         return await _mailed(store, *await store.people.reset(user.id), user.account_name)
 
-    _show_link(as_json, *_run_for_user(email, work))
+    _show_link(*_run_for_user(email, work))
 
 
 @user.command("reset-totp")
 @click.argument("email", type=PRINTABLE)
 @common
-def reset_totp(email: str, as_json: bool) -> None:
+def reset_totp(email: str) -> None:
     """Turn off two-factor authentication for a user who lost the app and the recovery codes."""
-    from appliance.errors import Code, Refused
 
     async def work(store: "Store", user: "User") -> str:
         if not user.has_totp:
@@ -178,11 +179,10 @@ def reset_totp(email: str, as_json: bool) -> None:
         return user.email
 
     address = _run_for_user(email, work)
-    show(as_json, {"email": address, "totp": False}, f"{address} now logs in without two-factor authentication.")
+    show({"email": address, "totp": False}, f"{address} now logs in without two-factor authentication.")
 
 
 def _run_for_user(email: str, work: "Callable[[Store, User], Awaitable[database.T]]") -> "database.T":
-    from appliance.errors import Code, Refused
     from appliance.store.audit import about, concerns
 
     async def of_user(store: "Store") -> "database.T":
@@ -197,8 +197,6 @@ def _run_for_user(email: str, work: "Callable[[Store, User], Awaitable[database.
 
 
 async def _named(store: "Store", name: str, account_id: str, email: str) -> "Person":
-    from appliance.errors import Code, Refused
-
     for person in await store.people.of(account_id):
         if person.email == email.lower():
             return person
@@ -217,17 +215,16 @@ def _invitation(link: "PasswordLink") -> dict[str, Any]:
 
 async def _mailed(store: "Store", link: "PasswordLink", token: str, account_name: str) -> "SentLink":
     from appliance.attention.mail import Mailer
-    from appliance.environment import Environment
 
     mailer = Mailer(database.load_settings(), store, Environment())
     return link, token, await mailer.mail_link(link, token, account_name)
 
 
-def _show_link(as_json: bool, link: "PasswordLink", token: str, mailed: bool) -> None:
+def _show_link(link: "PasswordLink", token: str, mailed: bool) -> None:
     from appliance.intake import account_rules
 
     url = account_rules.password_link(database.load_settings().http.base_url, link.email, token)
-    show_record(as_json, _invitation(link) | {"link": url, "mailed": mailed})
+    show_record(_invitation(link) | {"link": url, "mailed": mailed})
 
 
 @click.command()
@@ -236,16 +233,13 @@ def _show_link(as_json: bool, link: "PasswordLink", token: str, mailed: bool) ->
 @click.option("--until", type=TIME_AGO, metavar="TIME", help="Only entries before this time.")
 @number_option("--limit", 100, MOST_LINES, "Number of entries to show.")
 @database.list_of_accounts
-def audit(
-    name: str | None, action: str | None, since: int | None, until: int | None, limit: int, as_json: bool
-) -> None:
+def audit(name: str | None, action: str | None, since: int | None, until: int | None, limit: int) -> None:
     """List who changed what, newest first, in the whole installation or in one account.
 
     Examples:
       appliance audit
       appliance audit --account acme --action api_key --since 30d
     """
-    from appliance.times import LATEST
 
     async def read(store: "Store") -> "tuple[list[AuditEntry], dict[str, str]]":
         accounts = {account.id: account.name for account in await store.accounts.all()}
@@ -254,12 +248,13 @@ def audit(
         page = store.audit.page(account_id, action=action or "", since=since or 0, until=end, most=limit)
         return await page, accounts
 
-    nothing: tuple[list[AuditEntry], dict[str, str]] = ([], {})
-    entries, accounts = database.run(read, or_nothing=nothing)
-    rows: list[dict[str, Any]] = []
+    entries, accounts = database.run(read, or_nothing=lambda: ([], {}))
+    rows = []
     for entry in entries:
         of_account = {"account": accounts.get(entry.account_id, entry.account_id) or None}
-        row = record(entry, "created_at") | of_account | record(entry, *AUDIT_FIELDS)
-        who = {"who": f"{entry.actor} ({entry.actor_name or entry.actor_kind})"}
-        rows.append(row if as_json else printable_row(row | who))
-    show_list(as_json, "audit", rows, AUDIT_COLUMNS, "Nothing was changed yet.", ("address", "account"))
+        rows.append(record(entry, "created_at") | of_account | record(entry, *AUDIT_FIELDS))
+    show_list({"audit": rows}, AUDIT_COLUMNS, "Nothing was changed yet.", ("address", "account"), _with_author)
+
+
+def _with_author(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"who": f"{row['actor']} ({row['actor_name'] or row['actor_kind']})"}

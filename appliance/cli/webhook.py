@@ -8,6 +8,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import printable, record, show, show_record
+from appliance.environment import Environment
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -25,7 +26,7 @@ webhook = CommandGroup("webhook", "Manage the webhook of an account: where its e
 
 @webhook.command("show")
 @database.of_only_account
-def show_one(name: str, as_json: bool) -> None:
+def show_one(name: str) -> None:
     """Show the webhook of the account, without its secret."""
     settings = database.load_settings()
 
@@ -39,10 +40,10 @@ def show_one(name: str, as_json: bool) -> None:
         nothing = (
             f"Account {account.name} has no webhook. Create one: appliance webhook set --account {account.name} URL"
         )
-        show(as_json, {"account": account.name, "webhook": None}, nothing)
+        show({"account": account.name, "webhook": None}, nothing)
         return
     worded = row | {"events": " ".join(row["events"])}
-    show_record(as_json, {"account": account.name, "webhook": row}, {"account": account.name} | worded)
+    show_record({"account": account.name, "webhook": row}, {"account": account.name} | worded)
 
 
 @webhook.command("set")
@@ -61,9 +62,7 @@ def show_one(name: str, as_json: bool) -> None:
     type=click.Choice(FORMATS),
     help="Shape of the events: ours, or that of another provider (default: unchanged, at first native).",
 )
-def set_url(
-    name: str, url: str, events: tuple[str, ...], enabled: bool | None, shape: str | None, as_json: bool
-) -> None:
+def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, shape: str | None) -> None:
     """Post the events of the account to URL. The signing secret is shown only when it is created.
 
     Examples:
@@ -71,7 +70,6 @@ def set_url(
       appliance webhook set --account acme https://hooks.acme.example/mail --event bounced --event complained
       appliance webhook set --account acme https://hooks.acme.example/mail --disable
     """
-    from appliance.environment import Environment
     from appliance.keys.secrets import WebhookSecrets
     from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookFormat, WebhookOptions
 
@@ -98,12 +96,12 @@ def set_url(
         text += f"\nPublic key that verifies its signatures: {row['public_key']}"
     if secret is not None:
         text += f"\nSigning secret, shown only once: {secret}"
-    show(as_json, {"account": account.name, "webhook": row, "secret": secret}, text)
+    show({"account": account.name, "webhook": row, "secret": secret}, text)
 
 
 @webhook.command()
 @database.of_only_account
-def remove(name: str, as_json: bool) -> None:
+def remove(name: str) -> None:
     """Delete the webhook of the account, its pending posts and its history."""
 
     async def work(store: "Store") -> "Account":
@@ -113,7 +111,7 @@ def remove(name: str, as_json: bool) -> None:
         return account
 
     account = database.run(work)
-    show(as_json, {"account": account.name, "removed": True}, f"Removed the webhook of account {account.name}.")
+    show({"account": account.name, "removed": True}, f"Removed the webhook of account {account.name}.")
 
 
 wait_option = flag("--wait", "Wait for the first response and print it.")
@@ -122,7 +120,7 @@ wait_option = flag("--wait", "Wait for the first response and print it.")
 @webhook.command()
 @database.of_only_account
 @wait_option
-def ping(name: str, wait: bool, as_json: bool) -> None:
+def ping(name: str, wait: bool) -> None:
     """Post a test event to the webhook of the account, at most every 15 seconds.
 
     A running server posts it within a few seconds. With --wait the exit code is 0 for a 2xx response, otherwise 1.
@@ -130,13 +128,13 @@ def ping(name: str, wait: bool, as_json: bool) -> None:
     Example:
       appliance webhook ping --wait
     """
-    _post("A test event", name, lambda store, account_id: store.webhook_history.ping(account_id), wait, as_json)
+    _post("A test event", name, lambda store, account_id: store.webhook_history.ping(account_id), wait)
 
 
 @webhook.command()
 @database.of_only_account_and("DELIVERY")
 @wait_option
-def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
+def replay(name: str, delivery: str, wait: bool) -> None:
     """Post the event of DELIVERY again; GET /v1/webhook/deliveries and the dashboard list the ids.
 
     The post has a new signature and the event id of the first post, so that a receiver can detect the duplicate. With
@@ -145,14 +143,10 @@ def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
     Example:
       appliance webhook replay whd_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --wait
     """
-    _post(
-        "The event", name, lambda store, account_id: store.webhook_history.replay(account_id, delivery), wait, as_json
-    )
+    _post("The event", name, lambda store, account_id: store.webhook_history.replay(account_id, delivery), wait)
 
 
-def _post(
-    what: str, name: str, begin: "Callable[[Store, str], Awaitable[WebhookDelivery]]", wait: bool, as_json: bool
-) -> None:
+def _post(what: str, name: str, begin: "Callable[[Store, str], Awaitable[WebhookDelivery]]", wait: bool) -> None:
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, WebhookDelivery, bool]":
@@ -165,7 +159,7 @@ def _post(
     answer: dict[str, Any] = {"account": account.name, "server_running": runs}
     answer |= record(posted, "id", "event_id", "url", "response_status", "error", "duration_ms", "created_at")
     ok = posted.response_status is not None and 200 <= posted.response_status < 300
-    show(as_json, answer, _described(what, posted, runs=runs, ok=ok))
+    show(answer, _described(what, posted, runs=runs, ok=ok))
     if wait and not ok:
         raise click.ClickException("the receiver did not return a 2xx status")
 
@@ -200,7 +194,6 @@ async def _existing(store: "Store", account: "Account") -> None:
 
 async def _check_url(url: str, store: "Store", settings: "Config") -> None:
     from appliance.dns.resolver import DnsResolver
-    from appliance.environment import Environment
     from appliance.webhook.dispatcher import build_poster
 
     resolver, others = DnsResolver(settings.dns.resolvers), store.engine.others
@@ -210,7 +203,6 @@ async def _check_url(url: str, store: "Store", settings: "Config") -> None:
 
 
 async def _row(webhook: "Webhook", store: "Store", settings: "Config") -> dict[str, Any]:
-    from appliance.environment import Environment
     from appliance.keys.secrets import WebhookSecrets
     from appliance.webhook.signatures import public_key
 

@@ -12,13 +12,16 @@ from typing import Generic, TypeVar
 import trio
 
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
-from appliance.telemetry.log import get_logger
+from appliance.errors import StorageFault, StorageUnavailable
+from appliance.telemetry.log import Log, get_logger
 from appliance.times import SECOND
 
 SLEEP_LIMIT = 60.0  # seconds; no loop sleeps longer, so a clock change delays work by a minute at most
 CLOCK_CHECK_INTERVAL = 2.0  # seconds
+STORAGE_PAUSE = 1.0  # seconds before a failed write is retried
 JUMP_TOLERANCE = 10.0  # seconds between two checks; less is an ordinary correction
+
+Result = TypeVar("Result")
 
 
 class Wake:
@@ -64,12 +67,39 @@ class ClockJumps:
         return 0.0
 
 
+async def repeat(
+    work: Callable[[], Awaitable[object]], log: Log, failure: str, *, every: float, pause: float | None = None
+) -> None:
+    """Work in the background until cancelled: every so many seconds, or after `pause` while `work` returns True.
+
+    No mail depends on the work: its errors are logged, except one that must end the process.
+    """
+    while True:
+        has_more: object = False
+        try:
+            has_more = await work()
+        except StorageUnavailable as outage:
+            log.warning(f"{failure}: storage unavailable", reason=outage.text)
+        except StorageFault:
+            raise
+        except Exception:  # one bad row must not stop the server
+            log.exception(failure)
+        await trio.sleep(every if pause is None or not has_more else pause)
+
+
+async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure: str, **fields: str) -> Result:
+    """Return the result of `work`, which is retried while the storage is unavailable."""
+    while True:
+        try:
+            return await work()
+        except StorageUnavailable as outage:
+            log.warning(f"{failure}: storage unavailable", reason=outage.text, **fields)
+            await trio.sleep(STORAGE_PAUSE)
+
+
 # ---- results
 
 RESULTS_PER_TRANSACTION = 64
-STORAGE_PAUSE = 1.0  # seconds before a failed write is retried
-
-Result = TypeVar("Result")
 
 
 class BatchWriter(Generic[Result]):

@@ -211,7 +211,6 @@ def embedded(cwd: Path, environ: Mapping[str, str] | None = None) -> Config:
 
 
 def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the built-in settings as a file would contain them."""
     tables = {name: dict(table) for name, table in EMBEDDED.items()}
     if port := _variable(HTTP_PORT_VARIABLE, environ):
         tables["http"] = {"bind": [f"127.0.0.1:{port}"], "base_url": f"http://127.0.0.1:{port}"}
@@ -270,7 +269,6 @@ def _has_our_section(text: str) -> bool:
 
 
 def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
-    """Load the first settings file, or without any the built-in settings."""
     source = find(path, environ, cwd)
     if source is None:
         return embedded(cwd, environ)
@@ -286,7 +284,6 @@ def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
 
 
 def check_together(config: Config, file: str) -> None:
-    """Raise ConfigError for the first contradiction."""
     for section, listener in (("http", config.http), ("smtp", config.smtp), ("inbound", config.inbound)):
         if bool(listener.tls_cert) != bool(listener.tls_key):
             missing, present = ("tls_key", "tls_cert") if listener.tls_cert else ("tls_cert", "tls_key")
@@ -390,8 +387,6 @@ class Changes:
 
 @dataclass(slots=True)
 class LiveSettings:
-    """The settings in force, and the services that adopt new ones."""
-
     config: Config
     _services: list[Prepare] = field(default_factory=list)
 

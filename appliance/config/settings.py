@@ -396,7 +396,6 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 def settings(section: str) -> Iterator[Setting]:
-    """Return the settings of one section, in documentation order."""
     return rows(section, SECTIONS[section])
 
 

@@ -52,8 +52,6 @@ class ValueKind(Generic[T_co]):
 
 
 class Endpoint(NamedTuple):
-    """An IP address and a port."""
-
     host: str
     port: int
 
@@ -185,7 +183,6 @@ def _lower(test: Callable[[str], bool]) -> Callable[[str], str | None]:
 
 
 def integer(minimum: int, maximum: int, name: str = "integer") -> ValueKind[int]:
-    """A whole number, bounds included."""
     expected = f"a whole number from {minimum} to {maximum}"
     return _kind(name, expected, lambda value: value if minimum <= value <= maximum else None, int)
 
@@ -304,8 +301,6 @@ def optional(kind: ValueKind[T], nothing: T) -> ValueKind[T]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its key, default, kind of value and meaning."""
-
     section: str
     key: str
     default: object
@@ -344,7 +339,6 @@ def key(kind: ValueKind[T], default: object, meaning: str) -> T:
 
 
 def named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T]:
-    """A field for named tables of one kind, empty by default."""
     return field(default_factory=dict, metadata={"record": record, "name": name, "example": example})
 
 

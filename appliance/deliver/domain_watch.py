@@ -1,33 +1,35 @@
 """Checks the DNS of every domain: every ten minutes until all of its records are right, then once an hour.
 
 The result is stored with the domain for the API, the dashboard and the command line. Like a check that the owner
-starts, it verifies a pending domain and puts its return path into use. A domain whose DNS does not answer is checked
-ever more rarely (`Domains.record_dns`). Each round and each account in it have a limit, so that silent DNS delays no
-other account. Of several nodes one checks; in the sandbox none does.
+starts, it verifies a pending domain, lets new keys sign and puts the return path into use. `Domains.record_dns` says
+when a domain is checked again. Each round and each account in it have a limit, so that silent DNS delays no other
+account. Of several nodes one checks; in the sandbox none does.
 
-Return paths not in use are checked every minute, the others every hour. One goes out of use after two checks, an hour
-apart, that both find a record missing or wrong; a failed lookup does not count.
+A return path goes out of use once all checks of an hour have found a record missing or wrong; a failed lookup does not
+count.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import trio
 
+from appliance.concurrency.wake import repeat
 from appliance.config.settings import Config, DeliveryMode
 from appliance.dns.check import CheckedRecord, check, find_senders, summary
-from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, receiving_hosts, records_for, return_path_records
+from appliance.dns.records import RETURN_PATH_KINDS, records_for
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
-from appliance.errors import PublicError, StorageUnavailable
+from appliance.errors import PublicError
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.dashboard import Actor
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
+from appliance.times import HOUR
 
-RETURN_PATH_CHECK_EVERY = 60.0  # seconds between two rounds
-RETURN_PATH_IN_USE_EVERY = 3_600.0  # seconds between two checks of a return path in use
-DOMAINS_PER_ROUND = 200  # with and without one in use; the next round continues
+ROUND_EVERY = 60.0  # seconds
+RETURN_PATH_DOUBTED = HOUR  # from the first check that finds a return path in use missing or wrong until it ends
 CHECKS_AT_ONCE, DOMAIN_TIMEOUT = 10, 12.0  # domains; seconds for one domain
 DOMAIN_CHORE = "domains"
 DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
@@ -55,111 +57,26 @@ async def use_if_published(store: Store, account_id: str, domain: Domain, checke
 
 
 @dataclass(slots=True)
-class _Sweep:
-    """Passes over all domains with, or all without, a return path in use: a part per round, then again."""
-
-    in_use: bool
-    every: float  # seconds from one pass to the next
-    _after: tuple[str, str] = ("", "")
-    _started_at: float = float("-inf")
-
-    async def next(self, store: Store) -> list[tuple[str, Domain]]:
-        is_new_pass, now = self._after == ("", ""), trio.current_time()
-        if is_new_pass and now < self._started_at + self.every:
-            return []
-        domains = await store.domains.with_return_path(self._after, DOMAINS_PER_ROUND, in_use=self.in_use)
-        if is_new_pass:
-            self._started_at = now
-        has_more = len(domains) == DOMAINS_PER_ROUND
-        self._after = (domains[-1][0], domains[-1][1].name) if has_more else ("", "")
-        return domains
-
-
-@dataclass(slots=True)
-class ReturnPathWatch:
-    config: Config
-    store: Store
-    resolver: Callable[[], Resolver]
-    _sweeps: tuple[_Sweep, ...] = field(
-        default_factory=lambda: (_Sweep(False, RETURN_PATH_CHECK_EVERY), _Sweep(True, RETURN_PATH_IN_USE_EVERY))
-    )
-    _doubtful: set[tuple[str, str]] = field(default_factory=set)  # in use, but missing at the last check
-
-    async def round(self) -> None:
-        """Check a part of the domains; none if no listener is configured that could receive bounces."""
-        if not self.config.inbound.bind:
-            return
-        resolver, limiter = self.resolver(), trio.CapacityLimiter(CHECKS_AT_ONCE)
-        nodes = await self.store.engine.hosts()
-        sending, receiving = await find_senders(resolver, self.config, nodes), receiving_hosts(self.config, nodes)
-        for sweep in self._sweeps:
-            domains = await sweep.next(self.store)  # outside the nursery, which would wrap its exception in a group
-            async with trio.open_nursery() as nursery:
-                for account_id, domain in domains:
-                    if domain.dns is None or domain.dns.return_path is not RecordStatus.UNKNOWN:
-                        records = return_path_records(domain.return_path, sending, receiving)
-                        nursery.start_soon(self._check, resolver, limiter, account_id, domain, records)
-
-    async def _check(
-        self,
-        resolver: Resolver,
-        limiter: trio.CapacityLimiter,
-        account_id: str,
-        domain: Domain,
-        records: list[DnsRecord],
-    ) -> None:
-        checked: list[CheckedRecord] = []
-        async with limiter:
-            with trio.move_on_after(DOMAIN_TIMEOUT):
-                checked = await check(resolver, records)
-        try:
-            if domain.return_path_at is None:
-                await use_if_published(self.store, account_id, domain, checked)
-            else:
-                await self._end_unless_published(account_id, domain, checked)
-        except PublicError as error:
-            log.warning("return path not updated", domain=domain.name, reason=error.text)
-
-    async def _end_unless_published(self, account_id: str, domain: Domain, checked: list[CheckedRecord]) -> None:
-        key, published = (account_id, domain.name), is_published(checked)
-        if published is None:
-            return
-        if published or key not in self._doubtful:
-            (self._doubtful.discard if published else self._doubtful.add)(key)
-            return
-        self._doubtful.discard(key)
-        if await self.store.domains.use_return_path(account_id, domain, in_use=False):
-            log.warning("return path out of use: not in DNS", domain=domain.name, return_path=domain.return_path)
-
-
-@dataclass(slots=True)
 class DomainWatch:
     """Checks until cancelled; `resolver` returns a resolver without a cache."""
 
     config: Config
-    store: Store
-    env: Environment
+    keys: SigningKeys
     resolver: Callable[[], Resolver]
-    return_paths: ReturnPathWatch = field(init=False)
+    store: Store = field(init=False)
+    env: Environment = field(init=False)
+    _doubtful: dict[tuple[str, str], int] = field(default_factory=dict)  # return paths in use, since when
 
     def __post_init__(self) -> None:
-        self.return_paths = ReturnPathWatch(self.config, self.store, self.resolver)
+        self.store, self.env = self.keys.store, self.keys.env
 
     async def run(self) -> None:
-        if self.config.delivery.mode is DeliveryMode.SANDBOX:
-            return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._repeat, self.round)
-            nursery.start_soon(self._repeat, self.return_paths.round)
+        if self.config.delivery.mode is not DeliveryMode.SANDBOX:
+            await repeat(self._round_in_turn, log, "domains not checked", every=ROUND_EVERY)
 
-    async def _repeat(self, check_some: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                if await self.store.engine.has_chore(DOMAIN_CHORE):
-                    await check_some()
-            except StorageUnavailable as outage:
-                log.warning("domains not checked: storage unavailable", reason=outage.text)
-            await trio.sleep(RETURN_PATH_CHECK_EVERY)
+    async def _round_in_turn(self) -> None:
+        if await self.store.engine.has_chore(DOMAIN_CHORE):
+            await self.round()
 
     async def round(self) -> None:
         resolver, limiter = self.resolver(), trio.CapacityLimiter(CHECKS_AT_ONCE)
@@ -173,15 +90,27 @@ class DomainWatch:
         try:
             async with limiter:
                 checked = await self._check(resolver, account_id, domain)
-            await self.store.domains.record_dns(account_id, domain, summary(checked, self.env.now()))
+            await self.keys.switch(account_id, domain.name, checked)
             if not domain.usable and is_proven(checked):
                 async with self.store.audit.noting(WATCH, "domain.verified", "server", (account_id,), domain.name):
                     domain = await self.store.domains.prove(account_id, domain.name)
                 log.info("domain verified by DNS", domain=domain.name)
-            if domain.usable:
+            await self.store.domains.record_dns(account_id, domain, summary(checked, self.env.now()))
+            if domain.usable and domain.return_path_at is None:
                 await use_if_published(self.store, account_id, domain, checked)
+            elif domain.usable:
+                await self._end_unless_published(account_id, domain, checked)
         except PublicError as error:  # an outage, or the domain was removed in the meantime
             log.warning("domain not checked", domain=domain.name, reason=error.text)
+
+    async def _end_unless_published(self, account_id: str, domain: Domain, checked: list[CheckedRecord]) -> None:
+        key, published, now = (account_id, domain.name), is_published(checked), self.env.now()
+        if published:
+            self._doubtful.pop(key, None)
+        elif published is False and now >= self._doubtful.setdefault(key, now) + RETURN_PATH_DOUBTED:
+            del self._doubtful[key]
+            if await self.store.domains.use_return_path(account_id, domain, in_use=False):
+                log.warning("return path out of use: not in DNS", domain=domain.name, return_path=domain.return_path)
 
     async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
         keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.env.now()

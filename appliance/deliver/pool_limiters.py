@@ -12,16 +12,17 @@ refused probe is not bounced. Only the operator ends the operator's holds. Serve
 from, so each node holds and probes its own mail; the operator's holds apply to all nodes.
 """
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from types import MappingProxyType
 
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.concurrency.wake import STORAGE_PAUSE
+from appliance.concurrency.wake import until_stored
 from appliance.deliver.pool_limiter import JudgedSender, PoolLimiter
 from appliance.deliver.providers import Pool, ProviderPools
 from appliance.deliver.route import Route
@@ -47,6 +48,7 @@ ACCEPTED_FOR = 7 * 24 * 3600.0  # seconds; an older delivery says nothing about 
 ANSWER_COUNTS_FOR = 6 * 3600.0  # seconds, of a provider's server at an address
 ADDRESSES_KEPT = 20_000
 HOSTS_KEPT = 10_000
+NOT_SAVED = "pool hold not saved"
 UNROUTED = ""  # instead of a pool, for domains whose pool is not known yet
 
 log = get_logger("deliver")
@@ -328,11 +330,12 @@ class PoolLimiters:
             return
         hold = PoolHold(pool, reason, now, now + FIRST_PROBE, node=self.store.engine.node)
         self._holds[pool] = self._being_held[pool] = hold
-        await self._store(pool, self.read_holds)
+        saved = partial(until_stored, log=log, failure=NOT_SAVED, pool=pool)
+        await saved(self.read_holds)
         log.error("pool held: its servers refuse mail from this server", pool=pool, reason=reason)
-        await self._store(pool, lambda: self.store.pools.hold(pool, reason, hold.probe_at))
+        await saved(lambda: self.store.pools.hold(pool, reason, hold.probe_at))
         try:
-            await self._store(pool, self.read_holds)
+            await saved(self.read_holds)
         finally:
             del self._being_held[pool]  # not before: a read that started earlier does not return it
 
@@ -341,29 +344,21 @@ class PoolLimiters:
         probe = self._probes.get(pool)
         if probe is None:  # released, or held by the operator, meanwhile
             return
+        saved = partial(until_stored, log=log, failure=NOT_SAVED, pool=pool)
         reached = any(limiter.pool == pool for limiter in slot.answered)
         if slot.delivered and slot.last_answered is not None and slot.last_answered.pool == pool:
             self._probed.add(pool)
-            await self._store(pool, lambda: self.store.pools.release(pool, automatic=True))
+            await saved(lambda: self.store.pools.release(pool, automatic=True))
         else:
             probe.failed_for = "" if reached else slot.account
             count = probe.hold.probes + reached
             wait = min(FIRST_PROBE << min(count, 10), LONGEST_PROBE) if reached else PROBE_AGAIN
             later = replace(probe.hold, probe_at=self.env.now() + wait, probes=count)
-            await self._store(pool, lambda: self.store.pools.probed(later))
+            await saved(lambda: self.store.pools.probed(later))
         try:
-            await self._store(pool, self.read_holds)
+            await saved(self.read_holds)
         finally:
             probe.under_way = False  # not before: until then the stored time is that of this probe
-
-    async def _store(self, pool: str, write: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            try:
-                await write()
-                return
-            except StorageUnavailable as refused:
-                log.warning("pool hold not saved: storage unavailable", pool=pool, reason=refused.text)
-                await trio.sleep(STORAGE_PAUSE)
 
     # ---- for other processes
 

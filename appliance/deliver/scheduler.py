@@ -277,7 +277,6 @@ class Scheduler:
             is_stopping.set()
 
     async def _next_turn(self) -> float:
-        """Take new and due mail; return the seconds until the next turn."""
         await self._take_new()
         seconds, poll = self._next_poll()
         if seconds <= 0:

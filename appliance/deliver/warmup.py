@@ -63,7 +63,6 @@ class Warmup:
     # ---- permits
 
     def may_start(self, pool: str, route: Route) -> bool:
-        """Whether a source may send mail to this pool now."""
         return not self.settings.enabled or self._choice(pool, route)[1] > 0
 
     def permit(self, pool: str, route: Route, count: int) -> Permit:
@@ -194,7 +193,6 @@ class Warmup:
         self._paces.setdefault((pool, source), pace)  # another task may have loaded and used it meanwhile
 
     async def load_missing(self) -> None:
-        """Load paces that were needed but not in memory."""
         missing, self._missing = self._missing, set()
         for pool, source in missing:
             await self.load_source(pool, source)
@@ -218,7 +216,6 @@ class Warmup:
             self._paces = {key: self._paces[key] for key in self._unsaved}
 
     async def keep_saved(self, every: float) -> None:
-        """Save changed paces periodically, until cancelled."""
         if not self.settings.enabled:
             return
 

@@ -251,12 +251,14 @@ def _differs(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRec
     return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
 
 
+def _not_one(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRecord:
+    return _differs(record, found, note) if found else CheckedRecord(record, RecordStatus.MISSING)
+
+
 async def _check_dkim(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     texts = await records_of(resolver.txt, record.name)
-    if not texts:
-        return CheckedRecord(record, RecordStatus.MISSING)
-    if len(texts) > 1:
-        return _differs(record, texts, "there must be one record of this name")
+    if len(texts) != 1:
+        return _not_one(record, texts, "there must be one record of this name")
     published, ours = read_tags(texts[0]), read_tags(record.value)
     if (published.get("k", "rsa"), published.get("p", "")) != (ours.get("k", "rsa"), ours.get("p", "")):
         return _differs(record, texts, "it is another key")
@@ -280,10 +282,8 @@ async def _check_dmarc(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
 
 async def _check_spf(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     texts = tuple(text for text in await records_of(resolver.txt, record.name) if is_spf(text))
-    if not texts:
-        return CheckedRecord(record, RecordStatus.MISSING)
-    if len(texts) > 1:
-        return _differs(record, texts, "more than one SPF record: receivers take that for none")
+    if len(texts) != 1:
+        return _not_one(record, texts, "more than one SPF record: receivers take that for none")
     missing, refused = [], []
     for host in record.hosts:
         addresses = await addresses_of(resolver, host)
@@ -329,10 +329,8 @@ async def _check_return_path_mx(resolver: Resolver, record: DnsRecord) -> Checke
 async def _check_tls_rpt(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Reports to any address are right: the domain's owner decides who reads them."""
     texts = tuple(text for text in await records_of(resolver.txt, record.name) if _TLS_RPT.match(text))
-    if not texts:
-        return CheckedRecord(record, RecordStatus.MISSING)
-    if len(texts) > 1:
-        return _differs(record, texts, "more than one record, so that none counts")
+    if len(texts) != 1:
+        return _not_one(record, texts, "more than one record, so that none counts")
     if not read_tags(texts[0]).get("rua"):
         return _differs(record, texts, "it names no address: rua= is missing")
     return CheckedRecord(record, RecordStatus.OK, texts)

@@ -129,8 +129,6 @@ ROUTE_53 = DnsHost("Amazon Route 53", "https://console.aws.amazon.com/route53/v2
 
 @dataclass(frozen=True, slots=True)
 class DnsZone:
-    """The zone that a domain's records belong to."""
-
     name: str
     name_servers: tuple[str, ...] = ()
 

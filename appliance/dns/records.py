@@ -173,7 +173,6 @@ def return_path_records(name: str, sending: Senders, receiving: Sequence[str]) -
 
 
 def spf_term(host: str) -> str:
-    """How SPF names a host, or an address."""
     try:
         return f"ip{ip_address(host).version}:{host}"
     except ValueError:

@@ -5,8 +5,6 @@ from enum import StrEnum
 
 
 class FindingLevel(StrEnum):
-    """How serious a finding is."""
-
     OK = "ok"
     WARNING = "warning"  # mail is delivered, but something is wrong or could not be checked
     FAULT = "fault"  # mail is not delivered, or not trusted by receivers
@@ -14,8 +12,6 @@ class FindingLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordToPublish:
-    """A DNS record in zone-file terms."""
-
     name: str
     type: str
     value: str

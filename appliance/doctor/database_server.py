@@ -19,7 +19,6 @@ _DURABLE = ("on", "remote_apply")
 
 
 def judge_server(facts: ServerFacts) -> list[Finding]:
-    """Return a finding for the server, for each fault of it, and for the main settings that are correct."""
     answers = f"a round trip takes {facts.round_trip * 1_000:.1f} ms"
     findings = [*_schema(facts), *_durability(facts), *_standbys(facts)]
     if facts.round_trip > SLOW_ROUND_TRIP:

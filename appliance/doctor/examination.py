@@ -45,8 +45,6 @@ Report = Callable[[list[Finding]], None]
 
 @dataclass(slots=True)
 class Stored:
-    """The part of the database that an examination needs."""
-
     senders: list[tuple[Domain, list[StoredDkimKey]]] = field(default_factory=list)  # From domains and their keys
     reports: dict[str, DmarcStanding] = field(default_factory=dict)  # what DMARC reports say, by domain
     nodes: tuple[str, ...] = ()  # host names of those that share the database
@@ -71,7 +69,6 @@ class Examination:
     _lookups: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, DOMAINS_AT_ONCE))
 
     async def run(self) -> list[Finding]:
-        """Return all findings in report order."""
         deadline = trio.current_time() + self.timeout
         findings, stored = await (self._database_server() if self.config.store.url else self._database_file())
         await self._observe(self._checks(stored), deadline, self._findings.extend)
@@ -230,7 +227,6 @@ class Examination:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort into report order."""
     return sorted(findings, key=lambda finding: ORDER.index(finding.check))
 
 

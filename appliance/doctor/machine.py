@@ -151,7 +151,6 @@ def _validity(key: str, not_before: datetime, not_after: datetime, now: datetime
 
 
 def check_acme(config: Config, now: datetime) -> list[Finding]:
-    """Check the certificate that ACME renews."""
     directory, names = acme_directory(config), config.acme.names
     try:
         (directory / ACME_FILE).open("rb").close()
@@ -289,7 +288,6 @@ def judge_database(
 
 
 def judge_modes(*paths: Path) -> list[Finding]:
-    """Return a fault for each file or directory that other users can read."""
     return [
         fault("database", str(path), "can be read by other users", f"chmod go= {path}")
         for path in paths
@@ -298,7 +296,6 @@ def judge_modes(*paths: Path) -> list[Finding]:
 
 
 def judge_secrets(unopened_keys: Sequence[str], unopened_secrets: Sequence[str]) -> list[Finding]:
-    """Return a fault for each domain and account whose secrets the key file does not open."""
     findings = []
     for domain in unopened_keys:
         text = "its signing keys are sealed with another key file"

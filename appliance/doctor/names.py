@@ -112,7 +112,6 @@ class MailServerProbe:
 
 
 def judge_port(probes: Sequence[MailServerProbe], port: int, *, relay: bool = False) -> list[Finding]:
-    """Judge whether at least one mail server, or the relay, can be reached."""
     for probe in probes:
         if probe.greeting is not None and probe.greeting.startswith("220"):
             return [ok("port", str(port), f"{probe.target} answers")]
@@ -195,7 +194,6 @@ async def _probe(
 
 # ---- relays
 def relays_with_login(config: Config) -> list[Relay]:
-    """Return the relays with a login, without duplicates."""
     known = configured_relays(config.delivery)
     every = [*([known.default] if known.default else []), *known.by_domain.values()]
     return list(dict.fromkeys(relay for relay in every if relay.username))
@@ -224,7 +222,6 @@ async def check_login(resolver: Resolver, config: Config, env: Environment, rela
 
 
 def judge_login(relay: Relay, verdict: Verdict) -> Finding:
-    """Judge a session with a relay that could not be opened."""
     if verdict.stage is Stage.AUTH and verdict.kind is ResultKind.REJECTED:
         advice = "Check relay_username and relay_password, or username and password of the domain's relay."
         return fault("relay", relay.host, f"rejects our login: {verdict.text}", advice)

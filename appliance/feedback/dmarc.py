@@ -278,7 +278,6 @@ def next_step(standing: DmarcStanding, return_path: str, published: tuple[str, i
 
 
 def _share(part: float, whole: int) -> str:
-    """Return a percentage, rounded down to a tenth."""
     return f"{floor(1000 * part / whole) / 10:g} %" if whole else "None"
 
 

@@ -98,7 +98,6 @@ def field_groups(block: ContentPart | str) -> list[dict[str, str]]:
 EXPANDED_BYTES: Final = 8 * 1024 * 1024  # 100,000 elements of DMARC, at 80 bytes each
 RATIO: Final = 200  # of expanded to compressed; reports have 10 to 50
 _RATIO_FROM: Final = 1024 * 1024  # bytes expanded; below, a high ratio is harmless
-_STEP: Final = 64 * 1024  # bytes in and out per call
 
 _END: Final = b"PK\x05\x06"  # of the directory; PKWARE's APPNOTE 4.3.16, 4.3.12 and 4.3.7
 _ENTRY: Final = b"PK\x01\x02"
@@ -131,26 +130,16 @@ def expanded(data: bytes) -> bytes:
 
 
 def _inflated(data: bytes, window: int) -> bytes:
-    expander = zlib.decompressobj(window)
-    limit = EXPANDED_BYTES
-    if len(data) * RATIO < limit:
-        limit = max(len(data) * RATIO, _RATIO_FROM)
-    pieces, size, at, rest = [], 0, 0, b""
+    expander, limit = zlib.decompressobj(window), min(EXPANDED_BYTES, max(len(data) * RATIO, _RATIO_FROM))
     try:
-        while not expander.eof:
-            if not rest:
-                rest, at = data[at : at + _STEP], at + _STEP
-            piece = expander.decompress(rest, _STEP)
-            if not piece and not rest:
-                raise UnreadableReport("the compressed report ends too early")
-            rest = expander.unconsumed_tail
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
-                raise UnreadableReport(f"the report expands to more than {limit} bytes")
+        content = expander.decompress(data, limit + 1)  # without the interpreter lock
     except zlib.error as cause:
         raise UnreadableReport("the compressed report is damaged") from cause
-    return b"".join(pieces)
+    if len(content) > limit:
+        raise UnreadableReport(f"the report expands to more than {limit} bytes")
+    if not expander.eof:
+        raise UnreadableReport("the compressed report ends too early")
+    return content
 
 
 def _unzipped(data: bytes) -> bytes:

@@ -174,7 +174,6 @@ class _IndexedRule(NamedTuple):
 
 
 def _statuses(written: Iterable[str]) -> Iterator[str]:
-    """Expand ranges such as `5.7.606-649`."""
     for status in written:
         subject, _, detail = status.rpartition(".")
         first, dash, last = detail.partition("-")

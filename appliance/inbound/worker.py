@@ -19,13 +19,14 @@ in the inbox for a person to read.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
 
+from appliance.concurrency.wake import until_stored
 from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.arf import Complaint, read_complaint
@@ -68,6 +69,7 @@ _OUR_MESSAGE_ID: Final = re.compile(r"([0-9a-f]{32})@.+", re.ASCII)  # see intak
 T = TypeVar("T")
 
 log = get_logger("inbound")
+_stored = partial(until_stored, log=log, failure="feedback not read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class FeedbackWorker:
 
     async def _finish(self, mail: FeedbackMail, readings: list[_Reading]) -> list[str] | None:
         steps, large = [reading.step for reading in readings], any(reading.keeps_mail for reading in readings)
-        return await _retrying(partial(self.store.feedback.finish, mail.id, steps, large=large))
+        return await _stored(partial(self.store.feedback.finish, mail.id, steps, large=large))
 
     async def _read_or_give_up(
         self, mail: FeedbackMail, address: str, reports: dict[ReportAddress, DmarcCounts | TlsCounts | None]
@@ -256,7 +258,7 @@ class FeedbackWorker:
         ids = self.return_paths.check(address.token, address.domain, at) if address.token else None
         if not isinstance(ids, RecipientIds):
             return None
-        recipient = await _retrying(partial(self.store.feedback.recipient, ids.first, ids.last, address.domain))
+        recipient = await _stored(partial(self.store.feedback.recipient, ids.first, ids.last, address.domain))
         if recipient is not None:
             parse(recipient.address, "recipient")  # a refusal in the transaction would undo the other steps
         return recipient
@@ -269,7 +271,7 @@ class FeedbackWorker:
         message_id = _OUR_MESSAGE_ID.fullmatch(complaint.message_id)
         if message_id is None or not complaint.signatures:
             return None
-        recipients = await _retrying(partial(self.store.feedback.recipients_of, f"msg_{message_id[1]}", name))
+        recipients = await _stored(partial(self.store.feedback.recipients_of, f"msg_{message_id[1]}", name))
         if len(recipients) != 1:  # with several, any of them could blame another
             return None
         is_signed = any([await self._is_ours(signature, recipients[0]) for signature in complaint.signatures])
@@ -278,7 +280,7 @@ class FeedbackWorker:
     async def _is_ours(self, signature: HeaderSignature, recipient: FeedbackRecipient) -> bool:
         if b"message-id" not in signature.signed_names:
             return False
-        keys = await _retrying(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
+        keys = await _stored(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
         records = [key.record for key in keys if key.selector == signature.selector]
         return await self._on_thread(lambda: any(signature.verifies(record) for record in records))
 
@@ -316,12 +318,3 @@ def _record_report(now: int, name: str, report: DmarcCounts | TlsCounts, tx: Tx)
 
 def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
     return {"message_id": recipient.message_id, "recipient_id": recipient.id, "domain": recipient.domain}
-
-
-async def _retrying(work: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await work()
-        except StorageUnavailable as refused:
-            log.warning("feedback not read: storage unavailable", reason=refused.text)
-            await trio.sleep(FEEDBACK_PAUSE)

@@ -105,7 +105,6 @@ class MessageIntake:
     _running: set[tuple[str, str]] = field(default_factory=set)
 
     def check_open(self, caller: Caller) -> None:
-        """Refuse any message of this caller before its body is read."""
         if caller.suspended:
             raise Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
         self.check_disk()

@@ -187,9 +187,8 @@ class LoginAttempt:
         self.withdrawn()
         throttle = self._throttle
         throttle.pairs.pop((self._account, self._network), None)  # the owner only mistyped
-        record = throttle.accounts.get(self._account, _Account())
+        record = throttle._account(self._account)
         record.failures.pop(self._network, None)
-        _newest(throttle.accounts, self._account, record, throttle.remembered)
         _newest(record.known, self._network, None, REMEMBERED_OF_ACCOUNT)
 
     def withdrawn(self) -> None:
@@ -237,15 +236,14 @@ class LoginThrottle:
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
         """Count a login or refuse it, without any await. `known`: addresses of the account's stored sessions."""
         now, network = self.env.now(), client_network(address)
-        record, pair = self.accounts.get(account, _Account()), self.pairs.get((account, network), _Pair())
-        is_known = self._is_known(account, network, known)
+        is_known, pair = self._is_known(account, network, known), self.pairs.get((account, network), _Pair())
         until, network_until = pair.until(now, known=is_known), self._network_until(network, now)
         if not is_known:
             until = max(until, network_until)
         if until > now:
             self.refusals.note(address)
             raise _wait(until - now)
-        record = _newest(self.accounts, account, record, self.remembered)
+        record = self._account(account)
         turn = now if is_known else max(now, record.turn(site_of(address), now))
         if turn > now + HELD:
             self.refusals.note(address)
@@ -254,9 +252,7 @@ class LoginThrottle:
         refusal = _wait(network_until - now) if network_until > now else None
         if refusal is None:
             self._count_network(network, now)
-        _newest(self.pairs, (account, network), pair, self.remembered).count(now)
-        shared = record.failures.get(network, deque(maxlen=SHARE))
-        _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
+        self._count_login(account, network, now)
         self._share(LoginFailure(FailureKind.LOGIN, account, network, now))
         return LoginAttempt((turn - now) / SECOND, self, account, address, now, refusal)
 
@@ -286,11 +282,7 @@ class LoginThrottle:
             return
         self._count_network(network, at)
         if kind is FailureKind.LOGIN:
-            record = _newest(self.accounts, account, self.accounts.get(account, _Account()), self.remembered)
-            pair = self.pairs.get((account, network), _Pair())
-            _newest(self.pairs, (account, network), pair, self.remembered).count(at)
-            shared = record.failures.get(network, deque(maxlen=SHARE))
-            _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(at)
+            self._count_login(account, network, at)
 
     def wrong_secret(self, address: str) -> int | None:
         """Count a wrong API key, token or cookie. Return the seconds to wait if the network has failed too often."""
@@ -310,6 +302,15 @@ class LoginThrottle:
         record = self.accounts.get(account)
         seen = record is not None and network in record.known
         return seen or any(client_network(address) == network for address in known)
+
+    def _account(self, account: str) -> _Account:
+        return _newest(self.accounts, account, self.accounts.get(account, _Account()), self.remembered)
+
+    def _count_login(self, account: str, network: str, at: int) -> None:
+        record, pair = self._account(account), self.pairs.get((account, network), _Pair())
+        _newest(self.pairs, (account, network), pair, self.remembered).count(at)
+        failures = record.failures.get(network, deque(maxlen=SHARE))
+        _newest(record.failures, network, failures, REMEMBERED_OF_ACCOUNT).append(at)
 
     def _count_code(self, failure: LoginFailure) -> None:
         most, _ = max(PER_USER_CODES)

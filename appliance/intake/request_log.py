@@ -148,8 +148,6 @@ def _is_secret(name: str) -> bool:
 # ---- the log
 @dataclass(slots=True)
 class SubmittedRequest:
-    """A request by a known caller, while it is being handled."""
-
     caller: Caller
     request_id: str
     source: str

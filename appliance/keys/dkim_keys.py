@@ -2,12 +2,12 @@
 
 A rotation has two steps. New keys are created as pending while the old keys sign. Once DNS shows the records of all new
 keys, one transaction makes them sign and retires the old ones. So receivers can verify every signature.
-`switch_rotations` checks DNS every minute; verifying a domain checks as well.
+`deliver/domain_watch.py` checks DNS every minute; verifying a domain checks as well.
 """
 
 import binascii
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -19,11 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.dns.check import CheckedRecord, check
-from appliance.dns.records import Senders, records
-from appliance.dns.resolver import Resolver
+from appliance.dns.check import CheckedRecord
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message.dkim import Algorithm, PrivateKey, SigningKey, algorithm_of
 from appliance.model.accounts import RecordStatus, StoredDkimKey
@@ -36,9 +33,6 @@ ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
 DKIM_PURPOSE = "DKIM keys"  # purpose of the sealing key
 OPEN_KEYS = 2_000  # unsealed keys in memory
 KEY_THREADS = 2  # that generate and parse keys
-ROTATION_LOOK_EVERY = 60.0  # seconds between DNS checks of domains with pending keys
-LOOK_TIMEOUT = 12.0  # seconds for one domain
-DOMAINS_LOOKED_AT = 1_000  # per round
 
 log = get_logger("keys")
 
@@ -187,24 +181,3 @@ def open_signing_key(key: bytes, account_id: str, domain: str, selector: str, se
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:
     return f"{account_id}\0{domain}\0{selector}".encode()
-
-
-# ---- activation
-
-
-async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) -> None:
-    """Activate pending keys once DNS shows them, until cancelled. `resolver` returns a resolver without a cache."""
-    while True:
-        await trio.sleep(ROTATION_LOOK_EVERY)
-        try:
-            await switch_shown(keys, resolver())
-        except StorageUnavailable as refused:
-            log.warning("pending DKIM keys not checked: storage unavailable", reason=refused.text)
-
-
-async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
-    for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
-        stored = await keys.store.dkim_keys.of(account_id, domain)
-        pending = [record for record in records(domain, Senders(()), stored, keys.env.now()) if record.pending]
-        with trio.move_on_after(LOOK_TIMEOUT):
-            await keys.switch(account_id, domain, await check(resolver, pending))

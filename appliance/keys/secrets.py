@@ -6,7 +6,6 @@ once.
 """
 
 import base64
-import hashlib
 import hmac
 import os
 import time
@@ -20,7 +19,9 @@ from weakref import WeakValueDictionary
 import pybase64
 import trio
 from cryptography.exceptions import InvalidKey
+from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+from cryptography.hazmat.primitives.twofactor.hotp import HOTP
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.environment import Environment
@@ -100,10 +101,7 @@ RECOVERY_BYTES = 10  # 80 random bits, so a plain SHA-256 is safe to store
 
 
 def code_of(secret: bytes, step: int, digits: int = CODE_DIGITS) -> str:
-    digest = hmac.digest(secret, step.to_bytes(8, "big"), hashlib.sha1)
-    offset = digest[-1] & 15
-    number = int.from_bytes(digest[offset : offset + 4], "big") & 0x7FFF_FFFF
-    return f"{number % 10**digits:0{digits}}"
+    return HOTP(secret, digits, SHA1()).generate(step).decode()  # noqa: S303 - RFC 6238, as authenticators expect it
 
 
 def step_of(secret: bytes, code: str, now: int) -> int | None:

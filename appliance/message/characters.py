@@ -135,7 +135,6 @@ def joined(parts: Iterable[bytes | bytearray | memoryview], block_size: int = _C
 
 
 def number_of_long_line(message: bytes) -> int | None:
-    """Return the number of the first line longer than RFC 5322 2.1.1 allows, or None."""
     start, reach = 0, LINE_LENGTH + 2
     while len(message) - start > LINE_LENGTH:
         end = message.rfind(b"\r\n", start, start + reach)

@@ -151,7 +151,6 @@ def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
 
 
 def _read_addresses(value: str | list[str], field: str, known: dict[str, Address]) -> tuple[Address, ...]:
-    """Return the unique addresses of one field, and add them to `known`, by key."""
     texts = [value] if isinstance(value, str) else value
     if len(texts) > limits.ADDRESS_ENTRIES:
         raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")

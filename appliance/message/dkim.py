@@ -45,7 +45,6 @@ _GUARDED: Final = frozenset(name.lower().encode("ascii") for name in GUARDED)
 # Lower-case names by their usual spelling and by themselves.
 _KEYS: Final = {key: key for _, key in _NAMES} | {name.encode("ascii"): key for name, key in _NAMES}
 
-_USUAL_FIELDS: Final = 32  # in one header; listings of more are not cached
 _PIECE: Final = 64 * 1024  # bytes of body per step: fits a CPU's cache, and releases the interpreter lock in between
 _TAIL: Final = 256  # bytes per step when searching the end for empty lines
 _SIGNATURE_LINE: Final = 72  # characters of base64 in one line
@@ -114,10 +113,6 @@ def canonical_body(message: bytes, start: int, *, piece: int = _PIECE, tail: int
     yield b"\r\n"
 
 
-# The `h=` tag as written and in relaxed form, and the indexes of the fields in signing order.
-_Listing = tuple[bytes, bytes, tuple[int, ...]]
-
-
 def _signed_fields(head: bytes) -> tuple[bytes, bytes, bytes]:
     """Return `h=` as written and in relaxed form, and the relaxed fields in signing order."""
     if not head.count(b"\r\n") == head.count(b"\r") == head.count(b"\n"):
@@ -132,12 +127,15 @@ def _signed_fields(head: bytes) -> tuple[bytes, bytes, bytes]:
             fields.append(b"%b:%b\r\n" % (key, value.strip(b" ")))
     if b"from" not in present or head.startswith(b"\r\n"):  # an empty first line: everything is body
         raise ValueError("a message without From cannot be signed")  # RFC 6376 5.4
-    listing = _usual_listing(tuple(present)) if len(present) <= _USUAL_FIELDS else _listing(present)
-    return listing[0], listing[1], b"".join([fields[place] for place in listing[2]])
+    written, relaxed, order = _listing(present)
+    return written, relaxed, b"".join([fields[place] for place in order])
 
 
-def _listing(present: Sequence[bytes]) -> _Listing:
-    """List each name one time more than it occurs; the last field of a name comes first (RFC 6376 5.4.2)."""
+def _listing(present: Sequence[bytes]) -> tuple[bytes, bytes, list[int]]:
+    """Return `h=` as written and in relaxed form, and the indexes of the fields in signing order.
+
+    Each name is listed one time more than it occurs; the last field of a name comes first (RFC 6376 5.4.2).
+    """
     places_by_name: dict[bytes, list[int]] = {}
     for place, key in enumerate(present):
         places_by_name.setdefault(key, []).append(place)
@@ -149,10 +147,7 @@ def _listing(present: Sequence[bytes]) -> _Listing:
             names += [name] * (len(places) + 1)
             order += reversed(places)
     written = _folded("h=", [*(f"{name}:" for name in names[:-1]), f"{names[-1]};"])
-    return written, _collapsed(_unfolded(written)), tuple(order)
-
-
-_usual_listing = lru_cache(maxsize=256)(_listing)  # most messages have the same few fields
+    return written, _collapsed(_unfolded(written)), order
 
 
 @lru_cache(maxsize=256)  # many messages of a domain share a second

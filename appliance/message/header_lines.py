@@ -11,8 +11,9 @@ the account's domains.
 
 import binascii
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
@@ -29,8 +30,6 @@ _ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?.*\?=")  # looser than RFC 2047 2,
 # RFC 2231 7
 _PARAMETER_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+.^_`{}~-")
 _PERCENT = tuple(chr(octet) if octet in _PARAMETER_SAFE else f"%{octet:02X}" for octet in range(256))
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _SEGMENT = 60  # octets of a file name per parameter; with ` filename*10*=` it fits a line
 
@@ -83,9 +82,7 @@ _cached_mailbox = lru_cache(maxsize=500)(_mailboxes)  # senders repeat
 
 @lru_cache(maxsize=8)  # many messages share a second
 def date(seconds: int) -> str:
-    year, month, day, hour, minute, second, weekday, *_ = time.gmtime(seconds)
-    clock = f"{hour:02d}:{minute:02d}:{second:02d}"
-    return f"Date: {_DAYS[weekday]}, {day:02d} {_MONTHS[month - 1]} {year:04d} {clock} +0000\r\n"
+    return f"Date: {format_datetime(datetime.fromtimestamp(seconds, UTC))}\r\n"
 
 
 def unsubscribe(urls: Iterable[str]) -> str:

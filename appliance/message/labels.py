@@ -6,6 +6,7 @@ ours is left out, and no message is refused for it. Pure: no I/O, no state.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +28,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def read_metadata(pairs: Mapping[str, str], field: str = "metadata") -> str | None:
-    """Check metadata and return it as JSON; None if it is empty."""
     if len(pairs) > limits.METADATA:
         raise invalid(field, f"must have at most {limits.METADATA} entries")
     for key, value in pairs.items():
@@ -56,8 +56,6 @@ def metadata_entry(text: str) -> tuple[str, str]:
 
 # ---- over SMTP
 class _Offered(NamedTuple):
-    """What the headers of other providers say, unchecked."""
-
     tags: list[str]
     metadata: dict[str, str]
 
@@ -80,10 +78,10 @@ def read_labels(tags: tuple[str, ...], removed: Sequence[Field]) -> tuple[tuple[
             considered += 1
     if len(own) > limits.METADATA:
         raise invalid(_FIELD, f"must occur at most {limits.METADATA} times")
-    more_tags = filter(_is_tag, offered.tags[:_CONSIDERED])
+    more_tags = [tag for tag in offered.tags[:_CONSIDERED] if _fits(partial(check_tags, [tag], "tags", numbered=False))]
     tags = tuple(dict.fromkeys([*tags, *more_tags]))[: limits.TAGS]
     pairs = islice(offered.metadata.items(), _CONSIDERED)
-    more = [(key, value) for key, value in pairs if key not in own and _is_pair(key, value)]
+    more = [pair for pair in pairs if pair[0] not in own and _fits(partial(_check_pair, *pair, _FIELD))]
     return tags, read_metadata(own | dict(more[: limits.METADATA - len(own)]))
 
 
@@ -98,17 +96,9 @@ def _add_own(own: dict[str, str], field: bytes) -> None:
     own[key] = value.strip(" ")
 
 
-def _is_tag(tag: str) -> bool:
+def _fits(check: Callable[[], None]) -> bool:
     try:
-        check_tags([tag], "tags", numbered=False)
-    except Refused:
-        return False
-    return True
-
-
-def _is_pair(key: str, value: str) -> bool:
-    try:
-        _check_pair(key, value, _FIELD)
+        check()
     except Refused:
         return False
     return True

@@ -96,7 +96,6 @@ def _has_repeated_key(request: SendRequest, body: Body) -> bool:
 
 
 def colons_outside_strings(body: Body) -> int:
-    """Return how many pairs the objects of valid JSON have."""
     return _STRINGS.sub(b"", mask_escapes(body)).count(b":")
 
 

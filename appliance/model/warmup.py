@@ -76,7 +76,6 @@ class WarmupPace:
         return replace(here, sent=here.sent + count, used=here.used + count, rested_at=rested_at)
 
     def give_back(self, settings: WarmupSettings, taken_at: int, count: int) -> "WarmupPace":
-        """Return `count` recipients that were not sent."""
         most = hourly_limit(settings, self.day)
         return replace(
             self,
@@ -86,7 +85,6 @@ class WarmupPace:
         )
 
     def next_at(self, settings: WarmupSettings, now: int) -> int:
-        """Return when at least one recipient is allowed."""
         here = self.at(now)
         most = hourly_limit(settings, here.day)
         if most is None:
@@ -125,7 +123,6 @@ def begin(pool: str, source: str, now: int) -> WarmupPace:
 
 
 def statuses(settings: WarmupSettings, paces: Iterable[WarmupPace], now: int) -> Iterator[WarmupStatus]:
-    """Yield the active warm-ups of the configured addresses."""
     for pace in paces:
         if applies_to(settings, pace.source) and (status := pace.status(settings, now)) is not None:
             yield status

@@ -237,7 +237,6 @@ def envelope(
     smtp_response: str | None,
     bounce_class: str | None = None,
 ) -> bytes:
-    """Return the JSON body of an event about a recipient, without empty fields."""
     data = WebhookEventData(
         email_id or UNSET,
         recipient_id or UNSET,

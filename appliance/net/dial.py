@@ -45,7 +45,6 @@ def raise_if_short(error: BaseException, address: str = "") -> None:
 async def dial_first(
     dial: Dial, addresses: Sequence[Address], port: int, *, patience: float
 ) -> tuple[Address, trio.abc.Stream]:
-    """Return the first address that accepts a connection, and it; each but the last gets `patience` seconds."""
     for number, address in enumerate(addresses, 1):
         last = number == len(addresses)
         with trio.move_on_after(inf if last else patience):
@@ -82,7 +81,6 @@ class IdlePool(Generic[Key, Connection]):
         self._all[connection] = key, trio.current_time()
 
     def take(self, key: Key, fits: Callable[[Connection], bool] | None = None) -> Connection | None:
-        """Remove and return the most recently used connection of this key that fits."""
         for connection in reversed(self._by_key.get(key, {})):
             if fits is None or fits(connection):
                 return self._remove(connection)
@@ -149,7 +147,6 @@ class FastSocketStream(trio.abc.Stream):
         return fd
 
     def is_readable(self) -> bool:
-        """Return whether data, or the peer's close, has arrived."""
         poll = select.poll()
         poll.register(self._stream.socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))

@@ -12,6 +12,7 @@ import h11
 import trio
 
 from appliance.net.connection_server import ConnectionTable
+from appliance.telemetry.log import Log
 
 # ---- the client
 
@@ -110,6 +111,7 @@ async def answer_one(
     connections: ConnectionTable[ShortConnection],
     patience: float,
     answer: Callable[[bytes], Awaitable[bytes]],
+    log: Log,
 ) -> None:
     """Answer one request; a client that is too slow, or beyond the limits, gets no response."""
     try:
@@ -129,10 +131,11 @@ async def answer_one(
                     await stream.send_all(await answer(head))
     except (OSError, trio.BrokenResourceError):
         await trio.aclose_forcefully(stream)
+    except Exception:  # ends this request only
+        log.exception("request failed")
 
 
 def read_request(head: bytes) -> tuple[str, str] | None:
-    """Return method and target; None if the head is incomplete or invalid."""
     match = _FIRST_LINE.match(head)
     return (match[1].decode(), match[2].decode()) if match and b"\r\n\r\n" in head else None
 

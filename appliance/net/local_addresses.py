@@ -67,7 +67,6 @@ def source_address(target: Address) -> Address | None:
 
 
 def binds(config: Config) -> list[tuple[str, Endpoint]]:
-    """Return the listen addresses with the names of their settings."""
     keys = (
         ("http.bind", config.http.bind),
         ("smtp.bind", config.smtp.bind),
@@ -87,7 +86,6 @@ def node_addresses(config: Config) -> list[str]:
 
 
 def bind_error(address: Endpoint) -> int | None:
-    """Return the errno of listening on this address, or None if it works."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -199,7 +199,6 @@ _WHY_LISTED = {
 
 
 def suppressed(entry: Suppression, account: str, now: int) -> str:
-    """Return the sentence about a suppressed address: the account, the time and the origin of the suppression."""
     what = f" ({entry.reason})" if entry.mail_list else f": {entry.reason}"
     origin = entry.origin.value.replace("_", " ")
     return f"suppressed for {account} since {clock(entry.created_at, now)} by {origin}{what}"

@@ -17,7 +17,7 @@ import trio.lowlevel
 from appliance import __version__
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.model.database import PendingUpgrade, ServerFacts
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
@@ -33,7 +33,6 @@ from appliance.store.engine import (
     NoDatabase,
     OlderDatabase,
     OnFault,
-    StorageFault,
     UnfinishedCopy,
 )
 from appliance.store.event_feed import EventFeed
@@ -109,7 +108,7 @@ __all__ = [
     "OlderDatabase",
     "written_bytes",
 ]
-__all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
+__all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 # For backups, which copy and check the file of the embedded database.
 __all__ += ["Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]

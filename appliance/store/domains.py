@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from appliance.errors import Code, Refused
-from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
+from appliance.model.accounts import Domain, DomainDns, RecordStatus, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, record, rows, run, transaction
 from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 DNS_ASKED_EVERY = 10 * MINUTE  # about each domain, until all its records are right
+UNUSED_ASKED_EVERY = MINUTE  # about a domain whose mail does not use its return path or its new keys yet
 GOOD_DNS_ASKED_EVERY = HOUR  # afterwards, so that a record that breaks is noticed within the hour
 SILENT_DNS_ASKED_EVERY = DAY  # where a lookup failed: as long again as lookups have failed, at most this
 
@@ -38,7 +39,8 @@ _DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM (
             row_number() OVER (PARTITION BY account_id ORDER BY dns_check_at, name) AS turn
         FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
     ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""
-_CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = :next
+_CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = CASE WHEN EXISTS (SELECT 1 FROM dkim_keys
+            WHERE account_id = :account_id AND domain = :name AND pending = 1) THEN :soon ELSE :next END
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 
@@ -50,12 +52,6 @@ _SWITCH = """UPDATE domains SET return_path_at = :at
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 _START, _STOP = (f"{_SWITCH} AND return_path_at IS {state} RETURNING name" for state in ("NULL", "NOT NULL"))
-_TO_START, _TO_STOP = (
-    f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains
-    WHERE (account_id, name) > (:account_id, :name) AND usable = 1 AND return_path_at IS {state}
-    ORDER BY account_id, name LIMIT :most"""
-    for state in ("NULL", "NOT NULL")
-)
 _OWNERS = """SELECT account_id, name FROM domains
     WHERE coalesce(return_path, 'bounces.' || name) = :return_path AND removed_at IS NULL ORDER BY account_id, name"""
 
@@ -103,6 +99,8 @@ class Domains(StorePart):
     async def record_dns(self, account_id: str, domain: Domain, dns: DomainDns) -> None:
         """Store the result of a DNS check and the time of the next one."""
         wait = GOOD_DNS_ASKED_EVERY if dns.is_good else DNS_ASKED_EVERY
+        if domain.usable and domain.return_path_at is None and dns.return_path not in (None, RecordStatus.OK):
+            wait = UNUSED_ASKED_EVERY
         if dns.is_unknown:
             before = None if domain.dns is None else domain.dns.unknown_since
             since = dns.checked_at if before is None else before
@@ -110,7 +108,8 @@ class Domains(StorePart):
             wait = min(max(DNS_ASKED_EVERY, dns.checked_at - since), SILENT_DNS_ASKED_EVERY)
         text, due = msgspec.json.encode(dns).decode(), dns.checked_at + wait
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
-        await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due}))
+        soon = due if dns.is_unknown else dns.checked_at + UNUSED_ASKED_EVERY
+        await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due, "soon": soon}))
 
     # ---- return paths
 
@@ -122,11 +121,6 @@ class Domains(StorePart):
         at = self.env.now() if in_use else None
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path, "at": at}
         return bool(await self.engine.change(_START if in_use else _STOP, row))
-
-    async def with_return_path(self, after: tuple[str, str], most: int, *, in_use: bool) -> list[tuple[str, Domain]]:
-        """Usable domains whose return path is in use or not, with their accounts, after an account and name."""
-        bindings = {"account_id": after[0], "name": after[1], "most": most}
-        return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
     async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
         return [
@@ -154,9 +148,7 @@ _ACTIVATE = "UPDATE dkim_keys SET pending = 0 WHERE account_id = :account_id AND
 _FORGET_PENDING = "DELETE FROM dkim_keys WHERE account_id = :account_id AND domain = :domain AND pending = 1"
 _KEYS = """SELECT selector, algorithm, private_key, record, created_at, retired_at, pending FROM dkim_keys
     WHERE account_id = :account_id AND domain = :domain ORDER BY created_at, selector"""
-_WITH_PENDING = """SELECT DISTINCT k.account_id, k.domain FROM dkim_keys k
-    JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain
-    WHERE k.pending = 1 AND d.removed_at IS NULL ORDER BY k.account_id, k.domain LIMIT :most"""
+_CHECK_NOW = "UPDATE domains SET dns_check_at = :now WHERE account_id = :account_id AND name = :domain"
 _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 
@@ -181,6 +173,7 @@ class DkimKeys(StorePart):
         known = [_key(*row) for row in rows(tx, _KEYS, whose)]
         if not any(key.pending for key in known):
             _add(tx, whose, keys, known, pending=True)
+            run(tx, _CHECK_NOW, whose)
 
     @transaction
     def activate(self, tx: Tx, account_id: str, domain: str, selectors: Collection[str]) -> bool:
@@ -195,9 +188,6 @@ class DkimKeys(StorePart):
 
     async def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})
-
-    async def with_pending(self, most: int) -> list[tuple[str, str]]:
-        return [(account_id, name) for account_id, name in await self.engine.rows(_WITH_PENDING, {"most": most})]
 
     async def selectors(self, domain: str) -> list[str]:
         return await self.engine.all(str, _SELECTORS, {"domain": domain})

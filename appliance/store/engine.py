@@ -21,7 +21,7 @@ import trio
 
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.model.database import (
     NO_OTHERS,
     CancelAnswer,
@@ -358,10 +358,6 @@ def transaction(verb: Callable[Concatenate[Part, Tx, P], T]) -> Callable[Concate
 
 
 # ---- faults of both engines: some end the process, others become a 503
-class StorageFault(Exception):
-    """The state on disk is unknown, so the process must end."""
-
-
 class CommitUnknown(StorageFault):
     """A commit failed on disk. The rows may or may not be there, so the process must end."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from appliance.concurrency.wake import Wake
-from appliance.errors import Code, Refused, StorageUnavailable
+from appliance.errors import Code, Refused, StorageFault, StorageUnavailable
 from appliance.message.addresses import parse
 from appliance.message.schedule import redated
 from appliance.model.mail import (
@@ -26,7 +26,7 @@ from appliance.model.mail import (
     Outcome,
     RecipientStatus,
 )
-from appliance.store.engine import START, Bulk, Row, StorageFault, StorePart, Tx, one, rows, run
+from appliance.store.engine import START, Bulk, Row, StorePart, Tx, one, rows, run
 from appliance.store.queue import SELECT_DUE, NewMail, record
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import Addressed, suppression_notes

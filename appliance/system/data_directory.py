@@ -142,7 +142,6 @@ def _keep_readable() -> str:
 
 
 def sync(path: Path) -> None:
-    """Sync a file or a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

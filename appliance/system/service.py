@@ -95,8 +95,6 @@ class StepFailed(Exception):
 
 
 class InstallStep(NamedTuple):
-    """A step; `content` is the content of the file that it writes."""
-
     line: str
     do: Callable[[], None]
     content: str = ""
@@ -229,7 +227,6 @@ class Installation:
     start: bool = True
 
     def at(self, path: Path) -> Path:
-        """Return the path below `root`."""
         return self.root / path.relative_to("/")
 
     @property
@@ -259,7 +256,6 @@ def file(name: str) -> str:
 
 
 def unit(program: Program, target: Installation) -> str:
-    """Return the unit for this program and these settings."""
     path = PROGRAM if program.single_file else program.path
     settings = f"--config {_quoted(target.config_file)}"
     text = file("appliance.service").replace(_PROGRAM_LINE, f"ExecStart={_quoted(path)} serve {settings}")
@@ -271,7 +267,6 @@ def unit(program: Program, target: Installation) -> str:
 
 
 def backup_unit(program: Program, target: Installation) -> str:
-    """Return the unit of the nightly backup for this program and these settings."""
     path = PROGRAM if program.single_file else program.path
     text = file("appliance-backup.service")
     text = text.replace(_BACKUP_PROGRAM_LINE, f"Environment={_assigned('APPLIANCE', path)}")
@@ -343,7 +338,6 @@ def uninstall(target: Installation, *, purge: bool) -> Iterator[InstallStep]:
 
 
 def fault(program: Program, target: Installation, base_python: Path) -> str | None:
-    """Return why the service could not run from these paths, or None."""
     where = {"the settings": target.config_file, "server.data_dir": target.data_dir}
     if not program.single_file:
         where |= {"this program": program.path, "its Python": base_python}

@@ -29,8 +29,6 @@ class Counter:
 
 
 class SharedCounter(Counter):
-    """A counter that several threads change."""
-
     _changing = threading.Lock()
 
     def add(self, key: Hashable, amount: int = 1) -> None:

@@ -117,7 +117,6 @@ class Readings:
     _reading: trio.Lock = field(default_factory=trio.Lock)
 
     async def now(self) -> list[Reading]:
-        """All readings; the queue depth is at most QUEUE_CACHED old."""
         await self._read_queue()
         engine = self.store.engine
         return [
@@ -209,7 +208,6 @@ async def serve(
     binds: tuple[Endpoint, ...],
     readings: Readings,
     *,
-    scrape_timeout: float = SCRAPE_TIMEOUT,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; return at once without an address to listen on."""
@@ -223,10 +221,7 @@ async def serve(
         return page(COUNTERS, HISTOGRAMS, await readings.now())
 
     async def serve_one(stream: trio.SocketStream) -> None:
-        try:
-            await answer_one(stream, table, scrape_timeout, partial(answer, make_page=make_page))
-        except Exception:  # ends this request only
-            log.exception("metrics request failed")
+        await answer_one(stream, table, SCRAPE_TIMEOUT, partial(answer, make_page=make_page), log)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_loop)

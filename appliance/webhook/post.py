@@ -352,8 +352,6 @@ OWN_FAULT = "the attempt failed on our side; the operator's log has the details"
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Makes attempts at due posts; `post` is `Poster.post`."""
-
     post: Callable[[str, Sequence[tuple[str, str]], bytes], Awaitable[Posted]]
     secrets: WebhookSecrets
     env: Environment

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import trio
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -18,21 +17,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock
 
+from appliance.dns.check import check
 from appliance.dns.records import Senders, records
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import (
-    ROTATION_LOOK_EVERY,
     KeyUnusable,
     SigningKeys,
     from_der,
     generate,
     new_selector,
     record_value,
-    switch_rotations,
-    switch_shown,
     to_der,
 )
 from appliance.message.dkim import Algorithm, SigningKey, algorithm_of, sign
@@ -77,21 +72,24 @@ async def test_the_old_keys_sign_until_dns_shows_all_new_ones(store: Store) -> N
     """With none, with one, with another key and with DNS in trouble nothing changes; with both it is a switch."""
     keys, account, old, dns = await rotating(store)
     new = await pending(store, account)
+
+    async def switch() -> bool:
+        stored = await store.dkim_keys.of(account, DOMAIN)
+        return await keys.switch(account, DOMAIN, await check(dns, records(DOMAIN, Senders(()), stored, 0)))
+
     assert len(new) == 2
     rsa, ed25519 = sorted(new, key=lambda selector: "rsa" not in selector)
     for shown in ({}, {rsa: new[rsa]}, {rsa: new[rsa], ed25519: new[rsa]}):
         publish(dns, shown)
-        await switch_shown(keys, dns)
+        assert not await switch()
         assert await signing(keys, account) == old
     dns.zone[f"{ed25519}._domainkey.{DOMAIN}"] = {"TXT": Trouble.SERVFAIL}
-    await switch_shown(keys, dns)
-    assert await signing(keys, account) == old
+    assert not await switch()
     publish(dns, new)
-    await switch_shown(keys, dns)
+    assert await switch()
     assert await signing(keys, account) == set(new)
     retired = {key.selector for key in await store.dkim_keys.of(account, DOMAIN) if key.retired_at is not None}
     assert (retired, await pending(store, account)) == (old, {})
-    assert await store.dkim_keys.with_pending(10) == []
 
 
 async def test_what_was_begun_is_not_begun_again(store: Store) -> None:
@@ -104,44 +102,12 @@ async def test_what_was_begun_is_not_begun_again(store: Store) -> None:
     assert await signing(keys, account) == old
 
 
-async def test_a_removed_domain_is_not_looked_at(store: Store) -> None:
-    _, account, _, _ = await rotating(store)
-    assert await store.dkim_keys.with_pending(10) == [(account, DOMAIN)]
-    await store.domains.remove(account, DOMAIN)
-    assert await store.dkim_keys.with_pending(10) == []
-
-
 async def test_the_records_say_what_to_do(store: Store) -> None:
     keys, account, old, _ = await rotating(store)
     found = records(DOMAIN, Senders(("mail.example.com",)), await keys.known(account, DOMAIN), Environment().now())
     assert [(each.pending, each.needed) for each in found] == [(True, True)] * 2 + [(False, True)] * 4
     assert {each.name.partition(".")[0] for each in found[4:]} == old
     assert all("keep until seven days after the new keys sign" in each.purpose for each in found[4:])
-
-
-async def test_the_server_looks_by_itself(
-    store: Store, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys, account, old, dns = await rotating(store)
-    new, asked = await pending(store, account), 0
-    with_pending = type(store.dkim_keys).with_pending
-
-    async def busy_once(self: object, most: int) -> list[tuple[str, str]]:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            raise StorageUnavailable("busy")
-        return await with_pending(store.dkim_keys, most)
-
-    monkeypatch.setattr(type(store.dkim_keys), "with_pending", busy_once)
-    publish(dns, new)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(switch_rotations, keys, lambda: dns)
-        await trio.sleep(1.5 * ROTATION_LOOK_EVERY)
-        assert await signing(keys, account) == old
-        await trio.sleep(ROTATION_LOOK_EVERY)
-        assert await signing(keys, account) == set(new)
-        nursery.cancel_scope.cancel()
 
 
 NOON = 1_794_700_800  # seconds; Sun, 15 Nov 2026 00:00:00 UTC

@@ -379,14 +379,12 @@ def test_names_are_listed_once_more_than_present() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
+@pytest.mark.parametrize("count", [1, 33, 200])
 def test_many_fields_of_one_name(count: int) -> None:
-    dkim._usual_listing.cache_clear()
     fields = b"".join(b"References: <%d@x>\r\n" % number for number in range(count))
     message = fields + b"From: a@example.com\r\n\r\nx\r\n"
     assert both_verify(signed(message))
     assert tags(sign(message, keys()[1:], now_seconds=NOON))["h"].count("References") == count + 1
-    assert dkim._usual_listing.cache_info().currsize == (1 if count + 1 <= 32 else 0)
 
 
 @given(st.text("abc", min_size=1, max_size=63), st.integers(1, 4), st.sampled_from(Algorithm), st.integers(0, 10**10))

@@ -189,18 +189,3 @@ async def test_the_owners_of_a_return_path_are_found_by_its_name(store: Store, a
     expected = [(account.id, "a.example"), (account.id, "news.a.example"), (other.id, "news.a.example")]
     assert await store.domains.of_return_path("bounces.news.a.example") == sorted(expected)
     assert await store.domains.of_return_path("bounces.a.example") == []
-
-
-async def test_domains_are_visited_page_by_page(store: Store, account: Account) -> None:
-    for name in ("a.example", "b.example", "c.example", "d.example"):
-        await store.access.add_domain(account.id, name, usable=name != "d.example")
-    used = await store.domains.find(account.id, "b.example")
-    await store.domains.use_return_path(account.id, used, in_use=True)
-
-    async def visited(after: str, most: int, *, in_use: bool) -> list[tuple[str, str]]:
-        found = await store.domains.with_return_path((account.id if after else "", after), most, in_use=in_use)
-        return [(owner, domain.name) for owner, domain in found]
-
-    assert await visited("", 1, in_use=False) == [(account.id, "a.example")]
-    assert await visited("a.example", 9, in_use=False) == [(account.id, "c.example")]
-    assert await visited("", 9, in_use=True) == [(account.id, "b.example")]

@@ -16,8 +16,9 @@ from ipaddress import ip_address
 import psycopg
 from psycopg import errors
 
+from appliance.errors import StorageFault
 from appliance.model.database import NO_OTHERS, FailureKind, LoginFailure, NodeState, OtherNodes
-from appliance.store.engine import DatabaseRefused, Row, StorageFault, distinct
+from appliance.store.engine import DatabaseRefused, Row, distinct
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY

@@ -22,6 +22,7 @@ import outcome
 import trio
 
 from appliance.concurrency.fair_share import SERVER_WORK, FairQueue
+from appliance.errors import StorageFault
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
@@ -32,7 +33,6 @@ from appliance.store.engine import (
     Job,
     JointWork,
     OnFault,
-    StorageFault,
     T,
     Work,
     busy,

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import apsw
 
-from appliance.store.engine import OnFault, StorageFault, busy
+from appliance.errors import StorageFault
+from appliance.store.engine import OnFault, busy
 from appliance.telemetry.log import log_without_traceback
 
 UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)

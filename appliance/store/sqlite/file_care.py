@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import apsw
 
-from appliance.store.engine import Engine, Slice, StorageFault, Tx, rows, timed
+from appliance.errors import StorageFault
+from appliance.store.engine import Engine, Slice, Tx, rows, timed
 from appliance.store.sqlite.connection import (
     BUSY_TIMEOUT,
     CHECKPOINT_PAGES,

@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageFault, StorageUnavailable
 from appliance.model.mail import NewMessage
-from appliance.store import FILE_NAME, StorageFault, Store, open_store
+from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.integrity import examine_inside
 from tests.store.samples import HASH, Clock, Faults, Messages

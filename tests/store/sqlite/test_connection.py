@@ -6,7 +6,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from appliance.store.engine import Bulk, StorageFault, run
+from appliance.errors import StorageFault
+from appliance.store.engine import Bulk, run
 from appliance.store.sqlite.connection import INDEX_BYTES, MOST_ROWS, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from appliance.concurrency.fair_share import QUEUED_PER_OWNER, SERVER_WORK
-from appliance.errors import Code, Refused, StorageUnavailable
-from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault, Tx, first, rows, run
+from appliance.errors import Code, Refused, StorageFault, StorageUnavailable
+from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, Tx, first, rows, run
 from appliance.store.sqlite import engine as engine_module
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.engine import GroupCommit, Inline, Scanner, SqliteEngine

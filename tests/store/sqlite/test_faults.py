@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.errors import Code, StorageUnavailable
-from appliance.store.engine import StorageFault, run
+from appliance.errors import Code, StorageFault, StorageUnavailable
+from appliance.store.engine import run
 from appliance.store.sqlite.connection import open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 from appliance.store.sqlite.faults import PagesDamaged, Unsynced, heard_by
