@@ -15,7 +15,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import cost_of_size
 from appliance.message.request import Body
 
-COUNTED: Final = 64 * 1024  # bytes that are searched for the cost; a longer body is expensive by its size
+COSTED_BYTES: Final = 64 * 1024  # bytes that are searched for the cost; a longer body is expensive by its size
 _MOST_FIELDS: Final = 1_500  # of one form; a newsletter of Ghost has about 1,020, of them 1,000 recipients
 _FIELD_NAME: Final = 256  # characters
 _PART_HEADERS: Final = 8  # of one part

@@ -25,7 +25,7 @@ from appliance.message.schedule import microseconds
 from appliance.message.schema import SendRequest
 from appliance.message.template import Variable, check_numbers, written
 from appliance.times import SECOND, rfc3339
-from appliance.web.doors.forms import COUNTED, PostedFile, PostedForm, check_form_type, cost_of_form, read_form
+from appliance.web.doors.forms import COSTED_BYTES, PostedFile, PostedForm, check_form_type, cost_of_form, read_form
 from appliance.web.doors.frame import (
     Call,
     Door,
@@ -358,7 +358,9 @@ def _is_root(path: str, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _cost(body: Body) -> int:
-    return cost_of_form(len(body)) + _COST_OF_ADDRESS * (body.count(b"@", 0, COUNTED) + body.count(b"%40", 0, COUNTED))
+    return cost_of_form(len(body)) + _COST_OF_ADDRESS * (
+        body.count(b"@", 0, COSTED_BYTES) + body.count(b"%40", 0, COSTED_BYTES)
+    )
 
 
 def _sending(path: str, parse_body: Callable[[Call, Body], SendRequest | Series | Mime]) -> DoorRoute:

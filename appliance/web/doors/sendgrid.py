@@ -18,7 +18,7 @@ from appliance.message.limits import BATCH_JSON_VALUES, SERIES
 from appliance.message.request import Body, Series
 from appliance.message.schema import SendRequest
 from appliance.times import SECOND, rfc3339
-from appliance.web.doors.forms import COUNTED
+from appliance.web.doors.forms import COSTED_BYTES
 from appliance.web.doors.frame import (
     Call,
     Door,
@@ -274,7 +274,7 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
 
 
 def _cost(body: Body) -> int:
-    return 2 * cost_of_size(len(body)) + _COST_OF_OBJECT * body.count(b"{", 0, COUNTED)
+    return 2 * cost_of_size(len(body)) + _COST_OF_OBJECT * body.count(b"{", 0, COSTED_BYTES)
 
 
 def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
