@@ -3,6 +3,7 @@
     .venv/bin/python -m tests.bench.accept                      # the ratio to the empty endpoint
     .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full database to an empty one
     .venv/bin/python -m tests.bench.accept --batch              # the ratio of batches of 100 to single requests
+    .venv/bin/python -m tests.bench.accept --door resend        # the ratio of a door's requests to our own
 
 Every POST /emails is a 2 KB text+html message to one recipient, with an API key and an Idempotency-Key of its own, on
 16 kept connections; sandbox delivery goes on beside it. The rounds of the two sides alternate, so that whatever else
@@ -61,10 +62,17 @@ def _wait_for(port: int) -> None:
 
 
 def measure(
-    port: int, authorization: str, seconds: float, rate: float = 0, *, batch: int = 0, connections: int = CONNECTIONS
+    port: int,
+    authorization: str,
+    seconds: float,
+    rate: float = 0,
+    *,
+    batch: int = 0,
+    connections: int = CONNECTIONS,
+    door: str = "",
 ) -> dict[str, float]:
     """One round of load from a process of its own; as fast as it goes, unless a rate is given."""
-    words = "127.0.0.1", port, connections, seconds, authorization, "--rate", rate, "--batch", batch
+    words = "127.0.0.1", port, connections, seconds, authorization, "--rate", rate, "--batch", batch, "--door", door
     command = [sys.executable, str(HERE / "load.py"), *map(str, words)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result: dict[str, float] = json.loads(output)
@@ -72,14 +80,14 @@ def measure(
 
 
 def measure_appliance(
-    running: Running, seconds: float, rate: float = 0, *, batch: int = 0, connections: int = CONNECTIONS
+    running: Running, seconds: float, rate: float = 0, *, batch: int = 0, connections: int = CONNECTIONS, door: str = ""
 ) -> dict[str, float]:
-    """One round against an appliance; anything but a 202 spoils it."""
+    """One round against an appliance; anything but an accepted message spoils it."""
     port = urlsplit(running.url).port
     assert port is not None
     key = f"Bearer {running.account.send_key}"
-    result = measure(port, key, seconds, rate, batch=batch, connections=connections)
-    assert list(result["statuses"]) == ["202"], result  # type: ignore[call-overload]  # a nested object
+    result = measure(port, key, seconds, rate, batch=batch, connections=connections, door=door)
+    assert list(result["statuses"]) == ["200" if door else "202"], result  # type: ignore[call-overload]  # a nested object
     return result
 
 
@@ -121,13 +129,30 @@ def compare_batches(rounds: int, seconds: float) -> None:
     print(f"ratio of the honest p99 beside batches to that alone: {p99:.2f} (wanted: at most 3)")
 
 
+def compare_door(door: str, rounds: int, seconds: float) -> None:
+    """Print the rates of our own requests and of a door's, with the same content."""
+    with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), fresh=True, credit=10**9) as running:
+        own, others = list[dict[str, float]](), list[dict[str, float]]()
+        measure_appliance(running, 1)
+        for _ in range(rounds):
+            own.append(measure_appliance(running, seconds))
+            others.append(measure_appliance(running, seconds, door=door))
+    show("POST /emails", own)
+    show(f"the door {door}", others)
+    print(f"\nratio of the door to POST /emails: {ratio(others, own):.2f} (wanted: 0.8)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--stored", type=int, default=0, help="messages in the full database; 0: leave that part out")
     parser.add_argument("--batch", action="store_true", help="compare batches with single requests instead")
+    parser.add_argument("--door", default="", help="compare this door, resend or postmark, with POST /emails instead")
     options = parser.parse_args()
+    if options.door:
+        compare_door(options.door, options.rounds, options.seconds)
+        return
     if options.batch:
         compare_batches(options.rounds, options.seconds)
         return

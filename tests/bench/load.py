@@ -139,11 +139,11 @@ HTML = '<p style="margin:0">Hello <b>Ada</b>, your order <a href="https://exampl
 
 
 def send_requests(
-    authorization: str, run: str, recipients: int = 1, attachment: int = 0, batch: int = 0
+    authorization: str, run: str, recipients: int = 1, attachment: int = 0, batch: int = 0, door: str = ""
 ) -> Callable[[int], Iterator[bytes]]:
     """Endless POSTs of one 2 KB text+html message, each with a key of its own; with an attachment of so many bytes.
 
-    With `batch`, each POST is a batch of so many of these messages.
+    With `batch`, each POST is a batch of so many of these messages; with `door`, it is a request of that door.
     """
     message: dict[str, object] = {
         "from": "Shop <orders@example.com>",
@@ -156,11 +156,13 @@ def send_requests(
         content = base64.b64encode(bytes(range(256)) * (attachment // 256)).decode()
         message["attachments"] = [{"filename": "bill.bin", "content": content}]
     body = json.dumps({"emails": [message] * batch} if batch else message).encode()
-    path = "/emails/batch" if batch else "/emails"
+    path, credential = "/emails/batch" if batch else "/emails", f"Authorization: {authorization}"
+    if door:
+        path, credential, body = of_door(door, authorization.removeprefix("Bearer "), message)
 
     def requests(connection: int) -> Iterator[bytes]:
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{credential}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {run}-{connection}-"
         ).encode()
         number = 0
@@ -169,6 +171,15 @@ def send_requests(
             number += 1
 
     return requests
+
+
+def of_door(door: str, key: str, message: dict[str, object]) -> tuple[str, str, bytes]:
+    """The path, the header with the key, and the body of a door's request for this message."""
+    if door == "resend":
+        return "/resend/emails", f"Authorization: Bearer {key}", json.dumps(message).encode()
+    to = ", ".join(map(str, message["to"]))  # type: ignore[call-overload]  # a list
+    fields = {"From": message["from"], "To": to, "Subject": message["subject"], "TextBody": TEXT, "HtmlBody": HTML}
+    return "/postmark/email", f"X-Postmark-Server-Token: {key}", json.dumps(fields).encode()
 
 
 def main() -> None:
@@ -183,8 +194,11 @@ def main() -> None:
     parser.add_argument("--recipients", type=int, default=1)
     parser.add_argument("--attachment", type=int, default=0, help="bytes")
     parser.add_argument("--batch", type=int, default=0, help="messages in each request; 0: none is a batch")
+    parser.add_argument("--door", default="", help="resend or postmark: requests of that door instead of our own")
     given = parser.parse_args()
-    requests = send_requests(given.authorization, f"{time.time_ns()}", given.recipients, given.attachment, given.batch)
+    requests = send_requests(
+        given.authorization, f"{time.time_ns()}", given.recipients, given.attachment, given.batch, given.door
+    )
     began = time.perf_counter()
     load = drive(
         given.host,

@@ -200,7 +200,7 @@ async def _dump(call: Call, api: Api) -> DoorReply:
         if (after := page["next"]) is None:
             return DoorReply({"Suppressions": entries})
     text = f"This account suppresses more than {DUMPED_PAGES * PAGE_LIMIT:,} addresses."
-    raise Refused(Code.INVALID_REQUEST, f"{text} Export them with `appliance suppressions export`.")
+    raise Refused(Code.INVALID_REQUEST, f"{text} Export them with `appliance suppression export`.")
 
 
 def _listed(call: Call, entry: Json) -> Json | None:
