@@ -105,11 +105,11 @@ class _Message:
         self._form, self._header_id = form, _new_header_id(call)
         call.kept = self._header_id
         headers, reply_to, sender, labels = _headers(fields)
-        variables = _object("variables", fields.get("t:variables"))
+        variables = _object("t:variables", fields.get("t:variables"))
         metadata = labels | {name[2:]: value for name, value in fields.items() if name[:2] == "v:"}
         self._template = fields.get("template") or None
         if variables and self._template is None:
-            raise invalid("variables", "needs a template")
+            raise invalid("t:variables", "needs a template")
         self._variables = variables
         texts = {name: fields.get(name) or None for name in ("subject", "text", "html")}
         if sender is not None and parse(sender, "h:Sender").key != parse(fields.get("from", ""), "from").key:
@@ -327,16 +327,16 @@ _NAMES = {
     "metadata": "v",
     "reply_to": "h:DoorReply-To",
     "attachments": "attachment",
-    "variables": "t:variables",
     "scheduled_at": "o:deliverytime",
 }
 _OF_MAP = re.compile(r"^((?:to\[\d+\]\.)?[hv])\.")
+_OF_TEMPLATE = re.compile(r"^((?:to\[\d+\]\.)?)variables\b")
 _OF_ONE = re.compile(r"^(to\[\d+\])\.to(?:\[0\])?")
 
 
 def _refuse(refusal: Refusal) -> tuple[int, Json]:
     text = refusal.text
-    for pattern, ours in ((_OF_ONE, r"\1"), (_OF_MAP, r"\1:")):
+    for pattern, ours in ((_OF_ONE, r"\1"), (_OF_MAP, r"\1:"), (_OF_TEMPLATE, r"\1t:variables")):
         text = pattern.sub(ours, text)
     return refusal.code.status, {"message": text}
 

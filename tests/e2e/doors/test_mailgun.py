@@ -161,7 +161,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"o:deliverytime": "Fri, 14 Nov 2098 13:00:00 +0000"}, "o:deliverytime: must be at most 30 days ahead"),
     ({"o:testmode": "maybe"}, "o:testmode: expected yes or no"),
     ({"amp-html": "<html>"}, "amp-html: this server has no such field"),
-    ({"template": "no-such"}, "template: "),
+    ({"template": "no-such", "text": ""}, "template: this account has no template"),
     ({"t:variables": '{"a": 1}'}, "t:variables: needs a template"),
     ({"t:version": "2", "template": "a"}, "t:version: this server has no such field"),
     ({"h:Sender": "other@example.com"}, "h:Sender: must be the address in from"),
