@@ -40,7 +40,7 @@ from appliance.web.doors.frame import (
     split_addresses,
 )
 from appliance.web.doors.mailgun_lists import LIST_ROUTES
-from appliance.web.doors.personal import PersonalText, one_for_each
+from appliance.web.doors.personal import PersonalText, check_placeholders, one_for_each
 
 _COST_OF_ADDRESS = 100  # microseconds for a message of its own
 _KEY = re.compile(rb"[!-~]+")
@@ -134,6 +134,7 @@ class _Message:
         self._headers = {name: _personal(f"h:{name}", text, values) for name, text in headers.items()}
         self._metadata = {name: _personal(f"v:{name}", text, values) for name, text in metadata.items()}
         if values is not None:
+            check_placeholders((*self._texts.values(), *self._headers.values(), *self._metadata.values()))
             self.to = list({parse(one, "to").key: one for one in self.addresses("to", SERIES)}.values())
             self.values = _by_recipient(values)
 

@@ -4,7 +4,7 @@ Their number and the sizes of the texts are bounded, so that a small request doe
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from appliance.errors import Code, Refused, invalid
@@ -13,7 +13,7 @@ from appliance.message.compose import draft
 from appliance.message.request import Series, place, size_of_request
 from appliance.message.schema import SendRequest
 
-_PLACEHOLDERS: Final = 1_000  # in all texts of one message
+_PLACEHOLDERS: Final = 1_000  # in one text, and in all texts of a request
 _WINDOW: Final = 4 * 1024  # characters per search, which holds the interpreter lock
 _SEARCH_WORK: Final = 50_000_000  # characters times alternatives: about a second
 
@@ -30,6 +30,10 @@ class PersonalText:
             end = match.end()
         self._pieces = [*pieces, text[end:]]
 
+    @property
+    def placeholders(self) -> int:
+        return len(self._pieces) // 2
+
     def filled(self, value: Callable[[str], str]) -> str:
         """The text with the value of each placeholder, which is never expanded again."""
         pieces = self._pieces
@@ -40,6 +44,12 @@ class PersonalText:
         if sum(map(len, pieces)) > limits.MESSAGE_SIZE:
             raise Refused(Code.PAYLOAD_TOO_LARGE, "a message is larger than 10 MiB")
         return "".join(pieces)
+
+
+def check_placeholders(texts: Iterable[PersonalText], more: int = 0) -> None:
+    """Refuse more placeholders in all texts together: each is filled for each recipient."""
+    if sum(text.placeholders for text in texts) > _PLACEHOLDERS + more:
+        raise invalid("body", f"has more than {_PLACEHOLDERS + more} placeholders")
 
 
 def finder(keys: Sequence[str], characters: int) -> Callable[[str], Iterator[re.Match[str]]]:

@@ -32,10 +32,11 @@ from appliance.web.doors.frame import (
     decoded,
     send_request,
 )
-from appliance.web.doors.personal import PersonalText, finder, one_for_each
+from appliance.web.doors.personal import PersonalText, check_placeholders, finder, one_for_each
 from appliance.web.doors.sendgrid_suppressions import SUPPRESSION_ROUTES
 
 _SUBSTITUTIONS = 100  # different keys of one request
+_OF_EACH = 10  # placeholders that each personalization adds to the limit
 _COST_OF_OBJECT = 50  # microseconds; a personalization has at least two
 
 # ---- requests
@@ -203,6 +204,7 @@ def _texts(mail: _Mail) -> _Texts:
             raise invalid(f"content[{at}].type", text)
         bodies[name] = PersonalText(content.value, occurrences(content.value))
     lines = {text: PersonalText(text, occurrences(text)) for text in subjects | values}
+    check_placeholders((*bodies.values(), *lines.values()), _OF_EACH * len(mail.personalizations))
     return _Texts(bodies, lines)
 
 
