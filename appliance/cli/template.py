@@ -4,6 +4,8 @@ A folder has one directory per alias, with `subject.txt`, `text.txt`, `html.html
 by a push changes nothing; a push stores a new version only of templates that differ.
 """
 
+import json
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +18,7 @@ from appliance.cli.output import file_errors, printable, record, show, show_list
 from appliance.errors import Refused
 
 if TYPE_CHECKING:
+    from appliance.config.settings import Config
     from appliance.model.mail import StoredTemplate
     from appliance.store import Store
 
@@ -101,6 +104,17 @@ def pull(name: str, dir: str) -> None:
     show({"templates": rows, "files_changed": written, "not_of_account": others}, text)
 
 
+def _file(path: str) -> str:
+    with file_errors():
+        try:
+            text = _read(Path(path))
+        except ValueError as fault:
+            raise click.ClickException(f"{path}: {fault}") from None
+    if text is None:
+        raise click.ClickException(f"there is no file {path}")
+    return text
+
+
 class _Folder(NamedTuple):
     """The valid templates of a folder by alias, and the files that belong to no template."""
 
@@ -136,6 +150,35 @@ def push(name: str, dir: _Folder, dry_run: bool) -> None:
             reason = "unsubscribe links need HTTPS: set http.base_url to an https URL"
             raise click.ClickException(f"{folder / alias / OPTIONS_FILE}: {reason}; nothing was stored")
 
+    rows, text = _stored_templates(name, templates, dry_run, unknown, settings)
+    show({"dry_run": dry_run, "templates": rows, "unknown": unknown}, text)
+
+
+@template.command("import")
+@database.of_only_account_and("FILE", _file)
+@click.option("--from", "provider", type=click.Choice(["postmark"]), required=True, help="Provider that FILE is from.")
+@flag("--dry-run", "Show what would be stored without storing it.")
+def import_templates(name: str, file: str, provider: str, dry_run: bool) -> None:
+    """Store the templates of another provider, as a new version of each template that differs.
+
+    FILE is JSON: a template as the API of Postmark returns it, or an array of them. Templates that this server cannot
+    render, such as those with loops or a layout, are listed with the reason and skipped.
+
+    Examples:
+      appliance template import --from postmark templates.json --dry-run
+      appliance template import --account acme --from postmark templates.json
+    """
+    templates, skipped = _of_postmark(file)
+    reasons = [f"{one['template']}: {one['error']}" for one in skipped]
+    rows, text = _stored_templates(name, templates, dry_run, reasons, database.load_settings())
+    show({"dry_run": dry_run, "templates": rows, "skipped": skipped}, text)
+
+
+def _stored_templates(
+    name: str, templates: dict[str, _Content], dry_run: bool, skipped: list[str], settings: "Config"
+) -> tuple[list[dict[str, Any]], str]:
+    """Store the templates that differ, unless this is a dry run. Return their rows, and a text about them."""
+
     async def work(store: "Store", account_id: str) -> list[dict[str, Any]]:
         known, rows = {template.alias: template for template in await _all(store, account_id)}, []
         for alias, content in templates.items():
@@ -150,10 +193,10 @@ def push(name: str, dir: _Folder, dry_run: bool) -> None:
     rows = database.run_for(name, work, settings=settings)
     changed = [row for row in rows if row["change"] != "unchanged"]
     lines = [f"{row['alias']}: {row['change']}" + ("" if dry_run else f", version {row['version']}") for row in changed]
-    lines += [f"skipped: {printable(name)}" for name in unknown]
+    lines += [f"skipped: {printable(one)}" for one in skipped]
     stored = "would be stored" if dry_run else "stored"
     lines.append(f"{len(changed)} of {len(rows)} templates {stored}; {len(rows) - len(changed)} unchanged.")
-    show({"dry_run": dry_run, "templates": rows, "unknown": unknown}, "\n".join(lines))
+    return rows, "\n".join(lines)
 
 
 async def _all(store: "Store", account_id: str) -> "list[StoredTemplate]":
@@ -242,3 +285,39 @@ def _unsubscribe(options: str) -> bool:
     if table or not isinstance(unsubscribe, bool):
         raise ValueError(f"{OPTIONS_FILE} may contain only `unsubscribe = true` or `unsubscribe = false`")
     return unsubscribe
+
+
+# ---- another provider's templates
+
+# What Postmark's templates have besides values: sections, loops, partials, comments, and values that are not escaped.
+_UNKNOWN_SYNTAX = re.compile(r"\{\{\{|\{\{(?! *[A-Za-z_][A-Za-z0-9_.-]{0,63} *\}\})")
+
+
+def _of_postmark(text: str) -> tuple[dict[str, _Content], list[dict[str, str]]]:
+    """Return the templates by alias, and each skipped one with the reason."""
+    from appliance.message.template import check_template
+
+    try:
+        exported = json.loads(text)
+    except ValueError:
+        raise click.ClickException("the file is not JSON") from None
+    templates, skipped = dict[str, _Content](), list[dict[str, str]]()
+    for number, one in enumerate(exported if isinstance(exported, list) else [exported], 1):
+        fields = one if isinstance(one, dict) else {}
+        alias, parts = fields.get("Alias"), [fields.get(name) or None for name in ("Subject", "TextBody", "HtmlBody")]
+        try:
+            if not all(isinstance(part, str | None) for part in (alias, *parts)):
+                raise ValueError("is not a template of Postmark")
+            if fields.get("LayoutTemplate") or fields.get("TemplateType", "Standard") != "Standard":
+                raise ValueError("has or is a layout; put the layout into the template")
+            if any(_UNKNOWN_SYNTAX.search(part) for part in parts if part is not None):
+                raise ValueError("has placeholders other than {{name}}; render them in the application")
+            if alias in templates:
+                raise ValueError("has the alias of an earlier one")
+            check_template(alias or "", *parts)
+        except (Refused, ValueError) as fault:
+            shown = str(alias or fields.get("Name") or f"number {number}")
+            skipped.append({"template": shown, "error": fault.text if isinstance(fault, Refused) else str(fault)})
+        else:
+            templates[str(alias)] = _Content(*parts, unsubscribe=False)
+    return templates, skipped

@@ -26,9 +26,9 @@ OF_OTHERS = """
 attention, account create, account remove, backup, completion, config check, config path, config show, doctor,
 domain verify, explain, feedback list, feedback show, health, help,
 install, mcp, message list, request list, node drain, node list, pause, restore,
-resume, send-test, serve, setup, store copy, template list, template pull, template push, template remove,
-template show, status, uninstall, upgrade, user add, user list, user remove, user reset-password, user reset-totp,
-user role, verify, webhook ping, webhook remove, webhook replay, webhook set, webhook show
+resume, send-test, serve, setup, store copy, template import, template list, template pull, template push,
+template remove, template show, status, uninstall, upgrade, user add, user list, user remove, user reset-password,
+user reset-totp, user role, verify, webhook ping, webhook remove, webhook replay, webhook set, webhook show
 """
 ELSEWHERE = {name.strip() for name in OF_OTHERS.split(",")}
 ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}

@@ -1,5 +1,6 @@
 """`appliance template …`: a folder of files and the templates of an account, made equal either way."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,39 @@ def test_a_folder_that_is_not_there_is_one_line(acme: Shell, tmp_path: Path) -> 
     assert "no such file" in acme.refused("template", "push", str(tmp_path / "missing"))
     (tmp_path / "file").touch()
     assert "not a directory" in acme.refused("template", "push", str(tmp_path / "file"))
+
+
+def test_templates_of_postmark_are_imported(acme: Shell, tmp_path: Path) -> None:
+    """As Postmark's API returns them; what cannot be rendered here is skipped with the reason."""
+    welcome = {
+        "Alias": "welcome",
+        "Subject": "Hi {{name}}",
+        "HtmlBody": "<p>{{ name }}</p>",
+        "TextBody": "",
+        "TemplateId": 1,
+    }
+    others = [
+        welcome | {"Alias": "loop", "HtmlBody": "{{#each items}}{{name}}{{/each}}"},
+        welcome | {"Alias": "raw", "HtmlBody": "{{{name}}}"},
+        welcome | {"Alias": None, "Name": "Nameless"},
+        welcome | {"Alias": "inside", "LayoutTemplate": "frame"},
+        welcome | {"Alias": "frame", "TemplateType": "Layout"},
+        welcome | {"Subject": 1},
+        welcome,
+        7,
+    ]
+    file = tmp_path / "templates.json"
+    file.write_text(json.dumps([welcome, *others]))
+    words = ("template", "import", "--from", "postmark", str(file))
+    assert changes(acme.json(*words, "--dry-run")) == {"welcome": ("new", None)}
+    answer = acme.json(*words)
+    assert fields(answer) == fields(documented("template import"))
+    assert [one["template"] for one in answer["skipped"]] == [
+        *("loop", "raw", "Nameless", "inside", "frame", "welcome", "welcome", "number 9"),
+    ]
+    shown = acme.json("template", "show", "welcome")
+    assert (shown["subject"], shown["html"], shown["text"]) == ("Hi {{name}}", "<p>{{ name }}</p>", None)
+    file.write_text(json.dumps(welcome))
+    assert changes(acme.json(*words)) == {"welcome": ("unchanged", 1)}
+    file.write_text("{")
+    assert "is not JSON" in acme.refused(*words)

@@ -11,7 +11,6 @@ FIRST_SCREEN = 32  # lines
 # What the README says is missing, and the part of an API's path or of a request's fields that would provide it.
 MISSING = {
     "message streams": r"/streams|\"stream\"",
-    "APIs of other providers": r"/postmark|/mailgun|/sendgrid|/resend/emails",
     "open and click tracking": r"track_opens|track_clicks|\"tracking\"",
 }
 

@@ -1,0 +1,138 @@
+"""Strangers at the doors: whatever they send, the answer is a refusal in the provider's shape, and never a 500."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.webhooks.customer import Customer
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A door's route that sends, with a request that it accepts, the header of its key, and the keys of its errors."""
+
+    path: str
+    body: dict[str, Any]
+    authorized: Callable[[str], dict[str, str]]
+    error: set[str]
+    lists: str  # a field with addresses
+    batch: str
+
+
+DOORS = {
+    "resend": Entry(
+        "/resend/emails",
+        {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hi", "text": "Hi"},
+        lambda key: {"Authorization": f"Bearer {key}"},
+        {"statusCode", "name", "message"},
+        "to",
+        "/resend/emails/batch",
+    ),
+    "postmark": Entry(
+        "/postmark/email",
+        {"From": "shop@example.com", "To": "ada@example.net", "Subject": "Hi", "TextBody": "Hi"},
+        lambda key: {"X-Postmark-Server-Token": key},
+        {"ErrorCode", "Message"},
+        "To",
+        "/postmark/email/batch",
+    ),
+}
+
+
+@pytest.fixture(params=DOORS)
+def door(request: pytest.FixtureRequest) -> Entry:
+    return DOORS[request.param]
+
+
+class Stranger:
+    def __init__(self, customer: Customer, door: Entry) -> None:
+        self.client, self.door = customer.sender.client, door
+        self.key = door.authorized(customer.sender.account.full_key)
+
+    def post(self, content: bytes, path: str = "", **headers: str) -> httpx.Response:
+        sent = {"Content-Type": "application/json"} | self.key | headers
+        return self.client.post(path or self.door.path, content=content, headers=sent)
+
+    def refused(self, answer: httpx.Response, *statuses: int) -> None:
+        assert answer.status_code in statuses, answer.text
+        assert set(answer.json()) == self.door.error
+        assert "x-request-id" in answer.headers
+
+
+@pytest.fixture
+def stranger(customer: Customer, door: Entry) -> Stranger:
+    return Stranger(customer, door)
+
+
+HOSTILE = [
+    *(b"", b"{", b"[]", b"null", b"7", b'"a"', b"\xff", b"\xef\xbb\xbf{}", b"{}" * 2, b'{"a": NaN}', b'{"\\ud800": 1}'),
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+    b"[" + b"{}," * 300_000 + b"{}]",
+    b'{"to": [' + b'"a",' * 300_000 + b'"a"]}',
+    b'{"attachments": [' + b"[1,2]," * 100_000 + b"[]]}",
+    b"9" * 200_000,
+]
+
+
+def test_hostile_json_is_refused(stranger: Stranger) -> None:
+    for path in (stranger.door.path, stranger.door.batch):
+        for body in HOSTILE:
+            stranger.refused(stranger.post(body, path), 400, 413, 422)
+
+
+def test_hostile_fields_are_refused(stranger: Stranger) -> None:
+    door, text = stranger.door, "a@example.net, " * 100_000
+    for value in (text, '"' * 100_000, '\\"' * 50_000, "<" * 100_000, "\r\nBcc: a@b.c", "a@b.c\0"):
+        answer = stranger.client.post(door.path, json=door.body | {door.lists: value}, headers=stranger.key)
+        stranger.refused(answer, 400, 422)
+    answer = stranger.client.post(door.batch, json=[door.body] * 501, headers=stranger.key)
+    stranger.refused(answer, 400, 422)
+
+
+def test_wrong_requests_are_refused(stranger: Stranger) -> None:
+    door, client = stranger.door, stranger.client
+    good = httpx.Request("POST", "http://a", json=door.body).content
+    stranger.refused(stranger.post(good, **{"Content-Type": "text/plain"}), 400, 422)
+    stranger.refused(stranger.post(good, **{"Content-Encoding": "gzip"}), 400, 422)
+    stranger.refused(stranger.post(b" " * 17 * MIB), 413)
+    stranger.refused(client.post(door.path, json=door.body), 401)
+    for key in ("x", "é", "ma_live_" + "a" * 5_000):
+        headers = {name: value.encode("utf-8") for name, value in door.authorized(key).items()}
+        stranger.refused(client.post(door.path, json=door.body, headers=headers), 401, 403)
+    root = door.path.split("/")[1]
+    for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        for path in (
+            f"/{root}",
+            f"/{root}/",
+            f"/{root}/nowhere",
+            f"/{root}/../v1/emails",
+            f"/{root}//",
+            f"/{root}/%00",
+        ):
+            stranger.refused(client.request(method, path, headers=stranger.key), 404)
+    assert client.head(f"/{root}/nowhere", headers=stranger.key).status_code == 404
+    stranger.refused(client.post(f"{door.path}?a=b", json=door.body, headers=stranger.key), 400, 422)
+
+
+def test_added_slashes_and_many_at_once(stranger: Stranger, customer: Customer) -> None:
+    """Each is accepted by itself, and with one key where the provider has keys, once."""
+    door, before = stranger.door, customer.sender.credits()
+    assert before is not None
+    assert stranger.client.post(f"{door.path}/", json=door.body, headers=stranger.key).status_code == 200
+    keyed = stranger.key | {"Idempotency-Key": "one"}
+    with ThreadPoolExecutor(10) as threads:
+        send = lambda _: stranger.client.post(door.path, json=door.body, headers=keyed)  # noqa: E731 - one expression
+        answers = list(threads.map(send, range(30)))
+    has_keys = "statusCode" in door.error
+    accepted = [answer.json() for answer in answers if answer.status_code == 200]
+    ids = {next(value for value in one.values() if str(value).startswith("msg_")) for one in accepted}
+    assert len(ids) == (1 if has_keys else 30)
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    assert before - int(customer.sender.credits() or 0) == 1 + len(ids)
