@@ -76,9 +76,7 @@ NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rul
 STILL_TO_REWRITE: frozenset[str] = frozenset(
     {
         "appliance/cli",
-        "appliance/store",
         "appliance/web",
-        "appliance/webhook",
     }
 )
 TRANSLATED = re.compile(

@@ -241,10 +241,7 @@ class DmarcStep(Struct, frozen=True):
 
 
 def next_step(standing: DmarcStanding, return_path: str, published: tuple[str, int] | None = None) -> DmarcStep:
-    """Return the next step for a domain, from the reports of the last PROPOSAL_DAYS.
-
-    `published`: the policy and percentage in DNS; None: use those that receivers saw last.
-    """
+    """Return the next step, by the reports of PROPOSAL_DAYS. `published`: policy and percentage in DNS, if known."""
     if not standing.days:
         text = (
             f"No DMARC report came in {PROPOSAL_DAYS} days. Put rua=mailto:dmarc@{return_path} into the DMARC record:"

@@ -165,10 +165,7 @@ class FeedbackListener:
 
 
 def address_shares(address: FeedbackAddress, owners: Iterable[str]) -> list[QueueShare]:
-    """Return the shares that mail to an address counts for; `owners` are the accounts with that return path.
-
-    A return path without an owner, or with several, counts by its name.
-    """
+    """Return the shares that mail to an address counts for, by its owner, or by its name unless it has one owner."""
     accounts = sorted(set(owners))
     owner = accounts[0] if len(accounts) == 1 else address.domain
     if address.token is not None:

@@ -184,10 +184,7 @@ class MessageIntake:
         hold: int | None = None,
         source: Source = Source.SMTP,
     ) -> Submitted:
-        """Accept the content of DATA, dots unstuffed.
-
-        `dsn`: requested notifications by recipient key. `hold`: when the message is due; at once if that has passed.
-        """
+        """Accept the content of DATA; `dsn` by recipient key. `hold`: when it is due; at once if that has passed."""
         self.check_open(caller)
         estimate = cost_of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)

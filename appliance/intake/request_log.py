@@ -74,10 +74,7 @@ _SECRET_PARAMETER = re.compile(rf"{_SECRET_NAME.pattern}|key|code|sig|auth", re.
 
 
 def shown_body(body: bytes | str) -> str:
-    """The start of a request's JSON: no passwords, tokens, contents or attachments; long strings shortened.
-
-    Text is JSON that `shortened` has made.
-    """
+    """The start of a request's JSON without secrets, contents or attachments; text is what `shortened` made."""
     try:
         text = body if isinstance(body, str) else _encoded(msgspec.json.decode(body))
     except (msgspec.DecodeError, ValueError, RecursionError):

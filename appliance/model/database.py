@@ -141,3 +141,43 @@ class CancelRequest:
 class CancelAnswer:
     cancelled: int
     refusal: str | None = None
+
+
+# ---- a database that cannot be opened
+class NewerDatabase(Exception):
+    """A later version wrote the database; opening it would lose data that this version does not know."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        text = f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
+        super().__init__(text)
+
+
+class OlderDatabase(Exception):
+    """An earlier version wrote the database, and the command that opened it must not change it."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        super().__init__(
+            f"the database is of an earlier version (schema {schema}, and this version needs {newest}): "
+            "start the service, or run `appliance upgrade`"
+        )
+
+
+class NoDatabase(Exception):
+    """The database is empty, and the command that opened it must not create tables."""
+
+
+class DatabaseRefused(Exception):
+    """The database server cannot be used, and nothing was written; the text says why and what to do."""
+
+
+UNFINISHED_COPY = "unfinished_copy"  # a table that exists while a copy into the database is unfinished
+
+
+class UnfinishedCopy(Exception):
+    """A copy into this database is incomplete; only the copy may continue."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "`appliance store copy` into it has not been finished: run that again, with the settings of the old "
+            "database, or continue with the old database"
+        )

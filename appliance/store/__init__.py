@@ -18,30 +18,30 @@ from appliance import __version__
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
 from appliance.errors import StorageFault, StorageUnavailable
-from appliance.model.database import PendingUpgrade, ServerFacts
+from appliance.model.database import (
+    DatabaseRefused,
+    NewerDatabase,
+    NoDatabase,
+    OlderDatabase,
+    PendingUpgrade,
+    ServerFacts,
+    UnfinishedCopy,
+)
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.attention import AttentionStore
 from appliance.store.audit import Audit
-from appliance.store.body_parts import BodyParts
+from appliance.store.body_parts import BodyParts, written_bytes
 from appliance.store.breakdown import Breakdown
 from appliance.store.domains import DkimKeys, Domains
-from appliance.store.engine import (
-    DatabaseRefused,
-    Engine,
-    NewerDatabase,
-    NoDatabase,
-    OlderDatabase,
-    OnFault,
-    UnfinishedCopy,
-)
+from appliance.store.engine import Engine, OnFault
 from appliance.store.event_feed import EventFeed
 from appliance.store.feedback import FeedbackStore
 from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
-from appliance.store.messages import KeyTaken, Messages, NewBatch, written_bytes
+from appliance.store.messages import KeyTaken, Messages, NewBatch
 from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
@@ -168,8 +168,8 @@ class Store:
         self.pools = PoolStates(engine, env, self.warmups)
         self.deletion = Deletion(engine, env)
         self.ledger_folding = LedgerFolding(engine, env)
-        self._check: _WriteCheck | None = None  # that is running
-        self.space = space  # of the embedded database's file
+        self._check: _WriteCheck | None = None  # the running check
+        self.space = space  # the embedded database's file
 
     async def check_writable(self) -> None:
         """Raise unless a write succeeds within WRITABLE_WITHIN. Concurrent callers share one check."""

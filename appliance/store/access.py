@@ -30,7 +30,7 @@ from appliance.model.accounts import (
 )
 from appliance.store.engine import NEWEST, Bindings, StorePart, T, Tx, one, record, rows, run, transaction
 
-CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
+CREDENTIAL_BYTES = 32  # 256 bits cannot be guessed, so storing a plain SHA-256 is safe
 
 # The fields of a Domain. The default return path is made here.
 SELECTED_DOMAIN = """name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at,
@@ -69,7 +69,7 @@ _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint =
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
 # Of the account: its usable domains, each with "=" and its return path if that is in use, and its tags with unsubscribe
-# links (a tag has no comma). One statement, so all of it is of one moment. Only our own words are put into SQL (S608).
+# links (a tag has no comma). One statement, so that they are consistent.
 _SENDER = """a.id, a.suspended,
     (SELECT string_agg(d.name || CASE WHEN d.return_path_at IS NULL THEN ''
         ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')
@@ -88,7 +88,7 @@ _USED = {
     "key": "UPDATE api_keys SET last_used_at = :at, last_used_from = :address WHERE id = :name",
 }
 
-_KEY_PREFIXES = {False: "ma_live_", True: "ma_test_"}  # by whether its mail is simulated
+_KEY_PREFIXES = {False: "ma_live_", True: "ma_test_"}  # by `test`
 _WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND {ended} IS NULL"
 _FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS NOT NULL AND {name} NOT IN
         (SELECT {name} FROM {table} WHERE account_id = :account_id AND {ended} IS NOT NULL
@@ -98,7 +98,7 @@ _FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS N
 @dataclass(frozen=True, slots=True)
 class CredentialLimits:
     working: int = 100  # at once
-    revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
+    revoked: int = 1_000  # kept for display; a program that creates and revokes all day must not fill the list
 
 
 # Table, key column, when a row stopped working, and the name for people.

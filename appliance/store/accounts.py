@@ -17,11 +17,11 @@ from appliance.store.people import END_RESETS, OF_USER, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
-MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
+MAX_CREDITS = 10**15  # far below the limit of a 64-bit integer
 
 _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
-# The one whose address stands for the account: of its owners the first. Ids sort by time.
+# The user whose address represents the account: its first owner. Ids sort by time.
 _FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
 _SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
     WHERE account_id = :account_id AND role <> :role
@@ -57,7 +57,7 @@ _CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch 
     WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 _ACCOUNT_ADMINS = "SELECT count(*) FROM users WHERE account_id = :account_id AND role = 'admin'"
-# What ends with an account. Its domains' keys stay, for what is still queued; its name is free again.
+# Ends with an account. Its domains' keys stay, for queued mail; its name is free again.
 _DELETE_STEPS = (
     *(f"{item} IN (SELECT id FROM users WHERE account_id = :account_id)" for item in OF_USER),
     "DELETE FROM password_links WHERE account_id = :account_id",
@@ -72,7 +72,7 @@ _DELETE_STEPS = (
 _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.expires_at > :now"
 
 
-# What changed a balance: account, kind, amount, balance afterwards, message and recipient.
+# Account, kind, amount, balance afterwards, message and recipient.
 LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 

@@ -35,9 +35,9 @@ from appliance.telemetry.log import get_logger
 from appliance.times import DAY, HOUR
 
 DIGEST_EVERY = DAY
-ENDED_KEPT = DAY  # longer than a problem that returns is the same
-ENDED_MOST = 200  # of an account, and those of one check: it can create and revoke expiring keys all day
-PEOPLE_NOTIFIED = 100  # in one round
+ENDED_KEPT = DAY  # a problem that returns within this time is the same
+ENDED_MOST = 200  # per account, beyond those of one check: it can create and revoke expiring keys all day
+PEOPLE_NOTIFIED = 100  # per round
 
 log = get_logger("store")
 

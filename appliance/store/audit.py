@@ -22,13 +22,13 @@ from appliance.times import DAY, HOUR, MINUTE
 
 AUDIT_KEPT = 365 * DAY
 AUDIT_TEXT = 300  # characters of an object or a detail
-AUDIT_LINES = 100_000  # kept of each account, and of the installation
+AUDIT_LINES = 100_000  # kept per account, and of the installation
 AUDIT_SURE = 7 * DAY  # of which no line is deleted, up to AUDIT_MOST: a burst does not push out what came before it
-AUDIT_MOST = 1_000_000  # however new they are: no stored bytes are counted for them
-EQUAL_WITHIN, EQUAL_AMONG = MINUTE, 1_000  # lines of an account, the newest, among which an equal one is looked for
-AUDIT_SCANNED = 10_000  # lines read for one page
-EVERY_LINE = 2**53  # to be read for a page
-ID_SLACK = HOUR  # by which an id may tell another time than its line: the clock was set back between the two
+AUDIT_MOST = 1_000_000  # however new: they do not count as stored bytes
+EQUAL_WITHIN, EQUAL_AMONG = MINUTE, 1_000  # the newest lines of an account, searched for an equal one
+AUDIT_SCANNED = 10_000  # lines read per page
+EVERY_LINE = 2**53  # no limit
+ID_SLACK = HOUR  # difference between the times of an id and its line, after the clock was set back
 
 _ADD = Bulk("""INSERT INTO audit_log
     (account_id, id, at, actor_kind, actor, actor_name, action, object, details, address)
@@ -39,7 +39,7 @@ _HAS_EQUAL = """SELECT EXISTS (SELECT 1 FROM (
     ) looked_at WHERE actor_kind = :actor_kind AND actor = :actor AND action = :action AND object = :object
         AND details = :details AND address = :address)"""
 _COLUMNS = "id, at, actor_kind, actor, actor_name, action, object, details, address, account_id"
-# Ids sort by time and hold it, so that lines outside of a period are not read. The rest is filtered among few.
+# Ids contain the time and sort by it, so lines outside of a period are not read.
 _PAGE = """SELECT {columns} FROM (
         SELECT {columns} FROM audit_log WHERE {whose} id < :before AND id >= :first AND id < :last
         ORDER BY {order} DESC LIMIT :scanned
@@ -102,7 +102,7 @@ async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -
             note.write(tx, result)
         return result
 
-    note.is_taken = True  # by this one, while it waits
+    note.is_taken = True  # by this write, while it waits
     try:
         return await write(noted)
     except BaseException:

@@ -29,14 +29,14 @@ from appliance.times import HOUR
 
 # ---- bytes that are kept
 
-# The fixed price of a message's other rows: their true size is known only later, and varies little.
+# Fixed size of a message's other rows: the true one is known only later, and varies little.
 MESSAGE = 1_024  # bytes: the record and the idempotency key
 RECIPIENT = 2_048  # its record, attempts, event and webhook delivery; measured without a webhook: 1.0 KiB
 TEMPLATE_VERSION = 512
 SUPPRESSION = 512
 
-EXACT = 10 * 2**20  # bytes; from here on a tenth of a MiB is less than a hundredth of it
-QUOTA_RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are deleted
+EXACT = 10 * 2**20  # bytes from which sizes are shown in MiB
+QUOTA_RETRY_AFTER = 600  # seconds; space is freed slowly, as old messages are deleted
 
 _ADD = "UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id"
 _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
@@ -57,6 +57,11 @@ def of_metadata(size: int, recipients: int) -> int:
 def of_message(new: NewMessage) -> int:
     recipients, metadata = len(new.recipients), len((new.metadata or "").encode())
     return len(new.mime) + len(new.receipt or b"") + of_record(recipients) + of_metadata(metadata, recipients)
+
+
+def written_bytes(new: NewMessage) -> int:
+    """The bytes that a transaction can write for a message: a suppressed recipient has an event and a post at once."""
+    return len(new.mime) + of_metadata(len((new.metadata or "").encode()), len(new.recipients))
 
 
 def of_template(subject: str | None, text: str | None, html: str | None) -> int:
@@ -102,13 +107,13 @@ def readable(count: int) -> str:
 # ---- parts
 
 INLINE = 512 * 1024  # bytes of a message that is stored whole
-HEAD = 16 * 1024  # bytes of a larger one that are stored with its record
+HEAD = 16 * 1024  # bytes of a larger message that are stored with its record
 PART = 128 * 1024  # bytes
-PAGE_BYTES = 4_096  # bytes; what is deleted is weighed by how many pages that touches
+PAGE_BYTES = 4_096  # bytes; a deletion is weighed by the pages it touches
 FORGOTTEN_AT_ONCE = 8  # parts deleted in one transaction when their message was refused
-PART_REST = 1.0  # times as long as a part has taken, until the next, if others write too: the disk is theirs as well
+PART_REST = 1.0  # times the duration of a part, before the next one, if others write, too
 LONGEST_PART_REST = 0.02  # seconds
-IN_HAND = HOUR  # microseconds after which no other node can still be writing the parts of a message
+IN_HAND = HOUR  # microseconds after which no other node is still writing parts of a message
 
 _LIST = "INSERT INTO loose_parts (message_id) VALUES (:id) ON CONFLICT DO NOTHING"
 _INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (:id, :number, :content)"
@@ -247,7 +252,7 @@ def _message_row(new: NewMessage) -> Row:
 # ---- transactions
 @dataclass(frozen=True, slots=True)
 class BodyParts(StorePart):
-    _in_hand: set[str] = field(default_factory=set)  # messages that are being accepted
+    _in_hand: set[str] = field(default_factory=set)  # messages being accepted
 
     @asynccontextmanager
     async def written(self, new: NewMessage) -> AsyncIterator[None]:
@@ -257,7 +262,7 @@ class BodyParts(StorePart):
             await self._write(new)
             yield
         except BaseException:
-            with trio.CancelScope(shield=True), suppress(PublicError):  # what cannot be written is left for `clear`
+            with trio.CancelScope(shield=True), suppress(PublicError):  # `clear` deletes the rest
                 while (await self._delete(new.id, FORGOTTEN_AT_ONCE))[0]:
                     pass
             raise

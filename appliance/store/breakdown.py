@@ -36,10 +36,10 @@ from appliance.telemetry.metrics import RECIPIENT_NUMBERS
 from appliance.times import DAY, SECOND
 
 ROWS_SUMMED = 250  # in one transaction, each with up to 20 tags
-TAIL_SLICES = 20  # so many rows each that a read adds up, when they are not counted yet
+TAIL_SLICES = 20  # slices of uncounted rows that a read adds up
 VALUES_KEPT = 100  # of an account, a day and a dimension
-VALUES_MOST = 2 * VALUES_KEPT  # more than that are reduced to those kept
-VALUES_READ = 1_000  # the largest of all days together
+VALUES_MOST = 2 * VALUES_KEPT  # more are reduced to VALUES_KEPT
+VALUES_READ = 1_000  # the largest over all days
 VALUES_TOLD = 50
 OTHERS = ""
 LAST = "\U0010ffff"  # after all values
@@ -69,7 +69,7 @@ def _domain_pair(text: str) -> str:
     return f"{domain.lower()} {provider}"
 
 
-# What a message has of each dimension, NULL: nothing, and its values.
+# The text of each dimension, NULL for none, and the values in it.
 _TEXTS: dict[Dimension | Pairing, str] = {
     Dimension.DOMAIN: "m.envelope_from",
     Dimension.TAG: "m.tags",
@@ -89,7 +89,6 @@ _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
 }
 _COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", "retried", "took", *_TEXTS))
 _PLACES = ", ".join(str(place) for place in range(5, 7 + len(_TEXTS)))  # of the last ones
-# Here and below only our own words and numbers are put into SQL (S608).
 _SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sent' AS kind, count(*) AS recipients,
         '' AS retried, '' AS took, {{texts}}
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id

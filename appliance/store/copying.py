@@ -14,10 +14,11 @@ from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
-from appliance.store.engine import UNFINISHED_COPY, Bindings, Bulk, NewerDatabase, Row, Tx, run
+from appliance.model.database import UNFINISHED_COPY, NewerDatabase
+from appliance.store.engine import Bindings, Bulk, Row, Tx, run
 
-BATCH_ROWS = 1_000  # in one transaction, at most
-BATCH_BYTES = 4 * 1024 * 1024  # after which it ends; no row has more than the longest text that is accepted
+BATCH_ROWS = 1_000  # per transaction
+BATCH_BYTES = 4 * 1024 * 1024  # after which a batch ends; no row is longer than the longest accepted text
 NUL, INSTEAD = "\0", "\ufffd"
 
 _IDENTITY = "SELECT number, applied_at FROM migrations ORDER BY number"
@@ -64,7 +65,7 @@ class CopyEndpoint(Protocol):
     """The source of a copy or its target; all methods raise NotCopied."""
 
     name: str  # for people, without a password
-    has_nul: bool  # whether its text can have one
+    has_nul: bool  # whether its text can contain NUL
     newest: int  # schema of this version
 
     def schema(self) -> int:
@@ -85,16 +86,16 @@ class CopyEndpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    verifying: bool  # all that was copied, instead of copying
+    verifying: bool  # instead of copying
     table: str
-    rows: int  # done, of it
+    rows: int  # done, of this table
     of: int
     fraction: float  # of all work
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    resumed: bool  # from where an earlier copy had ended
+    resumed: bool  # continued an earlier copy
     tables: int
     rows: int
     replaced: int  # values whose NUL was replaced

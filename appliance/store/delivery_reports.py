@@ -23,7 +23,7 @@ from appliance.store.engine import Tx, first
 from appliance.store.suppressions import suppressed
 from appliance.telemetry.log import get_logger
 
-RETURNED_BYTES = 32 * 1024  # of a message; of a longer one only the header is returned
+RETURNED_BYTES = 32 * 1024  # of a message; only the header of a longer one is returned
 
 _MAY_GET = """SELECT 1 FROM domains d JOIN accounts a ON a.id = d.account_id
     WHERE d.account_id = :account_id AND d.name = :domain AND d.usable = 1 AND a.suspended = 0"""
@@ -67,7 +67,7 @@ def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Co
             asked = [(item, request) for item, request in pairs if item.condition in request.notify]
             if asked:
                 stored[items[0].account_id] += _report(tx, env, asked)
-        except (Refused, msgspec.DecodeError) as error:  # the result itself must be recorded all the same
+        except (Refused, msgspec.DecodeError) as error:  # the result must still be recorded
             log.warning("delivery report not written", message_id=items[0].message_id, reason=str(error))
     return stored
 

@@ -16,11 +16,11 @@ from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, record, rows, run, transaction
 from appliance.times import DAY, HOUR, MINUTE
 
-DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
-DNS_ASKED_EVERY = 10 * MINUTE  # about each domain, until all its records are right
-UNUSED_ASKED_EVERY = MINUTE  # about a domain whose mail does not use its return path or its new keys yet
-GOOD_DNS_ASKED_EVERY = HOUR  # afterwards, so that a record that breaks is noticed within the hour
-SILENT_DNS_ASKED_EVERY = DAY  # where a lookup failed: as long again as lookups have failed, at most this
+DOMAINS_PER_ACCOUNT = 200  # without the operator's help
+DNS_ASKED_EVERY = 10 * MINUTE  # per domain, until all its records are right
+UNUSED_ASKED_EVERY = MINUTE  # per domain whose mail does not use its return path or its new keys yet
+GOOD_DNS_ASKED_EVERY = HOUR  # afterwards, so that a broken record is noticed within the hour
+SILENT_DNS_ASKED_EVERY = DAY  # after failed lookups: the time since the first failure, at most this
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
     AND removed_at IS NULL"""
@@ -66,7 +66,7 @@ class Domains(StorePart):
         if rows(tx, _FIND, bindings):
             raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
         ((count,),) = rows(tx, _COUNT, bindings)
-        if count >= self.most:  # removed ones count, too: each has keys
+        if count >= self.most:  # removed domains count: they keep their keys
             text = f"domain: an account may add {self.most} domains. Ask the operator for more."
             raise Refused(Code.CONFLICT, text)
         add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)

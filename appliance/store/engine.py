@@ -43,7 +43,7 @@ Bindings = Mapping[str, Any]
 
 VALUE = re.compile(r"\?([ib]?)")
 
-NEWEST = "~"  # comes after every id: where a list with the newest first begins
+NEWEST = "~"  # sorts after every id: the start of a list, newest first
 
 
 class Bulk:
@@ -163,7 +163,7 @@ def distinct(column: str, rows: str, after: str = "") -> str:
 
 # ---- slices
 
-START = ""  # comes before every id: where a walk begins
+START = ""  # sorts before every id: the start of a walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Slice:
     seconds: float
     more: bool  # at once
     after: str = START  # the last row that was read
-    account_id: str = ""  # whose rows they were, where all are of one account
+    account_id: str = ""  # the owner, if all rows are of one account
 
 
 def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:
@@ -209,10 +209,10 @@ class Partitions(Protocol):
 class Engine(ABC):
     """One of possibly several nodes on a database; the embedded engine is always alone."""
 
-    is_shared = False  # by several nodes
-    node = ""  # the name of this node; empty for a command
+    is_shared = False  # several nodes share the database
+    node = ""  # name of this node; empty for a command
     partitions: Partitions | None = None
-    ordinary_writes = 0  # begun by this node so far: all but bulk work
+    ordinary_writes = 0  # started by this node so far, except bulk work
 
     def holds_lease(self) -> bool:
         """Whether this node may deliver mail: no other node can have taken its rows."""
@@ -362,45 +362,6 @@ class CommitUnknown(StorageFault):
     """A commit failed on disk. The rows may or may not be there, so the process must end."""
 
 
-class NewerDatabase(Exception):
-    """A later version wrote the database; opening it would lose data that this version does not know."""
-
-    def __init__(self, schema: int, newest: int) -> None:
-        text = f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
-        super().__init__(text)
-
-
-class OlderDatabase(Exception):
-    """An earlier version wrote the database, and the command that opened it must not change it."""
-
-    def __init__(self, schema: int, newest: int) -> None:
-        super().__init__(
-            f"the database is of an earlier version (schema {schema}, and this version needs {newest}): "
-            "start the service, or run `appliance upgrade`"
-        )
-
-
-class NoDatabase(Exception):
-    """The database is empty, and the command that opened it must not create tables."""
-
-
-class DatabaseRefused(Exception):
-    """The database server cannot be used, and nothing was written; the text says why and what to do."""
-
-
-UNFINISHED_COPY = "unfinished_copy"  # a table that is there while a copy into the database is unfinished
-
-
-class UnfinishedCopy(Exception):
-    """A copy into this database is incomplete; only the copy may continue."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "`appliance store copy` into it has not been finished: run that again, with the settings of the old "
-            "database, or continue with the old database"
-        )
-
-
 OnFault = Callable[[StorageFault], None]
 
 
@@ -412,8 +373,8 @@ def busy() -> StorageUnavailable:
 
 NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
 
-JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
-ALONE: Any = object()  # the item of a function that takes no item
+JOBS_PER_COMMIT = 64  # functions and items per commit: a few milliseconds on the event loop
+ALONE: Any = object()  # stands for no item
 
 
 @dataclass(slots=True)

@@ -38,26 +38,25 @@ from appliance.store.suppressions import suppress, unsubscribe
 from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
 from appliance.times import DAY
 
-LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
+LARGE_MAIL = 128 * 1024  # bytes; a larger mail is written in a commit of its own
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
 
 _ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at, size, shares, without_token)
     VALUES (:id, :addresses, :mime, :now, :size, :shares, :without_token)"""
 _ANY = "SELECT 1 FROM feedback_mail LIMIT 1"
-# Mail about a recipient before reports, which anyone can send and which take longer to read.
+# Mail about a recipient before reports, which anyone can send and which are slower to read.
 NEXT_MAIL = "SELECT id FROM feedback_mail ORDER BY tries, without_token, id LIMIT 1"
 _NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
     RETURNING id, addresses, mime, received_at, tries"""
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
 
-# The domain of the account whose return path was written to; NULL: no domain of the account matches.
+# Ends with the account's domain that has this return path; otherwise NULL.
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
     m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
 _TAKEN = "SELECT 1 FROM domains d WHERE coalesce(d.return_path, 'bounces.' || d.name) = :name LIMIT 1"
-_ENVELOPE_FROM = 5  # its place among them
-# Here and below only our own words are put into SQL (S608).
+_ENVELOPE_FROM = 5  # its index in _COLUMNS
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""
 _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
@@ -88,7 +87,7 @@ _encoder = msgspec.json.Encoder()
 
 QUEUED_MAILS = 10_000
 QUEUED_BYTES = 512 * 1024 * 1024
-# One part in so many of either. The smallest has room for two mails of the largest size that is kept.
+# Each share is one part in this many. The smallest has room for two of the largest mails.
 SHARE_PARTS = {
     ShareScope.ALL: 1,
     ShareScope.WITHOUT_TOKEN: 4,  # anyone can send such mail
@@ -106,7 +105,7 @@ _COUNT_SHARES = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) 
 _READ_SHARES = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
 _DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
 _ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
-# A node of an older version deletes mail and leaves its counts: an empty queue corrects them.
+# A node of an older version deletes mail but not its counts; an empty queue corrects them.
 _DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM feedback_mail)"
 
 _stored = msgspec.json.Decoder(list[QueueShare])
@@ -184,7 +183,7 @@ class FeedbackStore(StorePart):
 
     async def next(self) -> FeedbackMail | None:
         """Return the next mail to read and count one more try; None if none is queued."""
-        if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
+        if not await self.engine.rows(_ANY, {}):  # an idle server leaves its disk alone
             if await self.engine.rows(_ANY_COUNT, {}):
                 await self.engine.change(_DELETE_STALE, {})
             return None
@@ -263,7 +262,7 @@ def _recipient(*columns: Any) -> FeedbackRecipient | None:
     *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    # A token names a list by its number, so lists of which some cannot be read are none.
+    # A token names a list by its index, so one unreadable list makes all unusable.
     readable = readable_tags(tags)
     lists = tuple(lists_of(readable, template_alias)) if readable or tags == "[]" else ()
     return FeedbackRecipient(*(*recipient, sent_from, lists))

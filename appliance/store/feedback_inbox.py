@@ -17,8 +17,8 @@ from appliance.store.engine import NEWEST, Slice, StorePart, Tx, rows, run
 from appliance.store.feedback import FeedbackStep
 from appliance.store.suppressions import suppressed
 
-INBOX_MAILS = 100  # of one account and kind
-INBOX_BYTES = 64 * 1024  # of one mail
+INBOX_MAILS = 100  # per account and kind
+INBOX_BYTES = 64 * 1024  # per mail
 SENDER_NAME = "Mail server"
 
 _OWNERS = """SELECT d.account_id, min(d.name), max(a.suspended) FROM domains d JOIN accounts a ON a.id = d.account_id

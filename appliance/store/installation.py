@@ -75,7 +75,7 @@ _ANNOUNCE = "UPDATE nodes SET acme = :wanted WHERE owner = current_setting('appl
 _WANTED = f"""SELECT acme FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW} AND acme <> ''
     ORDER BY started_at DESC, owner DESC"""
 _RECORDS = "SELECT name, sealed FROM acme_records"
-# Locked: a node that takes the chore meanwhile has it, and looks, when this transaction is over.
+# Locked, so that a node takes over the chore, and reads, only after this transaction.
 _IS_OURS = "SELECT 1 FROM chores WHERE name = :chore AND owner = current_setting('appliance.owner') FOR SHARE"
 _KEEP = """INSERT INTO acme_records (name, sealed) VALUES (:name, :sealed)
     ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed"""
@@ -87,7 +87,7 @@ _WITHDRAW = "DELETE FROM acme_challenges"
 
 @dataclass(frozen=True, slots=True)
 class SharedAcme:
-    wanted: list[str]  # what the live nodes have announced, that of the last one started first
+    wanted: list[str]  # announcements of live nodes, last started first
     records: dict[str, bytes]  # sealed, by their names
 
 
@@ -97,8 +97,8 @@ class SharedCertificates(StorePart):
         await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": announcement}), locks=True)
 
     async def look(self) -> SharedAcme:
-        wanted = await self.engine.all(str, _WANTED, {})
-        return SharedAcme(wanted, dict(await self.engine.rows(_RECORDS, {})))
+        announced = await self.engine.all(str, _WANTED, {})
+        return SharedAcme(announced, dict(await self.engine.rows(_RECORDS, {})))
 
     async def keep(self, records: Mapping[str, bytes]) -> bool:
         """Replace these sealed records together; False, without a write, if another node has the chore."""

@@ -49,16 +49,16 @@ from appliance.store.message_records import (
 from appliance.store.search_index import Block, blocks_before, changed_lately, look_up
 from appliance.times import DAY
 
-MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
+MESSAGES_SEARCHED = 2_000  # between two checks of the time: a few milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
 SHOWN_RECIPIENTS = 3  # of each message in a list
-CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
-CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
-FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # of the index in which words are looked up at once; more each time
-COUNTED_AT_ONCE = 20_000  # messages that one request counts, at most
+CHECKED_TOGETHER = 128  # messages read and checked together
+CHANGED_TOGETHER = 2_000  # recently changed messages read together
+FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # index blocks searched together, more each time
+COUNTED_AT_ONCE = 20_000  # messages counted per request
 PROBLEMS_SINCE = 30 * DAY
 PROBLEMS_READ = 2_000  # recipients, to skip test mail
-FEW_LISTED = 20_000  # recipients that may be sorted to find messages by an index of their recipients
+FEW_LISTED = 20_000  # recipients sorted to find messages by an index of recipients
 
 # The matching messages among the newest before one. A block is bounded by the rows read, not by those that match.
 _SEARCH = """SELECT id FROM (
@@ -69,8 +69,8 @@ _SEARCH = """SELECT id FROM (
     ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
 _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND id < :before AND id >= :from
     ORDER BY id DESC LIMIT 1 OFFSET :block"""
-# All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
-# a thread takes the interpreter lock at every row.
+# A whole page in one statement: a statement per message takes three times as long, and a thread takes the interpreter
+# lock at every row.
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
         'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'scheduled_at', m.scheduled_at, 'recipients', json((
@@ -87,7 +87,7 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
 _WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
-# Messages of which something came back, or that are scheduled, by the outcome of the recipient.
+# Scheduled messages, and messages with later feedback, by the outcome of the recipient.
 _RARE_OUTCOMES: dict[RecipientOutcome | None, str] = {
     RecipientOutcome.SCHEDULED: "SELECT message_id FROM scheduled_messages WHERE account_id = :account_id LIMIT :most",
     RecipientOutcome.COMPLAINED: "SELECT message_id FROM complaints WHERE account_id = :account_id LIMIT :most",
@@ -103,7 +103,7 @@ _IS_CONFIDENTIAL = "SELECT 1 FROM messages WHERE account_id = :account_id AND id
 
 PROBLEM_OUTCOMES = (RecipientOutcome.BOUNCED, RecipientOutcome.FAILED, RecipientOutcome.DEFERRED)
 _HAPPENED = "coalesce(r.bounced_at, r.failed_at)"
-# Test mail is in no number, so it is no problem either. Only so many of the newest are looked at.
+# Without test mail, like all statistics. Only the newest PROBLEMS_READ rows are read.
 _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.outcome, p.last_smtp_code,
         p.last_smtp_response, p.bounce_class, p.happened, p.next_attempt_at, coalesce(d.pool, ''),
         m.envelope_from, m.template_alias
@@ -118,27 +118,26 @@ _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.out
     LEFT JOIN destinations d ON d.domain = p.domain
     WHERE m.source <> 'test' ORDER BY p.happened DESC, p.id DESC LIMIT :most"""
 
-# Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
-# anything, also another address.
+# Conditions. A stored sender ends with the address, bare or in angle brackets; the name before it may be anything.
 _FROM_ADDRESS = """(lower(m.sender) = :sender
     OR substr(lower(m.sender), length(m.sender) - length(:sender) - 1) = '<' || :sender || '>')"""
 _BARE_SENDER = "rtrim(lower(m.sender), '>')"
 _ENDS_IN = f"substr({_BARE_SENDER}, length({_BARE_SENDER}) - length(:{{name}}) + 1) = :{{name}}"
 _FROM_DOMAIN = _ENDS_IN.format(name="sender")
 _FROM_EITHER = f"({_FROM_DOMAIN} OR {_ENDS_IN.format(name='spelled')})"  # A-labels, or as people write the domain
-# A tag has no comma in it, so between two of them stands a whole tag, as JSON writes it.
+# A tag has no comma, so in JSON each tag stands between two commas.
 _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
-# An address is kept as it was spelled; only its domain is also stored in the one form that can be compared.
+# An address is stored as spelled; only its domain also has a normalized form.
 _TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
 _ADDRESS_HAS = """EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id
     AND instr(lower(r.address), :address_part) > 0)"""
 _VIA_PROVIDER = """EXISTS (SELECT 1 FROM recipients r CROSS JOIN destinations d ON d.domain = r.domain
     WHERE r.message_id = m.id AND r.simulated = 0 AND d.pool = :provider)"""
-# Inside a string of the JSON its quotes would be escaped, so this is a whole entry.
+# Quotes inside a JSON string would be escaped, so this matches a whole entry.
 _WITH_METADATA = "instr(m.metadata, :metadata) > 0"
 _WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
-# What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
+# Rows that may contain a word: with a part of it, or not ASCII.
 _TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
 _RECIPIENT_TEXT = """r.address || ' ' || r.domain || ' ' || coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
     || coalesce(r.last_smtp_response, '') || ' ' || coalesce(r.late_bounce, '')"""
@@ -147,7 +146,7 @@ _MAY_HAVE = f"""(instr(lower({_TEXT}), :{{word}}) > 0 OR octet_length({_TEXT}) <
         OR octet_length({_RECIPIENT_TEXT}) <> length({_RECIPIENT_TEXT}))))"""
 _TO_ADDRESS = f"{_TO_DOMAIN[:-1]} AND lower(substr(r.address, 1, length(:local) + 1)) = :local || '@')"
 
-# Which messages to search: all, or those in a partial index, which SQLite must be forced to use.
+# The messages to search: all, or a partial index, which SQLite must be forced to use.
 _ALL = "WHERE TRUE"
 _TESTS = "INDEXED BY messages_test WHERE source = 'test'"
 _RARE: dict[MessageStatus | None, str] = {
@@ -239,9 +238,9 @@ class MailLog(StorePart):
 class _Search:
     def __init__(self, log: MailLog, account_id: str, filters: MailFilter, before: str, most: int) -> None:
         self._log, self._filters, self._account_id, self._most = log, filters, account_id, most
-        self._until = inf  # when the time is over
+        self._until = inf  # end of the search time
         self._words: list[str] = []
-        self._edge = NEWEST  # from where on blocks have been looked up
+        self._edge = NEWEST  # start of the searched blocks
         self._found: list[str] = []
         self._bindings: dict[str, Any] = {"account_id": account_id}
         self._set_range(before)
@@ -249,7 +248,7 @@ class _Search:
         self._may_match = " AND ".join([self._condition, *self._hints()])
         self._among = _TESTS if filters.source is Source.TEST else _RARE.get(filters.status, _ALL)
         self._index_words = self._looked_up() if log.uses_index else []
-        self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
+        self.is_plain = self._condition == "TRUE" and not self._words  # only a range of time
 
     def _set_range(self, before: str) -> None:
         """Set the range of ids to search. A word that starts an id narrows it."""
@@ -307,14 +306,14 @@ class _Search:
         local, _, domain = (bindings.recipient or "").rpartition("@")
         named = [*plain_words(local)]
         if named and local[-1].isalnum() and len(named[-1]) < TERM_LENGTH:
-            named[-1] += "@"  # all of the local part, and not only its beginning
+            named[-1] += "@"  # the whole local part, not only its start
         others = (
             *named,
             *plain_words(domain),
             *plain_words("" if "xn--" in (bindings.sender or "") else bindings.sender or ""),
         )
         words = dict.fromkeys([*self._words, *others, *plain_words(bindings.tag or "")])
-        results = sorted(words, key=len, reverse=True)  # the longest is found least often
+        results = sorted(words, key=len, reverse=True)  # the longest is the rarest
         if bindings.metadata is not None:
             results.insert(0, metadata_term(*bindings.metadata))
         if bindings.outcome is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,14 +35,25 @@ log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at,
         metadata, scheduled_at, credential FROM messages WHERE id = :id AND account_id = :account_id"""
-# A RecipientStatus: that of a recipient whose message is not due yet is stored as `queued`, without a next attempt.
+# A RecipientStatus. A scheduled recipient is stored as `queued` without a next attempt.
 SHOWN_STATUS = "CASE WHEN r.status = 'queued' AND r.next_attempt_at IS NULL THEN 'scheduled' ELSE r.status END"
 _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, r.delivered_at, r.bounced_at, r.bounce_class, r.late_bounce, r.failure, c.at, c.kind
     FROM recipients r LEFT JOIN complaints c ON c.account_id = r.account_id AND c.recipient_id = r.id
     WHERE r.message_id = :id ORDER BY r.id"""
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
+    FROM message_bodies WHERE message_id = :id"""
+READ_ON_LOOP = 256 * 1024  # bytes; reading more would block the event loop
 _late_bounces = msgspec.json.Decoder(LateBounce)
+
+
+class ToSend(NamedTuple):
+    """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
+
+    mime: bytes | None
+    signature: bytes | None  # if it was made before
+    size: int
 
 
 def read_mime(tx: Tx, message_id: str) -> bytes | None:
@@ -71,7 +82,7 @@ def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -
 
 # ---- all that is known of one message: its recipients, and every attempt at each
 
-# Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
+# Messages are indexed by account and recipients by message, so the account comes from a recipient.
 _ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
     WHERE r.message_id = :message_id LIMIT 1"""
 _WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE message_id = :message_id"
@@ -120,10 +131,10 @@ def _tried(
 
 # ---- the texts of a message that a search looks at, and the terms of the index that they make
 
-REPLY_LENGTH: Final = 200  # characters of a reply that are searched
-SEARCHED_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
+REPLY_LENGTH: Final = 200  # searched characters of a reply
+SEARCHED_LENGTH: Final = 8_000  # searched characters of a message: strangers must not make the index grow without bound
 
-RESULT = "coalesce(r.failure, r.status)"  # without what came back later; the index `recipients_problems` is by it
+RESULT = "coalesce(r.failure, r.status)"  # without later feedback; the index `recipients_problems` uses it
 # A RecipientOutcome. A complaint is a row of its own, kept as long as the message or longer.
 OUTCOME = f"""CASE WHEN r.status = 'delivered' AND EXISTS (SELECT 1 FROM complaints c
         WHERE c.account_id = r.account_id AND c.recipient_id = r.id) THEN 'complained'
@@ -175,7 +186,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
     texts: str
     tags: str
     metadata: str | None
-    recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
+    recipients: tuple[_RecipientTexts, ...] | None  # none while it is being deleted
 
     def whole(self) -> str:
         """Addresses before replies, each reply once: the text of remote servers is bounded."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,9 +29,9 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, of_metadata, over_quota
+from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, over_quota, written_bytes
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
-from appliance.store.message_records import read_message, read_mime
+from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.suppressions import suppression_notes
@@ -79,8 +78,8 @@ class _Standing:
     has_unsubscriptions: int
     key_taken: int
     sent_today: int | None
-    suppressed: dict[str, str] = field(default_factory=dict)  # by id of a recipient of this message, why
-    size: int = 0  # what this message adds to stored_bytes
+    suppressed: dict[str, str] = field(default_factory=dict)  # reasons by recipient id
+    size: int = 0  # that this message adds to stored_bytes
 
 
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
@@ -106,14 +105,14 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
     accepted, by_themselves = list[_Accepted](), list[int]()
     for number, (new, standing) in enumerate(zip(news, standings, strict=True)):
         if len(news) > 1 and standing is not None and (standing.daily_cap is not None or standing.suppressed):
-            by_themselves.append(number)  # it can do more to its account than to lower the balance
+            by_themselves.append(number)  # it changes more of its account than the balance
         else:
             results[number] = _decide(new, standing, earlier, accepted) if are_there(tx, new) else busy()
     if not _claim_keys(tx, accepted):
         if len(news) > 1:
-            raise busy()  # all start again, each alone: those behind it counted with it
+            raise busy()  # all run again, one by one: later ones counted on it
         return [KeyTaken()]
-    if by_themselves:  # each locks its account: so lock all of them now, in the order in which others do
+    if by_themselves:  # each locks its account: lock all now, in the order that others use
         tx.lock(_LOCK_ACCOUNTS, [(account_id,) for account_id in sorted({new.account_id for new in news})])
     _write(tx, env, accepted)
     for number in by_themselves:
@@ -122,10 +121,7 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Accepta
 
 
 def accept_batch(tx: Tx, env: Environment, batch: NewBatch) -> list[Acceptance | Exception]:
-    """Write these messages, or with `skip` those that are not refused; otherwise nothing.
-
-    All credits are needed at once: those of suppressed recipients return after the last message was charged.
-    """
+    """Write these messages, or with `skip` those that are not refused, else nothing. All credits are needed at once."""
     results, accepted = _decide_batch(tx, batch)
     if not batch.accepts(results):
         return results
@@ -248,11 +244,6 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
     return None
 
 
-def written_bytes(new: NewMessage) -> int:
-    """The bytes that a transaction can write for a message: a suppressed recipient has an event and a post at once."""
-    return len(new.mime) + of_metadata(len((new.metadata or "").encode()), len(new.recipients))
-
-
 def _is_large(messages: Sequence[NewMessage]) -> bool:
     recipients = sum(len(new.recipients) for new in messages)
     return recipients >= LARGE_RECIPIENTS or sum(map(written_bytes, messages)) > WRITTEN_ON_LOOP
@@ -308,7 +299,7 @@ def _bounce_suppressed(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) 
             never_sent.append((new.account_id, new.id))
     if outcomes:
         record(tx, env, outcomes)
-    forget_scheduled(tx, never_sent)
+        forget_scheduled(tx, never_sent)
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
@@ -323,12 +314,12 @@ def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
         if charged:
             charged_to.setdefault(new.account_id, []).append(new)
     lines: list[LedgerLine] = []
-    for account_id in sorted(stored):  # in the same order everywhere, or two could wait for each other
+    for account_id in sorted(stored):  # the same order everywhere prevents deadlocks
         news = charged_to.get(account_id, [])
         amount = sum(new.credits for new in news)
         row = first(tx, _CHARGE, {"account_id": account_id, "amount": amount, "stored": stored[account_id]})
         if row is None or row[1:3] != results[account_id] or row[3] > may_store.get(account_id, row[3]):
-            raise busy()  # the account is not as it was found
+            raise busy()  # the account has changed since it was read
         balance = (row[0] or 0) + amount
         for new in news:
             balance -= new.credits
@@ -340,22 +331,11 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
     JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
     JOIN message_bodies b ON b.message_id = k.message_id
     WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now"""
-_TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
-    FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 
 # ---- the messages of the store
 
 LARGE_RECIPIENTS = 16  # writing so many, all of them suppressed, takes 3 ms: too long for the event loop
-READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
-
-
-class ToSend(NamedTuple):
-    """An unfinished message: its signature, and its bytes unless they are too many to read at once."""
-
-    mime: bytes | None
-    signature: bytes | None  # if that has been made before
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +431,7 @@ class Messages(StorePart):
 
     async def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; `content` reads bytes that are too many."""
-        return (await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
+        return (await self.engine.all(ToSend, TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))[0]
 
     async def content(self, message_id: str) -> bytes:
         if (mime := await self.engine.scan(lambda tx: read_mime(tx, message_id))) is None:

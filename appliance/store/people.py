@@ -19,8 +19,8 @@ from appliance.store.engine import Bindings, StorePart, Tx, first, one, record, 
 from appliance.times import DAY, HOUR
 
 INVITATION_LIFETIME = 7 * DAY
-RESET_LIFETIME = DAY  # of a link that sets another password of a user
-FORGOTTEN_LIFETIME = HOUR  # of such a link that the user requested
+RESET_LIFETIME = DAY  # of a password link
+FORGOTTEN_LIFETIME = HOUR  # of a password link that the user requested
 PEOPLE_PER_ACCOUNT = 100  # users and open invitations
 
 UNKNOWN_PERSON = "There is no such user in this account."
@@ -39,7 +39,6 @@ _OWNERS = "SELECT count(*) FROM users WHERE account_id = :account_id AND account
 _ADMINS = "SELECT count(*) FROM users WHERE role = 'admin'"
 _SET_ROLE = """UPDATE users SET account_role = :account_role, token_epoch = token_epoch + 1
     WHERE id = :user_id AND account_id = :account_id AND account_role <> :account_role"""
-# Only these names of our own columns are put into SQL (S608).
 _LINK = "id, account_id, user_id, email, account_role, created_at, expires_at"
 _INVITATIONS = f"""SELECT {_LINK} FROM password_links
     WHERE account_id = :account_id AND user_id IS NULL AND expires_at > :now ORDER BY id"""
@@ -51,7 +50,7 @@ _ADD_LINK = """INSERT INTO password_links
 _REPLACE_INVITATION = "DELETE FROM password_links WHERE account_id = :account_id AND email = :email AND user_id IS NULL"
 _WITHDRAW_ALL = "DELETE FROM password_links WHERE account_id = :account_id AND user_id IS NULL"
 END_RESETS = "DELETE FROM password_links WHERE user_id = :user_id"
-# An anonymous request ends links like its own, but not the longer one that an administrator made.
+# An anonymous request replaces links like its own, but not an administrator's longer one.
 _REPLACE_RESET = f"{END_RESETS} AND expires_at - created_at <= :lifetime"
 _WITHDRAW = """DELETE FROM password_links WHERE id = :id AND account_id = :account_id AND user_id IS NULL
     AND expires_at > :now RETURNING email"""
@@ -62,7 +61,7 @@ _ADD_USER = """INSERT INTO users (id, account_id, email, password_hash, role, ac
     ON CONFLICT DO NOTHING RETURNING id"""
 _SET_EMAIL = "UPDATE users SET email = :email WHERE email = :former"
 _CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
-# What belongs to users, and goes before them.
+# Rows of users, deleted before them.
 OF_USER = tuple(
     f"DELETE FROM {table} WHERE user_id"
     for table in ("sessions", "password_links", "recovery_codes", "second_factors", "saved_views")

@@ -18,19 +18,19 @@ from appliance.store.engine import Bindings, Bulk, StorePart, Tx, any_owner, fir
 from appliance.store.installation import note_resumed, resumed_pools
 from appliance.times import DAY
 
-EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
-RESTORED = "restored"  # begins the reason of the pause that a restored database starts with
+EVERY = "*"  # instead of a pool: a hold of all mail, including simulated mail; no pool has this name
+RESTORED = "restored"  # start of the reason of the pause after a restore
 
 _HOLDS = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds ORDER BY pool"
 _PAUSE = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds WHERE pool = :pool"
-# A hold keeps its reason, but becomes the operator's when the operator wants it, too.
+# A hold keeps its reason, but becomes the operator's if the operator also holds the pool.
 _HOLD = """INSERT INTO pool_holds (pool, reason, held_at, probe_at) VALUES (:pool, :reason, :now, :probe_at)
     ON CONFLICT (pool) DO UPDATE SET probe_at = NULL WHERE excluded.probe_at IS NULL"""
 _PROBED = """UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
     WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL"""
 _RELEASE = "DELETE FROM pool_holds WHERE pool = :pool RETURNING pool"
 _RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS NOT NULL RETURNING pool"
-# The same of a shared database. That of all nodes comes last, so that it counts.
+# Likewise on a shared database. A hold of all nodes comes last, so that it wins.
 _HOLDS_OF_NODE = """SELECT pool, reason, held_at, probe_at, probes, node FROM node_holds WHERE node = :node
     UNION ALL SELECT pool, reason, held_at, probe_at, probes, '' FROM pool_holds ORDER BY node DESC, pool"""
 # Holds of the installation and of live nodes, the latter with the node's name if several nodes run.
@@ -53,7 +53,7 @@ _NAMES = """SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNI
     WHERE pool <> '*' UNION SELECT pool FROM warmups ORDER BY 1"""
 _STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states
     ORDER BY pool"""
-# A published state counts while the run that published it is one of the nodes.
+# A published state counts while the run that published it is a node.
 _IS_NODE = "EXISTS (SELECT 1 FROM nodes n WHERE n.owner = {table}.owner AND n.adopted_by IS NULL)"
 _STATES_OF_NODES = _STATES.replace("ORDER", f"WHERE {_IS_NODE.format(table='pool_states')} ORDER")
 _SAID = ("pool_states", "smtp_sessions")
@@ -65,7 +65,7 @@ _FORGET_STATES = f"DELETE FROM pool_states WHERE {owned('pool_states')}"
 _FORGET_SESSIONS = f"DELETE FROM smtp_sessions WHERE {owned('smtp_sessions')}"
 _SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
     VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)"""
-# A killed run leaves what it said. The node that has a session with the same recipient now replaces it.
+# A killed run leaves its rows. A node with a session for the same recipient replaces them.
 _SAY_SESSION_OF_NODE = f"""{_SAY_SESSION} ON CONFLICT (recipient_id) DO UPDATE SET owner = excluded.owner,
     host = excluded.host, address = excluded.address, started_at = excluded.started_at, awaits = excluded.awaits,
     since = excluded.since"""
@@ -79,8 +79,8 @@ _IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
         SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
             AND r.next_attempt_at IS NOT NULL
     ) LIMIT 1"""
-# On a shared database: the pools of an account's queued mail, and their nodes. Read from the queue, not from the
-# domains of a pool: there may be thousands of those, and for each of them the rows of every node to be looked for.
+# On a shared database: the pools of an account's queued mail, and their nodes. Read from the queue, because a pool may
+# have thousands of domains, with rows of every node.
 _WAITING_AT = f"""WITH lanes AS MATERIALIZED (
         SELECT DISTINCT owner, domain FROM recipients
         WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
@@ -88,8 +88,8 @@ _WAITING_AT = f"""WITH lanes AS MATERIALIZED (
     SELECT DISTINCT d.pool, coalesce(n.name, '') FROM lanes l JOIN destinations d ON d.domain = l.domain
     LEFT JOIN nodes n ON n.owner = l.owner"""
 
-TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
-LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
+TOLD_FOR = 7 * DAY  # after the last mail: older mail may have used an address that is gone
+LOOKED_AT = 1_000  # the latest warm-ups: many pools are one small domain
 
 _slowed = msgspec.json.Decoder(list[tuple[Any, ...]])
 
@@ -177,7 +177,7 @@ class PoolStates(StorePart):
         now = self.env.now()
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
-        if slowed is not None:  # mail that waits for a session keeps waiting
+        if slowed is not None:  # mail waiting for a session still waits
             accounts = tuple(account for account in slowed.slowed_accounts if not account.waits_for_session)
             slowed = replace(slowed, slowed_accounts=accounts)
         if slowed is not None and (slowed.slowed_until or 0) <= now:

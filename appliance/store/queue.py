@@ -40,7 +40,7 @@ from appliance.times import HOUR
 
 # ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
 
-NEW_MAIL_MESSAGES = 500  # that wait here at once
+NEW_MAIL_MESSAGES = 500  # waiting at once
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
@@ -62,7 +62,7 @@ class NewMail:
         self._fresh: list[Fresh] = []
         self._bytes = 0
         self._poll_requested = False
-        self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
+        self._coming: set[str] = set()  # messages announced or offered, and not taken yet
 
     def __contains__(self, message_id: object) -> bool:
         """Whether a message is handed over in memory, so that a poll must skip it."""
@@ -119,7 +119,7 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 # ---- mail under delivery
 
 # A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
-CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
+CANCELLED_KEPT = 10_000  # messages: far more than are cancelled while an envelope is pending
 
 
 class UnderDelivery:
@@ -173,7 +173,7 @@ class UnderDelivery:
 
 # ---- due mail, and outcomes
 
-# What every query for due mail selects; each adds its own WHERE.
+# Every query for due mail adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
         coalesce(octet_length(m.metadata), 0), m.scheduled_at
@@ -201,7 +201,7 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-# Two transactions that finish two recipients of one message would each count the other's as waiting.
+# Two transactions that finish two recipients of a message would each count the other's as queued.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
 _RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
@@ -210,11 +210,11 @@ _UPDATE_MESSAGES = Bulk("""WITH new (account_id, id, status, billing) AS (VALUES
     UPDATE messages SET status = new.status, billing_status = new.billing
     FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
-_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no class of a bounce
-WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more than this into the log would hold up the event loop
-DELAYED_AFTER = HOUR  # from when a recipient could be tried, and is still deferred, until `email.delayed` tells of it
+_NO_BOUNCE = (EventType.DELIVERED, EventType.FAILED)  # their events have no bounce class
+WRITTEN_ON_LOOP = 64 * 1024  # bytes; copying more into the log would block the event loop
+DELAYED_AFTER = HOUR  # from the first possible attempt until a deferred recipient gets `email.delayed`
 
-# What a result means for the recipient's credit; a deferral leaves it reserved.
+# The effect of a result on the recipient's credit.
 BILLING = {
     RecipientStatus.DEFERRED: Billing.RESERVED,
     RecipientStatus.DELIVERED: Billing.SETTLED,
@@ -302,9 +302,9 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
-    told = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
-    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in told})
-    events = [_event_row(env, kind, result, labels) for kind, result in told if kind is not None]
+    kinds = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
+    labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in kinds})
+    events = [_event_row(env, kind, result, labels) for kind, result in kinds if kind is not None]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
         if result.signature is not None:

@@ -33,11 +33,11 @@ from appliance.store.queue import SELECT_DUE, UnderDelivery, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.webhooks import WebhookPosts
 
-MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
+MADE_DUE_TOGETHER = 1_000  # recipients made due per transaction: some ten milliseconds
 LANES_READ = 1_000  # looked for at a time
 CANCELLED_TOGETHER = 50  # messages in one transaction
-RETRY_REST = 60_000_000  # microseconds after an attempt before the account can ask for the next one
-SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its recipients are given
+RETRY_REST = 60_000_000  # microseconds between an attempt and the next one that the account may request
+SAME_TIME = 60_000_000  # microseconds between the ids of a message and its recipients
 
 _WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
 
@@ -69,14 +69,14 @@ _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
 _OVERDUE = """SELECT count(*), min(s.message_id) FROM scheduled_messages s
     CROSS JOIN recipients r ON r.message_id = s.message_id AND r.status = 'queued' WHERE s.due_at <= :now"""
-_SCHEDULED = ("due_at <= :due", "due_at IS NULL")  # by an index each
+_SCHEDULED = ("due_at <= :due", "due_at IS NULL")  # each uses an index
 _SCHEDULED_MESSAGES = """SELECT account_id, message_id FROM scheduled_messages
     WHERE {condition} AND message_id < :before LIMIT :most"""
 _WAITING_MESSAGES = f"""SELECT DISTINCT message_id FROM recipients
     WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before AND {owned("recipients")}
     LIMIT :most"""
 
-# Lanes (see queue.py) with mail that is not due yet, from the one after the last that was seen.
+# Lanes with mail that is not due yet, after the last one that was read.
 _LANES = """SELECT account_id, domain FROM recipients
     WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
     GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most"""
@@ -124,7 +124,7 @@ NOTHING_CANCELLED = Cancelled(0, set())
 class Depth:
     due: int
     deferred: int
-    overdue: float  # seconds that the first of those due has waited
+    overdue: float  # seconds since the first was due
     held: tuple[str, ...]  # pools
 
 
@@ -177,7 +177,7 @@ class QueueControl(StorePart):
     # ---- retry now: no attempt is used, and recipients that are due keep their time
 
     async def retry(self, *, pool: str | None = None, domain: str | None = None, address: str | None = None) -> int:
-        """Make deferred recipients due now: all, or those of a pool or domain; return how many."""
+        """Make deferred recipients due now: all, or only for a pool or domain; return how many."""
         condition = _THROUGH_POOL if pool else _TO_DOMAIN if domain else _ANY
         now, total, after = self.env.now(), 0, ("", "")
         bindings = {"target": pool or domain, "now": now, "most": self.lanes_read}
@@ -228,7 +228,7 @@ class QueueControl(StorePart):
                 if answer.refusal is not None and refused.code is not Code.NOT_FOUND:
                     raise Refused(Code.CONFLICT, answer.refusal) from None
             if refused.code is Code.CONFLICT and await self._waits_for_a_node(message_id):
-                text = f"The node that had message {message_id} is gone. Another soon has it: cancel it then."
+                text = f"The node of message {message_id} is gone. Another node is taking it over. Retry in seconds."
                 raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=10) from None
             raise
 
@@ -295,7 +295,7 @@ class QueueControl(StorePart):
 
     def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> Cancelled:
         owner = _must_exist(tx, message_id, account_id)
-        forget_scheduled(tx, [(owner, message_id)])  # first: what another node queues meanwhile is that node's
+        forget_scheduled(tx, [(owner, message_id)])  # first: another node owns what it queues meanwhile
         if not (cancelled := self._cancel_waiting(tx, message_id, reason)).recipients:
             raise Refused(Code.CONFLICT, f"Nothing is left to cancel: every recipient of {message_id} is final.")
         return cancelled

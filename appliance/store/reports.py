@@ -29,14 +29,14 @@ from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, 
 from appliance.times import DAY
 
 REPORTS_PER_DAY = 1_000  # about one domain
-SOURCES_PER_DAY = 1_000  # of one domain that are kept apart
+SOURCES_PER_DAY = 1_000  # kept separately per domain
 FAILURES_PER_DAY = 200
 DOMAINS_SHOWN = 50
 SOURCES_SHOWN = 20  # of one domain
 FAILURES_SHOWN = 50
 
 _ORG, _REPORT_ID = 100, 200  # characters: together they are a key
-NO_FAILURE = ("", "")  # in place of a server and a type: all failures over the limit
+NO_FAILURE = ("", "")  # stands for all failures over the limit
 _CLOCKS = 1  # days by which a reporter's clock may be ahead
 
 _REGISTERED = """SELECT account_id FROM domains WHERE coalesce(return_path, 'bounces.' || name) = :name
@@ -172,7 +172,7 @@ _SOURCES = f"""SELECT domain, source, messages, passed, dkim, spf, quarantined, 
             (PARTITION BY domain ORDER BY messages - passed DESC, messages DESC, source) AS place
         FROM ({_COUNTED_SOURCES}) counted
     ) placed WHERE place <= :most ORDER BY domain, place"""
-# A source of which any mail passed has the domain's keys, or its permission: its mail is the domain's own.
+# If any mail of a source passed, it has the domain's keys or permission: all its mail counts as the domain's own.
 _OWN = f"""SELECT domain, sum(messages), sum(passed) FROM ({_COUNTED_SOURCES}) counted
     WHERE passed > 0 AND source <> '{OTHER_SOURCES}' GROUP BY domain"""
 _TLS_DAYS = f"""SELECT domain, day, count(*), sum(successes), sum(failures) FROM tls_reports

@@ -25,11 +25,11 @@ PAGE_REQUESTS = 64  # in one row
 ACCOUNT_BYTES = 128 * 1024 * 1024  # of one account's pages, compressed: about 500,000 requests
 LOG_BYTES = 1024 * 1024 * 1024  # of all pages
 ROW_BYTES = 200  # overhead of a page
-BYTES_SCANNED = 2 * 1024 * 1024  # of uncompressed requests, for one answer: about 40 ms
+BYTES_SCANNED = 2 * 1024 * 1024  # uncompressed, per response: about 40 ms
 READING_COST = 400  # of a page, in such bytes
 PAGES_READ = 32  # at once
 PAGES_PER_BUDGET = 4  # a page of the log takes about four of the database
-LONGEST_REQUEST = HOUR  # between a request's id and its page: the slowest body, and clocks of nodes
+LONGEST_REQUEST = HOUR  # between a request's id and its page: slow bodies, and clocks of nodes
 
 _ADD = Bulk("INSERT INTO request_pages (id, account_id, size, data) VALUES {(?, ?, ?i, ?b)}")
 _COUNT = Bulk("""INSERT INTO request_sizes (account_id, bytes) VALUES {(?, ?i)}
@@ -98,7 +98,7 @@ class RequestPages(StorePart):
         )
 
     async def forget(self, before: int, budget: int) -> Slice:
-        """Delete some pages: old ones, those of a deleted account, or those beyond the limits."""
+        """Delete some pages: old ones, pages of a deleted account, or pages beyond the limits."""
         bindings = {
             "before": identifier_from(_PREFIX, before),
             "account_bytes": self.account_bytes,
@@ -136,7 +136,7 @@ def _search(
     cursors: list[str] = []  # of the results
     matching = _matching(filters)
     query = _PAGES.format(whose="" if account_id is None else "account_id = :account_id AND")
-    page, below = cursor  # a page, and its first line that was read before
+    page, below = cursor  # a page, and its first line already read
     while True:
         bindings = {"account_id": account_id, "from": page, "first": first, "most": PAGES_READ}
         pages = rows(tx, query, bindings)

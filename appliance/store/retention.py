@@ -38,11 +38,10 @@ from appliance.times import DAY, HOUR, MINUTE
 ROWS_SCANNED = 1_000  # at once, by a reader
 LOGS_LOOKED_AT = 100  # audit logs, at once, by a reader
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
-NO_END = 2**53  # a time after all others
-RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
+NO_END = 2**53  # later than any time
+RECEIPT = 24 * HOUR + MINUTE  # microseconds in which a request can be retried, and a little more
 
-# When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
-# Here and below only our own words are put into SQL (S608).
+# When the last recipient became final; NULL if one is not. Failures older than `failed_at` use their last attempt.
 FINAL_AT = """CASE WHEN count(CASE WHEN r.status IN ('queued', 'deferred') THEN 1 END) = 0
     THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
@@ -68,7 +67,7 @@ _DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUE
     RETURNING account_id, recipient_count, coalesce(octet_length(metadata), 0)""")
 _DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")
 
-# A deleted webhook's row goes last, once nothing is left that is found by it.
+# A deleted webhook's row goes last: its deliveries are found by it.
 _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
         WHERE w.account_id IS NULL LIMIT :most)"""
@@ -78,13 +77,13 @@ _DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
 # An outgoing address that has sent nothing to a pool for this long has lost its reputation there: warm-up starts again.
 UNUSED_KEPT = 90 * DAY  # microseconds
 
-# What is old: its table, key and condition, and the column by which the oldest come first.
+# Table, key, condition for old rows, and the column that sorts them by age.
 _OLD = (
     ("audit_log", "account_id, id", "at < :audit_since", "at"),
     ("sessions", "id", "expires_at <= :now", "expires_at"),
     ("password_links", "id", "expires_at <= :now", "expires_at"),
     ("idempotency_keys", "scope, key", "expires_at <= :now", "expires_at"),
-    # A delivery that still waits for its next attempt is never too old.
+    # A delivery with a next attempt is never too old.
     ("webhook_deliveries", "webhook_id, id", "next_attempt_at IS NULL AND created_at <= :log_since", "created_at"),
     ("webhook_hours", "webhook_id, hour, outcome", "hour < :first_hour", "hour"),
     ("destinations", "domain", "updated_at < :unused_since", "updated_at"),
@@ -269,7 +268,7 @@ def _delete_mail(tx: Tx, selected: Sequence[Row]) -> int:
 
 # ---- ledgers, which always add up: what messages did to a balance within a day is folded into one line
 
-STATISTICS_KEPT = 181 * DAY  # microseconds; those of 90 days can be asked for, and are compared with the 90 before
+STATISTICS_KEPT = 181 * DAY  # microseconds; 90 days can be requested, compared with the 90 days before
 ACCOUNTS_READ = 100  # in one go
 LINES_READ = 1_000  # of a ledger, likewise
 _FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after the last account
@@ -290,8 +289,8 @@ _OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day I
 _OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
         (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
         ORDER BY hour LIMIT :most)"""
-# A template's row goes last; by then no message is left that names a version of it. Versions are deleted with their
-# template: these were deleted by a release that kept them.
+# A template's row goes last, when no message names a version of it. Older releases kept the versions of a deleted
+# template.
 _OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
         (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
         WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
@@ -310,7 +309,7 @@ class Fold:
     amount: int
     balance: int
     created_at: int
-    kind: LedgerKind  # what to call the sum of what was reserved and of what came back
+    kind: LedgerKind  # of the sum
 
 
 class LedgerFolding(StorePart):
@@ -342,7 +341,7 @@ def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[F
         looked = gathered(tx, FIND_LINES, _LINE, bindings)
         folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
         if folds:
-            # What follows may belong to the last of these.
+            # The next lines may belong to the last fold.
             again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), bindings["after"])
             return folds, f"{account_id} {line if line == _END else again}"
     return None, f"{account_id} {line}"

@@ -4,7 +4,7 @@ A scheduled message has a row in `scheduled_messages`, and its recipients are `q
 index of the queue has them. When it is due, one transaction deletes the row, checks account, domain and suppressions
 again, and queues the recipients for the node that runs it. Invariant: the transaction that deletes the row decides
 about the message, so it is queued, or cancelled, exactly once. Messages of a suspended account are held (`due_at` is
-NULL) until it is resumed; those of a deleted account are cancelled. A message that fails is postponed alone.
+NULL) until it is resumed, and of a deleted account are cancelled. A message that fails is postponed alone.
 """
 
 from collections.abc import Iterable, Sequence

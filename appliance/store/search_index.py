@@ -28,19 +28,19 @@ from appliance.store.message_records import read_texts
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
-INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in statistics.py, and what is below
+INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in statistics.py, plus CHANGES_NOTED_AFTER
 CHANGES_NOTED_AFTER: Final = 30 * SECOND  # a transaction that saw a younger message has ended before it is indexed
 BLOCK_MESSAGES: Final = 2_048  # fewer than 65,536
 BLOCK_TERMS: Final = 60_000  # after which a block ends, too
-INDEXED_TOGETHER: Final = 128  # messages that are read and taken apart at once: some milliseconds
+INDEXED_TOGETHER: Final = 128  # messages read and split together: a few milliseconds
 TERMS_TOGETHER: Final = 4_000  # after which a step ends, too
 WRITTEN_TOGETHER: Final = 1_000  # rows in one commit
-COUNTED_TOGETHER: Final = 5_000  # recipients that are counted at once, to find which accounts have enough for a block
+COUNTED_TOGETHER: Final = 5_000  # recipients counted together, to find accounts with enough messages for a block
 CHANGES_TOGETHER: Final = 20
-TERMS_ADDED_TOGETHER: Final = 500  # to blocks that are there, after which a commit ends
+TERMS_ADDED_TOGETHER: Final = 500  # to existing blocks per commit
 SORTED_TOGETHER: Final = 2_000  # a single call, which no other thread interrupts
 BLOCKS_CHECKED: Final = 4  # at a time, whether all of their messages are there
-INDEXING_SHARE: Final = 0.025  # of one processor that the indexer takes while it has something to do
+INDEXING_SHARE: Final = 0.025  # of one processor, while the indexer has work
 CHORE_RENEWED_EVERY: Final = 10.0  # seconds; after 30 another node may index
 
 _SORTING = trio.CapacityLimiter(1)
@@ -167,7 +167,7 @@ _NEW_BLOCK = """INSERT INTO search_blocks (number, account_id, after_id, last_id
     SELECT coalesce(max(number), 0) + 1, :account_id, :after_id, :last_id, 0, :maker FROM search_blocks
     RETURNING number"""
 _DELETE_ALL_TERMS = "DELETE FROM search_terms WHERE block = :block"
-# An update, so that a transaction which deletes the block at the same time sees the terms, or none are written.
+# An update, so that a concurrent deletion of the block either sees the terms, or none are written.
 _IS_OWN = "UPDATE search_blocks SET size = 0 WHERE number = :number AND size = 0 AND ids = :maker"
 _INSERT_TERMS = Bulk("INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}")
 _USE_BLOCK = """UPDATE search_blocks SET size = :size, ids = :ids
@@ -201,11 +201,11 @@ class _Progress:
     """Indexing state beyond the database; a restart rebuilds it."""
 
     is_known: bool = False  # what follows; otherwise every account may have enough for a block
-    unchecked: deque[str] = field(default_factory=deque)  # accounts that may
-    counted_to: str = START  # up to which message the newer ones are counted
+    unchecked: deque[str] = field(default_factory=deque)  # accounts that may have enough
+    counted_to: str = START  # newer messages than this are not counted
     waiting: Counter[str] = field(default_factory=Counter)  # messages, by account
     block_checked: int = 0
-    chore_until: float = 0.0  # when the chore is asked for again
+    chore_until: float = 0.0  # when to renew the chore
 
 
 class _Overtaken(Exception):
@@ -217,7 +217,7 @@ class SearchIndex(StorePart):
     block_messages: int = BLOCK_MESSAGES
     read_together: int = INDEXED_TOGETHER
     written_together: int = WRITTEN_TOGETHER
-    share: float = INDEXING_SHARE  # 1: it does not rest
+    share: float = INDEXING_SHARE  # 1: no rest
     progress: _Progress = field(default_factory=_Progress)
 
     async def index_some(self) -> bool:
@@ -259,7 +259,7 @@ class SearchIndex(StorePart):
             await self._rest(began)
             return True
         await self._make_block(account_id, after, limit)
-        self.progress.unchecked.rotate(-1)  # there may be more of it, after others have had their turn
+        self.progress.unchecked.rotate(-1)  # it may have more, after the others' turns
         return True
 
     async def _next_account(self, limit: str) -> str | None:
@@ -304,12 +304,12 @@ class SearchIndex(StorePart):
             await self._rest(began)
         if not ids:
             return  # deleted meanwhile
-        maker = self.env.identifier("maker")  # in `ids` until these are: numbers are used again
+        maker = self.env.identifier("maker")  # a placeholder for `ids`, since numbers are reused
         block = {"account_id": account_id, "after_id": after, "last_id": ids[-1], "maker": maker}
 
         def begin(tx: Tx) -> int:
             ((number,),) = rows(tx, _NEW_BLOCK, block)
-            run(tx, _DELETE_ALL_TERMS, {"block": number})  # earlier versions could leave some without a block
+            run(tx, _DELETE_ALL_TERMS, {"block": number})  # earlier versions left some without a block
             return int(number)
 
         own = {"number": await self.engine.write(begin, bulk=True), "maker": maker}
@@ -338,7 +338,7 @@ class SearchIndex(StorePart):
         """Add new terms of messages that are indexed already; return whether there were any."""
         bindings = {"most": CHANGES_TOGETHER}
         if not await self.engine.scan(lambda tx: rows(tx, _CHANGES, bindings)):
-            return False  # and nothing is written: a server at rest leaves its disk alone
+            return False  # an idle server leaves its disk alone
         began = perf_counter()
         await self.engine.write(lambda tx: _add_changes(tx, rows(tx, _CHANGES, bindings)), bulk=True)
         await self._rest(began)
@@ -407,7 +407,7 @@ def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
         account_id, message_id, _ = change
         row = first(tx, _BLOCK_OF, {"account_id": account_id, "id": message_id})
         if row is None or (at := row[1].find(message_id.removeprefix("msg_"))) < 0:
-            continue  # it is searched row by row
+            continue  # a search reads it row by row
         for message in read_texts(tx, account_id, [message_id]):
             place, new = f"{at // ID:0{POSTING}x}", message.terms()
             added += len(new)

@@ -10,14 +10,13 @@ from appliance.store.access import sha256
 from appliance.store.engine import Bulk, StorePart, Tx, first, one, run, transaction
 from appliance.times import DAY, SECOND
 
-SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
-SESSION_MAXIMUM = 30 * DAY  # from the login on, however often it is renewed: then the user logs in again
-# The cookie before the current one is good for so long after it was replaced, to the browser that replaced it: windows
-# that are restored together renew at the same time, and over plain HTTP they have no lock in common.
+SESSION_LIFETIME = 7 * DAY  # without a renewal
+SESSION_MAXIMUM = 30 * DAY  # since the login, however often renewed
+# The replaced cookie stays valid this long for the browser that replaced it: restored windows renew at the same time,
+# and over plain HTTP they share no lock.
 REPLACED_COOKIE_GRACE = 5 * SECOND
-SESSIONS_PER_USER = 100  # sessions of one user; the one that was renewed longest ago makes room
+SESSIONS_PER_USER = 100  # per user; a new session replaces the one renewed longest ago
 
-# Only these names of our own columns are put into SQL (S608).
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"
 _BEGIN = f"""INSERT INTO sessions ({_COLUMNS})
     SELECT :id, id, 0, :address, :user_agent, :now, :now, :expires_at FROM users

@@ -18,19 +18,19 @@ from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, one, rows, 
 from appliance.store.message_records import RESULT
 from appliance.times import DAY, HOUR
 
-# From when an id is given until its row must be on disk, by the clock of that node: messages get theirs before they
-# are composed, events within the transaction that writes them.
+# Time from an id to its row on disk, by the node's clock: a message gets its id before it is composed, an event in its
+# transaction.
 MESSAGE_LAG = 60_000_000
 EVENT_LAG = 10_000_000
 ROWS_COUNTED = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
-KEPT_BEFORE = 90 * DAY  # counts by the hour were kept at least so long by versions before the one that notes since when
-TAIL_ROWS = 100_000  # that a read adds up; more wait only while a long history is counted the first time
+KEPT_BEFORE = 90 * DAY  # versions that did not record the start kept hourly counts at least this long
+TAIL_ROWS = 100_000  # added up by a read; more are uncounted only while a long history is counted first
 POOLS_SHOWN = 50  # shown of an account's queue
 
-# A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
+# Buckets of delivery times, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
 _MILLISECONDS = "(e.created_at - coalesce(m.scheduled_at, m.created_at)) / 1000"
-# That of a bounce or failure is the number of its class, 0 for none. They are stored: none may change.
+# The bucket of a bounce or failure is the number of its class, 0 for none. Stored, so none may change.
 CLASS_BUCKETS = {
     BounceClass.INVALID_RECIPIENT: 1,
     BounceClass.MAILBOX_FULL: 2,
@@ -41,10 +41,9 @@ CLASS_BUCKETS = {
     BounceClass.TEMPORARY: 7,
     BounceClass.OTHER: 8,
 }
-UNTRIED_BUCKET = 9  # a bounce that is a suppression, or a failure that is a cancellation
+UNTRIED_BUCKET = 9  # suppressed or cancelled, without an attempt
 _UNTRIED = {"bounced": "suppressed", "failed": "cancelled"}
 _CLASS_BUCKET = " ".join(f"WHEN '{item}' THEN {bucket}" for item, bucket in CLASS_BUCKETS.items())
-# Here and below only our own words and numbers are put into SQL (S608).
 _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
         CASE WHEN r.failure IS NOT NULL THEN {UNTRIED_BUCKET}
             ELSE CASE r.bounce_class {_CLASS_BUCKET} END END
@@ -52,7 +51,7 @@ _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
     WHEN {_MILLISECONDS} < 1 THEN 0
     ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
 FINAL_EVENT = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
-# What came back of mail later is an event, too.
+# Later feedback is an event, too.
 COUNTED_EVENT = f"({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))"
 # The number that an event counts for. A late bounce or complaint may precede the counting of the final event.
 KIND = f"CASE WHEN {FINAL_EVENT} THEN {RESULT} ELSE substr(e.type, 7) END"
@@ -68,8 +67,7 @@ _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, re
     SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3, 4 {_ADD}"""
-# A pool with a dot in its name is an organisation's, of which there may be as many as domains: they are counted
-# together.
+# A pool with a dot in its name belongs to one organisation. There may be as many as domains: count them together.
 PROVIDER = "CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END"
 # The class of a late bounce is in its own record.
 _FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, {KIND} AS kind,
@@ -179,7 +177,7 @@ class Statistics(StorePart):
 
         ends = await self.engine.read(lambda tx: [item.end_of_slice(tx, now - item.lag, 0) for item in _COUNTINGS])
         if not any(ends):
-            return False  # and nothing is written: a server at rest leaves its disk alone
+            return False  # an idle server leaves its disk alone
         return await self.engine.write(work, large=True)
 
     async def of(
@@ -202,7 +200,7 @@ def counted_all_before(tx: Tx, until: int) -> bool:
 def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
     after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after:
-        return False  # a clock that went back
+        return False  # the clock was set back
     end = counting.end_of_slice(tx, now - counting.lag, most)
     for add in counting.adds:
         run(tx, add, {"after": after, "until": end or limit})

@@ -15,7 +15,7 @@ from appliance.model.mail import NewMessage, NewRecipient, Suppression, Suppress
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run, transaction
 
-SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
+SEARCHED = 1_000  # entries between two checks of the time: a few milliseconds
 _SEARCH_TIME = 0.05  # seconds of searching for one page
 
 _FIND = """SELECT address, reason, created_at, origin FROM suppressions
@@ -57,7 +57,7 @@ def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     if (added := first(tx, _ADD, entry)) is not None:
         add(tx, entry["account_id"], SUPPRESSION)
         return added
-    return rows(tx, _FIND, entry)[0]  # another has listed it just now
+    return rows(tx, _FIND, entry)[0]  # another transaction was first
 
 
 def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: str = "") -> Suppression:
@@ -185,7 +185,7 @@ def suppression_notes(
     """Why recipients are suppressed, by id, in accounts with suppressions and accounts with unsubscriptions."""
     keys = [(new.account_id, to.key) for new in of_suppressing for to in new.recipients]
     listed = suppressed(tx, keys) if keys else set()
-    # What has neither tag nor template cannot be unsubscribed from.
+    # A message without tags and template has no list to unsubscribe from.
     of_lists = [new for new in of_unsubscribed if new.tags or new.template_alias]
     left = unsubscribed(tx, of_lists) if of_lists else {}
     notes = {name: UNSUBSCRIBED_NOTE.format(mail_list.replace(":", " ", 1)) for name, mail_list in left.items()}

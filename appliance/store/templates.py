@@ -6,20 +6,20 @@ repeats a version that a message names. An account keeps the 1,000 newest of the
 
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import Cursor, StorePart, Tx, one, record, rows, run
+from appliance.store.engine import Cursor, StorePart, Tx, one, record, rows, run, transaction
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
 TEMPLATES = 1_000  # of one account
 DELETED_TEMPLATES = 1_000  # rows of deleted templates that one account keeps
-TRIMMED = 100  # rows beyond those that one delete removes: a database of an older release may have many
+TRIMMED = 100  # surplus rows that one delete removes: a database of an older release may have many
 VERSIONS = 100  # kept of one template
-PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
+PAGE_CHARACTERS = 48 * 1024  # of text and HTML per page, which may end early
 
 _SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, created_at, updated_at)
     VALUES (:account_id, :alias, 1, :unsubscribe, :now, :now)
@@ -50,7 +50,7 @@ _TRIM_DELETED = """DELETE FROM templates WHERE account_id = :account_id AND alia
         ORDER BY t.updated_at DESC LIMIT :most OFFSET :kept)
     AND NOT EXISTS (SELECT 1 FROM template_versions v
         WHERE v.account_id = templates.account_id AND v.alias = templates.alias)"""
-# What `of_template` says of each version, without reading megabytes of them.
+# As `of_template`, without reading megabytes.
 _SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0)
         + coalesce(octet_length(text_body), 0) + coalesce(octet_length(html_body), 0)), 0)
     FROM template_versions WHERE account_id = :account_id AND alias = :alias"""
@@ -58,8 +58,10 @@ _DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id
 
 
 class Templates(StorePart):
-    async def save(
+    @transaction
+    def save(
         self,
+        tx: Tx,
         account_id: str,
         alias: str,
         subject: str | None,
@@ -70,13 +72,25 @@ class Templates(StorePart):
         replaces: int | None = None,
         may_store: int | None = None,
     ) -> StoredTemplate:
-        """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it.
+        """Store a new version and make it the current one; `may_store`: bytes that the account may store afterwards.
 
         Refuse with a conflict if `replaces` is not the current version; 0: no template has this alias.
         """
-        content = {"subject": subject, "text": text, "html": html}
-        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content}
-        return await self.engine.write(lambda tx: _save(tx, row, self.env.now(), may_store, replaces))
+        now, content = self.env.now(), {"subject": subject, "text": text, "html": html}
+        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content, "now": now}
+        if replaces is not None and (current := one(tx, int, _VERSION, row) or 0) != replaces:
+            text = f"Version {current} was saved meanwhile, and you edited version {replaces}. Compare them, then save."
+            raise Refused(Code.CONFLICT, text)
+        ((count, is_known),) = rows(tx, _COUNT, row)
+        if not is_known and count >= TEMPLATES:
+            raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
+        added = of_template(subject, text, html)
+        check_room(tx, account_id, added, may_store)
+        ((version, created_at),) = rows(tx, _SAVE, row)
+        run(tx, _SAVE_VERSION, row | {"version": version})
+        forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
+        add(tx, account_id, added - sum(of_template(*parts) for parts in forgotten))
+        return StoredTemplate(alias, version, subject, text, html, created_at, now, unsubscribe)
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         bindings = {"account_id": account_id, "alias": alias}
@@ -111,7 +125,7 @@ def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[
     """Return the first rows, at most PAGE_CHARACTERS but at least one, and whether more follow."""
     page: list[Stored] = []
     characters = 0
-    with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
+    with closing(cursor):  # a half-read cursor keeps the log from being checkpointed
         for row in cursor:
             result = kind(*row)
             characters += len(result.text or "") + len(result.html or "")
@@ -119,25 +133,6 @@ def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[
                 return page, True
             page.append(result)
     return page, False
-
-
-def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None, replaces: int | None) -> StoredTemplate:
-    if replaces is not None:
-        current = one(tx, int, _VERSION, row) or 0
-        if current != replaces:
-            text = f"Version {current} was saved meanwhile, and you edited version {replaces}. Compare them, then save."
-            raise Refused(Code.CONFLICT, text)
-    ((count, is_known),) = rows(tx, _COUNT, row)
-    if not is_known and count >= TEMPLATES:
-        raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
-    added = of_template(row["subject"], row["text"], row["html"])
-    check_room(tx, row["account_id"], added, may_store)
-    ((version, created_at),) = rows(tx, _SAVE, row | {"now": now})
-    run(tx, _SAVE_VERSION, row | {"now": now, "version": version})
-    forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
-    add(tx, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
-    content = row["subject"], row["text"], row["html"]
-    return _template(row["alias"], version, *content, created_at, now, row["unsubscribe"])
 
 
 _template = record(StoredTemplate)

@@ -28,7 +28,7 @@ _POST_COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url
 _POSTS_OF_ACCOUNT = f"""SELECT {_POST_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
     WHERE w.account_id = :account_id"""
 _PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
-# A list of its own, or SQLite would rather read the whole log in order.
+# As a subquery, or SQLite would read the whole log in order.
 _OF_MESSAGE = """AND d.id IN
     (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
 _ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
@@ -39,7 +39,7 @@ _BLOCK = """SELECT d.id, d.status, d.type FROM webhooks w JOIN webhook_deliverie
 _HOURS = """SELECT h.hour, h.outcome, h.attempts, h.total_ms, h.slowest_ms
     FROM webhooks w JOIN webhook_hours h ON h.webhook_id = w.id
     WHERE w.account_id = :account_id AND h.hour >= :first_hour ORDER BY h.hour"""
-POSTS_SEARCHED = 2_000  # between two checks of the time: some milliseconds
+POSTS_SEARCHED = 2_000  # between two checks of the time: a few milliseconds
 POST_SEARCH_TIME = 0.05  # seconds of searching for one page
 _PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
 _NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
@@ -116,7 +116,7 @@ def _ping(tx: Tx, env: Environment, account_id: str, kind: EventType | None) -> 
     now, event_id = env.now(), env.identifier("evt")
     pinged_at = one(tx, int, _PINGED_AT, {"account_id": account_id})
     waited = PING_COOLDOWN if pinged_at is None else now - pinged_at
-    if 0 <= waited < PING_COOLDOWN:  # below 0 the clock was ahead then
+    if 0 <= waited < PING_COOLDOWN:  # negative: the clock was ahead
         seconds = -((waited - PING_COOLDOWN) // 1_000_000)  # rounded up
         text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
         raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)

@@ -35,8 +35,7 @@ from appliance.webhook.formats import shaped
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at, format"""
-# Here and below only the names of our own columns are put into SQL (S608). A deleted webhook has no account, so neither
-# of these two finds it.
+# A deleted webhook has no account, so neither of these finds it.
 _OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"
 _BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"
 _UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, format = :format,
@@ -45,7 +44,7 @@ _INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret
         format)
     VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now, :format)
     RETURNING {_COLUMNS}"""
-# Its log may be long: the row stays for retention to find that by, without its secret.
+# The log may be long: the row stays, without its secret, until retention has deleted the log.
 DELETE_WEBHOOK = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
     WHERE account_id = :account_id RETURNING id"""
 _SIGN_WITH = """UPDATE webhooks SET secret = :secret, secret_hint = :secret_hint, updated_at = :now
@@ -184,7 +183,7 @@ _WHO_WANTS = Bulk("SELECT account_id, id, url, events, format FROM webhooks WHER
 INSERT_POSTS = Bulk("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
         cause, status, request_body, created_at, next_attempt_at, format)
     VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?b, ?i, ?i, ?)}""")
-# Its last post, be it before a restart, was a success.
+# The last post succeeded, also before a restart.
 _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
 _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     JOIN ({" UNION ALL ".join(f"SELECT '{item}' AS cause" for item in Trigger)}) c ON TRUE
@@ -257,8 +256,7 @@ class WaitingLane(NamedTuple):
 class WebhookPosts(StorePart):
     posts_changed: int = POSTS_CHANGED  # in one transaction
     _wake: Wake = field(default_factory=Wake)
-    # Accounts with posts committed since the dispatcher last asked, so that it need not search for them. The database
-    # stays the truth: the dispatcher also polls it, so only time depends on this.
+    # Accounts with posts committed since the dispatcher last asked. A hint: the dispatcher also polls the database.
     _new: set[str] = field(default_factory=set)
 
     def add_new(self, accounts: Iterable[str]) -> None:
@@ -331,7 +329,7 @@ def _bindings(lane: Lane) -> dict[str, str | int]:
 def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
     results = list(chain.from_iterable(several))
     _RECORD.run(tx, [_result_row(result) for result in results])
-    latest: dict[tuple[str, str], int] = {}  # each webhook is updated once, however many results there are
+    latest: dict[tuple[str, str], int] = {}  # one update per webhook
     for result in results:
         note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
         key = note, result.post.lane.webhook_id

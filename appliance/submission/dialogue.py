@@ -224,10 +224,7 @@ MailParameters = dict[str, str | None]  # names in upper case
 
 
 def mail_path(argument: str, *, dsn: bool, hold: bool = False) -> tuple[str, MailParameters]:
-    """Return the address and the parameters of MAIL, checked except those of `hold_time`.
-
-    `dsn`: RFC 3461 is offered. `hold`: RFC 4865 is offered.
-    """
+    """Return the address and parameters of MAIL, checked but for `hold_time`. `dsn`, `hold`: these are offered."""
     address, parameters = _path(argument, "FROM:", SYNTAX_MAIL)
     for name, value in parameters.items():
         if dsn and name in ("RET", "ENVID"):

@@ -326,10 +326,7 @@ class LoginCheck:
     async def is_right(
         self, email: str, password: str, user: User | None, address: str, code: str | None = None
     ) -> bool:
-        """Whether the password is right. Takes as long for an unknown user.
-
-        With `code`, raises SecondFactorNeeded if only the code is missing or wrong.
-        """
+        """Whether the password is right, in the same time for unknown users. With `code`, raises SecondFactorNeeded."""
         # Count it as a failed login, or refuse it, before the password is hashed.
         known = await self.store.sessions.addresses(user.id if user else "")
         refused_at = trio.current_time() + FAILURE_DELAY

@@ -369,10 +369,7 @@ class Edge:
 
 
 def _route(path: str) -> str:
-    """Normalize the slashes that clients add when they join URLs: trailing ones, and doubled leading ones.
-
-    Doubled slashes inside a path are removed only below /emails. Below /v1 they may be part of an address.
-    """
+    """Normalize slashes of joined URLs: trailing, doubled leading, and below /emails inner ones (not in addresses)."""
     if path[-1:] != "/" and "//" not in path:
         return path
     path = "/" + path.strip("/")
@@ -394,10 +391,7 @@ def _check_query(query: bytes) -> None:
 
 
 def _cheap_fields(headers: Headers) -> Headers:
-    """Drop headers that are expensive to parse, and all cookies but the session's.
-
-    Other applications on the same host may set any number of cookies.
-    """
+    """Drop headers that are expensive to parse, and the cookies of other applications on the same host."""
     passed = []
     for name, value in headers:
         if name == b"cookie":

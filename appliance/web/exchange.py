@@ -242,10 +242,7 @@ class AsgiExchange(Exchange):
 
 
 async def keep_connection(exchange: Exchange, error: Exception) -> None:
-    """After a 429, discard a small body so that the connection stays open.
-
-    Otherwise a client over its limit reconnects for each request, which costs more than the request.
-    """
+    """After a 429, discard a small body and keep the connection: a reconnect would cost more than the request."""
     if not isinstance(error, Refused) or error.code is not Code.RATE_LIMITED or b"expect" in exchange.headers:
         return
     if not 0 < int(exchange.headers.get(b"content-length", b"0")) <= DROPPED_BODY:

@@ -2,17 +2,13 @@
 
 A subclass of hypercorn's protocol (`hypercorn_parts.py` lists what is used). The differences, and why:
 
-- The application runs in the connection's task and pulls the body: no task and no channel per request, nothing read
-  ahead, and no deadlock when the application stops reading.
+- The application runs in the connection's task and pulls the body: no task or channel per request, nothing read ahead.
 - `100 Continue` is sent when the application first reads the body, so a refused request is never sent one.
 - No Upgrade and no HTTP/2: both had requests that killed the process.
-- `HeadReader` checks the raw head before h11 parses it, so a client cannot make h11 parse thousands of header lines. A
-  bare LF and a folded line are refused, because a proxy in front may read them differently (RFC 9112 2.2, 5.2). One
-  empty line before a request line is ignored (RFC 9112 2.2). Each byte is checked a fixed number of times, even if a
-  head arrives one byte per packet.
-- A body with two lengths is refused, because a proxy in front may have used the other one.
-- A response is one write instead of three.
-- A complete, plain `POST /emails`, or POST to a door, bypasses h11 (`read_request`).
+- `HeadReader` checks each byte of the raw head a fixed number of times before h11 parses it, so a client cannot make
+  h11 parse thousands of lines. It refuses a bare LF, a folded line and a second body length, which a proxy in front may
+  read differently (RFC 9112 2.2, 5.2, 6.3), and ignores one empty line before a request.
+- A response is one write. A complete, plain `POST /emails`, or POST to a door, bypasses h11 (`read_request`).
 - A request that is not HTTP gets our error object with an `X-Request-ID`.
 """
 

@@ -6,10 +6,9 @@
   `_send_h11_event`
 - `HTTPStream`, the base of `HttpExchange`, which makes the ASGI scope and writes streamed responses
 
-hypercorn's reading is not used: a task and a channel per request, a body read ahead, timers per connection, Upgrade,
-WebSocket and HTTP/2. Requests could kill the process, deadlock a connection or fill memory through them, and they took
-most of a request's time. `tests/web/test_hypercorn_parts.py` fails when a used method has moved, and when another
-function of hypercorn runs for a request.
+hypercorn's reading is not used: through its tasks, channels, read-ahead, Upgrade, WebSocket and HTTP/2, requests could
+kill the process, deadlock a connection or fill memory, and they took most of a request's time.
+`tests/web/test_hypercorn_parts.py` fails when a used method has moved, and when another function of hypercorn runs.
 """
 
 import logging

@@ -80,10 +80,7 @@ def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
 
 
 def _complete(schema: Json) -> None:
-    """Copy the description of a nullable property out of its `anyOf`, where generators ignore it.
-
-    Every response has a `request_id`, although its field has a default.
-    """
+    """Copy the description of a nullable property from `anyOf`, where generators ignore it; require `request_id`."""
     for field in schema.get("properties", {}).values():
         nested = [choice["description"] for choice in field.get("anyOf", ()) if "description" in choice]
         if nested:

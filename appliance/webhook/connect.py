@@ -287,10 +287,7 @@ class ReceiverConnection:
 async def open_connection(
     context: ssl.SSLContext, target: Target, address: Address, stream: trio.abc.Stream
 ) -> ReceiverConnection:
-    """Encrypt a stream, except for plain http, and verify the certificate.
-
-    On failure, close the stream and raise `NotPosted`.
-    """
+    """Encrypt a stream, except for plain http, and verify the certificate. Raises `NotPosted`, and closes it."""
     transport = LimitedStream(stream)
     encrypted: trio.abc.Stream = transport
     if target.secure:

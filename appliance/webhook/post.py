@@ -293,10 +293,7 @@ class Poster:
         return None
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
-        """Post once. A cancellation closes the connection.
-
-        Raises `Shortage` if this machine is out of a resource, after closing the idle connections.
-        """
+        """Post once; a cancellation closes the connection. Raises `Shortage`, after closing the idle connections."""
         posted, started = Posted(), trio.current_time()
         with trio.move_on_after(self._timeout) as limit:
             try:

@@ -15,7 +15,8 @@ from appliance.model.mail import NewMessage
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
 from appliance.store.engine import Row, Tx
-from appliance.store.messages import READ_ON_LOOP, accept
+from appliance.store.message_records import READ_ON_LOOP
+from appliance.store.messages import accept
 from appliance.store.queue import Acceptance
 from tests.store.samples import DAY, HASH, Clock, Database, Messages, at_once, existing, record, refusal
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted

@@ -18,9 +18,9 @@ import trio
 from msgspec.structs import replace
 
 from appliance.environment import Environment
+from appliance.model.database import UNFINISHED_COPY
 from appliance.store import FILE_NAME, UnfinishedCopy, open_store
 from appliance.store.copying import BATCH_BYTES, Copied, CopyEndpoint, CopyProgress, NotCopied, copy
-from appliance.store.engine import UNFINISHED_COPY
 from appliance.store.postgresql import copy_endpoint as server_endpoint
 from appliance.store.postgresql.connection import DATABASE_CLIENT
 from appliance.store.sqlite import copy_endpoint as file_endpoint

@@ -31,11 +31,10 @@ ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connec
 LOCK_TIMEOUT = 5_000  # milliseconds, as below
 IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
 IDLE_SESSION = 100  # milliseconds until PostgreSQL ends an idle session; the pooler reads its last answer by then
-POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds each, until such a session must have ended
+POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds per try, until such a session has ended
 PREPARED = 500  # statements kept prepared on a connection
 
-# What the URL may set otherwise. A peer that is gone is noticed in 5 s when there is something to send, and by
-# keepalives in 7 s when an answer is awaited.
+# Defaults for the URL. A lost peer is noticed in 5 s when sending, and by keepalives in 7 s when waiting for an answer.
 _DEFAULTS = {
     "connect_timeout": 3,  # seconds, for each address
     "tcp_user_timeout": 5_000,  # milliseconds within which the peer must acknowledge sent data
@@ -51,9 +50,8 @@ _SETTINGS = {
     "synchronous_commit": "on",
     "client_encoding": "UTF8",
     "default_transaction_isolation": "read committed",
-    # Every statement is written for look-ups by index, one after the other, as the embedded engine does them. What the
-    # planner knows of a partition that was empty a moment ago would make it read the whole table each time. And it is
-    # to plan a statement once: over many partitions that takes much longer than to run it.
+    # Every statement is written for look-ups by index, as in SQLite. With stale statistics of a new partition, the
+    # planner would read whole tables. Plan each statement once: over many partitions, that takes longer than to run it.
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -76,11 +74,11 @@ T = TypeVar("T")
 
 _ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Bulk`
 
-# Every owner of a recipient that waits, from one to the next by the index that begins with them. As an array it is a
-# condition of that index, like one owner; as a join it could be hashed, and everything that waits be read.
+# Every owner of a queued recipient, by the index that begins with the owner. As an array it is a condition of that
+# index; a join could be hashed, and read the whole queue.
 _OWNERS = f"ARRAY({distinct('w.owner', 'recipients w WHERE w.next_attempt_at IS NOT NULL')})"
-# Always true. Plans are made for no account in particular, so where one has nearly all that waits PostgreSQL would as
-# soon read everything by the other index; this is a condition that only the index of lanes has.
+# Always true. Plans are generic, so if one account has nearly the whole queue, PostgreSQL might use another index; only
+# the index of lanes has this condition.
 _BY_LANE = r"\1.domain >= (SELECT '')"
 
 _WORDS = (
@@ -264,8 +262,8 @@ def _open(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresCon
         if not isinstance(error, _Unusable) and _IS_STANDBY not in str(error):
             raise
         refused = error
-    # A pooler lets clients in while its server is away, and repeats what that said when it was still a standby. So try
-    # the hosts one by one, and ask each server itself.
+    # A pooler accepts clients while its server is away, and repeats that it was a standby. So try the hosts one by one,
+    # and ask each server.
     for host in _hosts(settings):
         with suppress(psycopg.OperationalError):
             return _connect(host | {"target_session_attrs": "any"}, values)

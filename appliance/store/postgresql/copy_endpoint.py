@@ -7,15 +7,16 @@ from contextlib import closing, contextmanager, suppress
 import psycopg
 from psycopg import errors
 
+from appliance.model.database import UNFINISHED_COPY, DatabaseRefused
 from appliance.store.copying import NotCopied, Table, check_source
-from appliance.store.engine import UNFINISHED_COPY, Bindings, DatabaseRefused, Row, Tx
+from appliance.store.engine import Bindings, Row, Tx
 from appliance.store.postgresql.connection import DATABASE_CLIENT, PostgresTx, connect, run, statement
 from appliance.store.postgresql.migrate import check, has_table, migrate, newest_known, state
 
 NAME = f"{DATABASE_CLIENT} copy"
 PATIENCE = 5.0  # seconds until the connections of a program that was killed must have ended
 
-# Statements may take as long as they need, and between two of them the other database is at work. They read all rows.
+# No timeouts: statements read all rows, and between them the other database works.
 _UNHURRIED = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET enable_seqscan = on"
 _OTHERS = f"""SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
     AND pid <> pg_backend_pid() AND application_name LIKE '{DATABASE_CLIENT}%%'"""

@@ -65,7 +65,7 @@ SCHEMA_PAUSE = 60.0  # seconds after a failed change of the schema until the nex
 
 _IS_READ_ONLY = "SELECT current_setting('transaction_read_only')"  # of a standby, too
 _VERSION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-# To cancel a message, a node asks the others that deliver it, by a row. Each answers in the transaction that cancels.
+# To cancel a message, a node asks the nodes that deliver it, by a row. They answer in the cancelling transaction.
 _DELIVERING = """SELECT DISTINCT r.owner FROM recipients r JOIN nodes n ON n.owner = r.owner AND n.adopted_by IS NULL
     WHERE r.message_id = %s AND r.next_attempt_at IS NOT NULL AND r.owner <> current_setting('appliance.owner')
     ORDER BY 1"""
@@ -244,7 +244,7 @@ class PostgresEngine(Engine):
             with suppress(StorageUnavailable):  # the database is away, and without it nothing is delivered
                 await self._beats.run(partial(member.beat, in_flight=in_flight(), addresses=addresses()))
                 while taken := await self._beats.run(member.adopt):
-                    log.info("took over what another run has left", rows=taken)
+                    log.info("adopted the rows of a node that ended", rows=taken)
                     await trio.lowlevel.checkpoint()
                     if trio.current_time() > began + BEAT / 2:
                         break

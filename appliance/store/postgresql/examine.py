@@ -40,7 +40,7 @@ SETTINGS = (
 
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
-# Snapshots that keep dead rows from being removed: of transactions under way, also of those that were prepared.
+# Snapshots of open and prepared transactions, which keep dead rows from being removed.
 _OLDEST = """SELECT extract(epoch FROM max(clock_timestamp() - began))::float8 FROM (
     SELECT xact_start FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)

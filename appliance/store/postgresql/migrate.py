@@ -23,16 +23,16 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from appliance.model.database import Feature
-from appliance.store.engine import (
+from appliance.model.database import (
     UNFINISHED_COPY,
     DatabaseRefused,
+    Feature,
     NewerDatabase,
     NoDatabase,
     OlderDatabase,
-    Row,
     UnfinishedCopy,
 )
+from appliance.store.engine import Row
 from appliance.store.installation import KEY_FINGERPRINT
 from appliance.store.postgresql.connection import run
 from appliance.store.postgresql.partitions import make_first
@@ -181,7 +181,7 @@ def check_compatible(connection: psycopg.Connection[Row], schema: int) -> None:
 
 
 def fence_older_nodes(connection: psycopg.Connection[Row], feature: Feature) -> list[str]:
-    """Return the nodes that do not know a feature; if there are none, let none of their version join any more."""
+    """Return the nodes that do not know a feature; without any, let no node of their version join any more."""
     since = FEATURES[feature]
     if state(connection)[1] >= since:
         return []

@@ -17,8 +17,8 @@ import psycopg
 from psycopg import errors
 
 from appliance.errors import StorageFault
-from appliance.model.database import NO_OTHERS, FailureKind, LoginFailure, NodeState, OtherNodes
-from appliance.store.engine import DatabaseRefused, Row, distinct
+from appliance.model.database import NO_OTHERS, DatabaseRefused, FailureKind, LoginFailure, NodeState, OtherNodes
+from appliance.store.engine import Row, distinct
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY
@@ -42,7 +42,7 @@ _BEAT = f"""WITH now AS MATERIALIZED (SELECT {_NOW} AS at)
     UPDATE nodes SET beat_at = now.at, lease_until = now.at + %s, skew = %s, in_flight = %s, addresses = %s
     FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""
 _LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"
-# Never the own row; and no other where this statement itself comes late, for so may the others' beats.
+# Never the own row; and none if this statement is late, because then the others' beats may be late, too.
 _ADOPT = f"""UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW} AND owner <> %s
     AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""
 _ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
@@ -52,7 +52,7 @@ _FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"
 _FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
     AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""
-# The owners of waiting recipients, walked by the index that begins with the owner; and of these, owners without a run.
+# Owners of queued recipients that are not a live run.
 _LEFT = f"""{distinct("owner", "{table} WHERE next_attempt_at IS NOT NULL")}
     AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = walk.value AND n.adopted_by IS NULL)"""
 _SKEW = "SELECT skew FROM nodes WHERE owner = %s"
@@ -195,8 +195,7 @@ class Membership:
             self._deadline = 0.0
             raise Fenced("other nodes have taken over the mail of this one, whose lease had expired")
         ((database_now, draining),) = selected
-        # The database's time was taken between the two of this clock, which a commit that hangs sets far apart. Of all
-        # that is possible, what changes least.
+        # The database's time lies between two times of this clock, far apart if the commit hangs: change skew least.
         self.skew = min(max(self.skew, before - database_now), time.time_ns() // 1_000 - database_now)
         self.draining = bool(draining)
         if self._steady_since is None or asked > self._beat_at + LATE:

@@ -62,7 +62,7 @@ _TABLES: Mapping[str, tuple[_Table, ...]] = {
     "events": (_Table("events", "evt"),),
     "posts": (_Table("webhook_deliveries", "whd"),),
 }
-# The most rows that are copied: while other transactions wait, or before that, if the rows do not change.
+# Most rows to copy: fewer where other transactions wait meanwhile, because the rows may change.
 _MOVED = {"bodies": 20_000, "mail": 300, "events": 20_000, "posts": 300}
 _FIXED = {"bodies", "events"}
 
@@ -138,15 +138,14 @@ def _create(connection: Connection, table: _Table, name: str) -> None:
 
 
 def _attach(connection: Connection, table: _Table, name: str, start: int, end: int) -> None:
-    """Attach a prepared table. Others wait only for the table of all other rows."""
+    """Attach a prepared table. Other transactions wait only if they use the default partition."""
     bounds = f"FROM ('{table.bound(start)}') TO ('{table.bound(end)}')"
     command(connection, f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES {bounds}")
 
 
 # ---- read
 
-# Here and below only our own words and names are put into SQL (S608). Each finds `id`, `account_id`, `bytes` that the
-# account keeps, whether there are `parts`, and whether it `stays`.
+# Each selects `id`, `account_id`, the stored `bytes`, whether there are `parts`, and whether the row `stays`.
 _LOOKED = {
     "bodies": f"""SELECT b.message_id AS id, r.account_id, b.parts_size > 0 AS parts,
             length(b.mime) + b.parts_size + coalesce(length(b.receipt), 0) AS bytes,
@@ -352,7 +351,7 @@ class TimePartitions:
     def __init__(self, run_on_thread: _Run, rows_read: int = ROWS_READ, worthwhile: int = WORTHWHILE) -> None:
         self._run, self._rows_read, self._worthwhile = run_on_thread, rows_read, worthwhile
         self._looks: dict[str, _Look] = {}  # that are going on, by kind
-        # Partitions that are left for now: whether to slices, and when they are looked at again.
+        # Partitions left for now: whether to slices, and when to read them again.
         self._left: dict[int, tuple[bool, int]] = {}
         self._sliced_until: dict[str, int] = {}
 

@@ -39,13 +39,12 @@ RECONNECT_PAUSE = 1.0  # seconds after a failed connection until the next is tri
 WRITER_CLOSING = 5.0  # seconds for the pending writes when a writer is closed
 
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
-# What the server lacks, not the job: resources (53), a lock in time (55), time (57), a working disk (58).
+# The server's fault, not the job's: resources (53), locks (55), time (57), the disk (58).
 _OF_SERVER = ("53", "55", "57", "58")
 _BEGIN = "BEGIN"
 _BEGIN_SERIALIZABLE = "BEGIN ISOLATION LEVEL SERIALIZABLE"
-# Every write that an account's mail makes ends with its row in `accounts`, so on one that is always being written a
-# transaction with an older snapshot never gets its turn. The lock is taken before the snapshot, and waits in line. The
-# same holds for `feedback_counts`, which every received mail changes.
+# Every write of an account's mail ends with its row in `accounts`, so on a busy account a transaction with an older
+# snapshot never succeeds. The lock is taken before the snapshot, and waits in line. Likewise for `feedback_counts`.
 _LOCK_BUSY_TABLES = "LOCK TABLE accounts, feedback_counts IN SHARE ROW EXCLUSIVE MODE"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
@@ -312,7 +311,7 @@ class Writer:
         began = perf_counter()
         try:
             write_batch(self._link, jobs, begin)
-        except BaseException as error:  # a bug of ours must not leave the waiters without an answer
+        except BaseException as error:  # even after a bug, waiting tasks need an answer
             log.exception("a transaction failed", error)
             self._link.close()
             _fail(jobs, busy())
@@ -357,7 +356,7 @@ def _run(link: Link, work: Callable[[psycopg.Connection[Row]], T]) -> T:
 
 
 def _read(link: Link, work: Work[T], snapshot: bool) -> T:
-    """Read, once more on a new connection if the old one was lost: reading is harmless."""
+    """Read; if the connection was lost, read again on a new one, which is harmless."""
     for _ in range(2):
         connection = link.open()
         try:

@@ -21,7 +21,7 @@ from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bul
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
 CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
-STATEMENTS = 512  # kept prepared by the writer, APSW's most: those for several rows are one for each number of rows
+STATEMENTS = 512  # prepared statements of the writer, APSW's maximum: a bulk statement needs one per number of rows
 CACHE_KIB = 16 * 1024  # per connection; keeps the inner pages of every index at a million messages
 
 _SETTINGS = (
@@ -33,7 +33,7 @@ _SETTINGS = (
     # Savepoints journal every page they touch; in a temporary file that doubled the writes of a message.
     "PRAGMA temp_store = MEMORY",
 )
-# Lets retention give space back, a few pages at a time. It counts only before anything is in the file.
+# Lets retention release space, a few pages at a time. Works only in an empty file.
 SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
 _WRITER_SETTINGS = (
     "PRAGMA journal_mode = WAL",
@@ -42,12 +42,12 @@ _WRITER_SETTINGS = (
     f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
 )
 
-# SQLite's allocator for what is small and short-lived, per connection: a piece size in bytes, and how many. Prepared
-# statements keep some thousands of pieces, and the default is for a hundred: whatever a write binds then comes from the
-# system's allocator, value by value (a tenth of all that storing a message takes).
+# SQLite's allocator of small, short-lived memory per connection: bytes per piece, and pieces. Prepared statements keep
+# thousands of pieces; with the default of a hundred, values come from the system's allocator, which costs a tenth of
+# storing a message.
 LOOKASIDE = (1_200, 3_000)
 
-# For the whole process, and only possible while SQLite is at rest. Counting every byte SQLite allocates takes a lock.
+# For the whole process, while SQLite is shut down. Counting allocated bytes takes a lock.
 apsw.shutdown()
 apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, False)
 apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, *LOOKASIDE)
@@ -56,8 +56,8 @@ apsw.initialize()
 
 # ---- a connection
 
-MOST_ROWS = 16  # of one statement; more of them gain nothing
-# Few different lengths, because each is a statement of its own to be kept prepared; but the short ones all.
+MOST_ROWS = 16  # per statement; more gain nothing
+# Few different lengths, because each is a prepared statement of its own; but all short ones.
 _LENGTHS = (*range(1, 9), MOST_ROWS)
 _LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
 
@@ -176,7 +176,7 @@ class _Part(apsw.VFSFile):
         super().xTruncate(newsize + self._begin)
 
     def xFileControl(self, op: int, ptr: int) -> bool:
-        return False  # hints for the file as a whole
+        return False  # hints about the whole file
 
 
 class _Inside(apsw.VFS):
@@ -186,7 +186,7 @@ class _Inside(apsw.VFS):
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         if name is None or not flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            return apsw.VFSFile("", name, flags)  # what SQLite keeps aside, such as a sorter's temporary file
+            return apsw.VFSFile("", name, flags)  # SQLite's temporary files
         return _Part(name, flags, self._begin, self._size)
 
 
@@ -194,7 +194,7 @@ class _Inside(apsw.VFS):
 def new_inside(path: Path, begin: int) -> Iterator[Connection]:
     """An empty database to fill, in a file that already has `begin` bytes."""
     with _opened(str(path), begin, None, apsw.SQLITE_OPEN_READWRITE) as connection:
-        # The contents count only once the whole file has been synced and given its name.
+        # The file counts only once it is synced and has its name.
         connection.execute("PRAGMA journal_mode = OFF").fetchall()
         connection.execute("PRAGMA synchronous = OFF").fetchall()
         yield connection
@@ -234,7 +234,7 @@ class ReservedIndex:
         with suppress(OSError):
             self._descriptor = os.open(f"{database}-shm", os.O_RDWR | os.O_CLOEXEC)
             size = os.fstat(self._descriptor).st_size
-            # Only what lies beyond the end: what is before it, others may be writing.
+            # Only beyond the end: others may be writing before it.
             if size < INDEX_BYTES and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._descriptor, size, INDEX_BYTES - size)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import apsw
 
+from appliance.model.database import UNFINISHED_COPY
 from appliance.store.copying import NotCopied, Table, check_source
-from appliance.store.engine import UNFINISHED_COPY, Bindings, Row, Tx
+from appliance.store.engine import Bindings, Row, Tx
 from appliance.store.sqlite.connection import Connection, open_fixed, open_reader, open_writer
 from appliance.store.sqlite.integrity import schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known
 
-# Tables that each database has for itself; the last two are what a running server, or each of several, said.
+# Tables of one database only; running servers publish the last two.
 NOT_COPIED = {"migrations", "pool_states", "smtp_sessions"}
 
 _KINDS = {"TEXT": "", "INTEGER": "i", "BLOB": "b"}

@@ -67,7 +67,7 @@ def try_begin(connection: Connection) -> bool:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except apsw.Error:
-        return False  # whatever it is, the thread meets it too, and answers for it
+        return False  # the thread meets the same error and reports it
     return True
 
 
@@ -81,7 +81,7 @@ def perform(connection: Connection, jobs: list[Job]) -> None:
             connection.execute("BEGIN IMMEDIATE")
             _perform_in_savepoints(connection, jobs)
     except apsw.Error as error:
-        # A full or failing disk: SQLite may have rolled back by itself, the jobs that went well too.
+        # A full or failing disk: SQLite may have rolled back by itself, including successful jobs.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         _fail(jobs, error)
@@ -115,7 +115,7 @@ def _perform_in_savepoints(connection: Connection, jobs: list[Job]) -> None:
 
 def commit(connection: Connection, jobs: list[Job]) -> None:
     if not connection.in_transaction:
-        return  # it failed already
+        return  # it has failed already
     try:
         connection.execute("COMMIT")
     except apsw.Error as error:
@@ -143,7 +143,7 @@ class GroupCommit:
         self._urgent: deque[Job] = deque()
         self._ordinary: deque[Job] = deque()
         self._bulk: deque[Job] = deque()
-        self._bulk_next = False  # whether the others have had their commit since the last of these
+        self._bulk_next = False  # whether other jobs had a commit since the last bulk job
         self._idle = True
         self._closing = False
         self._became_idle = trio.lowlevel.ParkingLot()
@@ -207,7 +207,7 @@ class GroupCommit:
         else:
             try:
                 perform(self._connection, jobs)
-            except Exception as error:  # it could not even be rolled back; and no caller would catch this
+            except Exception as error:  # the rollback failed, too; no caller catches this
                 failure = CommitUnknown(f"the disk failed during a transaction: {error}")
                 failure.__cause__ = error
                 self._answer(jobs, failure)
@@ -268,7 +268,7 @@ class GroupCommit:
             step(self._connection, jobs)
         except StorageFault as error:
             failure = error
-        except Exception as error:  # a bug of ours must not leave the waiters without an answer
+        except Exception as error:  # even after a bug, waiting tasks need an answer
             failure = CommitUnknown(repr(error))
             failure.__cause__ = error
         COMMIT_SECONDS.add(perf_counter() - began)
@@ -301,7 +301,7 @@ class Scanner:
         self._inline = inline  # on the caller's thread, for tests on a virtual clock
         self._connection: Connection | None = None
         if not inline:
-            # At once, with the log: later the server may have no descriptor left. A single command may never need it.
+            # Now, with the log: later the server may have no free descriptor. A command may never need it.
             self._connection = open_reader(path)
             self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         self._turns = FairQueue(1, patience=inf, rest=0)
@@ -311,7 +311,7 @@ class Scanner:
         async with self._turns.take(owner):
             if self._inline:
                 return self._snapshot(work)
-            # A cancelled reader still waits for the thread, which has the connection until it ends.
+            # A cancelled reader still waits for the thread, which uses the connection.
             return await trio.to_thread.run_sync(self._snapshot, work, limiter=self._thread)
 
     def _snapshot(self, work: Work[T]) -> T:

@@ -35,7 +35,7 @@ class Damaged(Exception):
     """The database is damaged or not an appliance's; the text says which."""
 
 
-# The names by which other packages know what SQLite itself refuses.
+# Other packages know SQLite's errors by these names.
 DatabaseFault = apsw.Error
 DamagedDatabase = (apsw.CorruptError, apsw.NotADBError, Damaged, PagesDamaged)
 DiskFull = apsw.FullError

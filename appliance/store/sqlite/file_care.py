@@ -37,12 +37,12 @@ log = get_logger("store")
 
 # ---- copies
 
-COPY_STEP = 256  # pages, a MiB, between two words about progress
+COPY_STEP = 256  # pages (1 MiB) between two progress reports
 
 _HOLD_THE_MOMENT = "SELECT count(*) FROM sqlite_master"
-_CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # no writer and no reader waits for it
+_CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # it blocks no writer and no reader
 
-CopyProgress = Callable[[int, int], None]  # pages done, of so many
+CopyProgress = Callable[[int, int], None]  # pages done, and of how many
 
 
 def copy_inside(path: Path, target: Path, begin: int, on_progress: CopyProgress) -> None:
@@ -81,10 +81,10 @@ class Checkpoints:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._at = 0  # pages in the log when copying was last asked for
+        self._at = 0  # pages in the log at the last request to copy
         self._copying = False
-        self._failing = False  # the last copy could not be made
-        self._thread: threading.Thread | None = None  # begun when first needed
+        self._failing = False  # the last copy failed
+        self._thread: threading.Thread | None = None  # started when first needed
 
     def committed(self, connection: apsw.Connection, _: str, pages: int) -> int:
         """Called after a commit, on its thread, with the pages in the log."""
@@ -132,9 +132,9 @@ class Checkpoints:
 
 # ---- space
 
-FREE_SHARE = 0.2  # of the file that may be free, and
-FREE_BYTES = 64 * 1024 * 1024  # as much as this in any case, without anything being done about it
-LEFT_SHARE = 0.05  # of the file that stays free for what comes, once something is done
+FREE_SHARE = 0.2  # of the file may be free, and
+FREE_BYTES = 64 * 1024 * 1024  # at least this much, before pages are released
+LEFT_SHARE = 0.05  # of the file stays free for new rows
 
 _USAGE = ("PRAGMA page_size", "PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA auto_vacuum")
 _INCREMENTAL = 2
@@ -195,7 +195,7 @@ class Space:
 
 # ---- files that lose their place
 
-MISSED = ".missed"  # behind the database's name: the identities of files that a server missed
+MISSED = ".missed"  # suffix of the file with the identities of missed files
 CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
 CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
 
@@ -270,10 +270,7 @@ class FileWatch:
 
 
 def refuse_missed(path: Path) -> None:
-    """Raise FilesMissed unless the files that a server missed are back: the log of another database would do harm.
-
-    A new database in their place would also make SQLite delete the log.
-    """
+    """Raise FilesMissed unless the files that a server missed are back: the log of another database would do harm."""
     note, rescued = _note(path), Path(f"{path}.rescued")  # the latter by versions that saved a copy
     if rescued.exists():
         how = f"`rm -f {path}-wal {path}-shm && mv {rescued} {path}` puts it back"

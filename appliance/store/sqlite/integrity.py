@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import apsw
 
-from appliance.store.engine import NewerDatabase, first, rows
+from appliance.model.database import NewerDatabase
+from appliance.store.engine import first, rows
 from appliance.store.sqlite.connection import Connection, open_inside, open_reader
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.migrate import has_table, newest_known
@@ -22,7 +23,7 @@ _QUICK = f"PRAGMA quick_check({FAULTS})"
 _FOREIGN_KEYS = "PRAGMA foreign_key_check"
 _SCHEMA = "SELECT max(number) FROM migrations"
 _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM messages)"
-# Those that sign. Others may be sealed under a key file that was lost since, and are never opened again.
+# Keys that sign. Others may be sealed with a lost key file, and are never opened again.
 _DKIM_KEYS = """SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
     JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1"""
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from appliance.store.engine import NewerDatabase
+from appliance.model.database import NewerDatabase
 from appliance.store.sqlite.connection import Connection
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")

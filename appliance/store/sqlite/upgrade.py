@@ -13,8 +13,14 @@ from pathlib import Path
 import apsw
 from msgspec.structs import replace
 
-from appliance.model.database import PendingUpgrade
-from appliance.store.engine import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
+from appliance.model.database import (
+    UNFINISHED_COPY,
+    NewerDatabase,
+    NoDatabase,
+    OlderDatabase,
+    PendingUpgrade,
+    UnfinishedCopy,
+)
 from appliance.store.installation import last_start
 from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
@@ -25,7 +31,7 @@ from appliance.system.data_directory import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
 START_CHECK = 1.0  # seconds a start may search for damage; a large database is not checked to its end
-# The new form may be larger than memory, and than where temporary files are.
+# The new file may be larger than memory and than the directory for temporary files.
 _BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
 _SCHEMA = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 _SIDE_FILES = ("", "-wal", "-shm")

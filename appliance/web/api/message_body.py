@@ -158,10 +158,7 @@ class MessageBodies:
     async def answer(
         self, account_id: str, message_id: str, size: int, read: Callable[[bytes], bytes], kind: str, filename: str = ""
     ) -> Response:
-        """The message as `read` encodes it, as a download if it has a file name.
-
-        The caller has checked that the message belongs to the account.
-        """
+        """The message as `read` encodes it, a download if it has a file name. The caller has checked the account."""
         headers = {"Content-Disposition": f'attachment; filename="{filename}"'} if filename else {}
         if size <= SMALL_MESSAGE:
             return Response(await self._encoded(account_id, message_id, read), 200, headers, content_type=kind)

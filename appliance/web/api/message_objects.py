@@ -33,9 +33,7 @@ MessageState = Annotated[
 MessageSource = Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
 Sender = Annotated[str, Meta(description="Sender, as submitted.")]
 Subject = Annotated[str, Meta(description="Subject.")]
-Metadata = Annotated[
-    dict[str, str] | UnsetType, Meta(description="Metadata of the send request; omitted if there is none.")
-]
+Metadata = Annotated[dict[str, str] | UnsetType, Meta(description="Metadata of the send request; omitted without any.")]
 Tags = Annotated[list[str], Meta(description="Tags.")]
 RecipientCount = Annotated[int, Meta(description="Number of unique recipients.")]
 CreditsReserved = Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]

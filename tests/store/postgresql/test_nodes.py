@@ -11,8 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from appliance.model.database import FailureKind, LoginFailure, OtherNodes
-from appliance.store.engine import DatabaseRefused
+from appliance.model.database import DatabaseRefused, FailureKind, LoginFailure, OtherNodes
 from appliance.store.postgresql import nodes
 from appliance.store.postgresql.connection import PostgresConnection, connect, run
 from appliance.store.postgresql.migrate import newest_known

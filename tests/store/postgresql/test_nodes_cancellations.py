@@ -104,7 +104,7 @@ async def test_mail_that_waits_for_a_node(stores: list[Store], messages: Message
     new = messages.new("a@example.net")
     await stores[0].messages.accept(new)
     await stores[0].engine.change("UPDATE recipients SET owner = ''", {})
-    with pytest.raises(Refused, match="Another soon has it") as caught:
+    with pytest.raises(Refused, match="Another node is taking it over") as caught:
         await cancelled(stores[0], new.id)
     assert (caught.value.code, caught.value.retry_after) == (Code.TEMPORARY_FAILURE, 10)
     await stores[0].engine.change("UPDATE recipients SET owner = 'first'", {})
