@@ -13,20 +13,32 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
-KEY_COLUMNS |= {"domain": "DOMAIN", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
+KEY_COLUMNS |= {"domain": "DOMAIN", "stream": "STREAM", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
 KEY_COLUMNS |= {"expires_at": "EXPIRES (UTC)", "last_used_at": "LAST USED (UTC)", "last_used_from": "FROM"}
 KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 KEY_SPARE = (
-    *("last_used_from", "created_by", "domain", "created_at", "expires_at", "test", "last_used_at", "name", "hint"),
+    *(
+        "last_used_from",
+        "created_by",
+        "stream",
+        "domain",
+        "created_at",
+        "expires_at",
+        "test",
+        "last_used_at",
+        "name",
+        "hint",
+    ),
 )
 KEY_FIELDS = (
-    *("name", "hint", "scope", "test", "domain", "created_by", "created_at", "expires_at", "last_used_at"),
+    *("name", "hint", "scope", "test", "domain", "stream", "created_by", "created_at", "expires_at", "last_used_at"),
     *("last_used_from", "previous_hint", "previous_expires_at", "revoked_at"),
 )
-CREDENTIAL_COLUMNS = {"username": "USERNAME", "dsn": "DSN", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
-CREDENTIAL_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
+CREDENTIAL_COLUMNS = {"username": "USERNAME", "dsn": "DSN", "stream": "STREAM", "created_by": "CREATED BY"}
+CREDENTIAL_COLUMNS |= {"created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
 SCOPES = ("send", "read", "full", "manage")
 SCOPE_HELP = "Permissions: send, read (message status), full (both) or manage (both, and a developer's routes of /v1)."
+STREAM_HELP = "Stream of messages that name none (default transactional)."
 OVERLAP_HELP = "Time for which the previous secret still works; 0 revokes it at once."
 
 
@@ -38,6 +50,13 @@ def _scope(value: str) -> str:
     if "manage" in words:
         return "manage"
     return words.pop() if len(words) == 1 else "full"
+
+
+def _check_stream(name: str | None) -> None:
+    from appliance.model.streams import configured_streams
+
+    if name is not None:
+        configured_streams(database.load_settings().delivery.streams).get(name, "--stream")
 
 
 key = CommandGroup(
@@ -54,7 +73,16 @@ key = CommandGroup(
     "--expires", type=TIME_AHEAD, metavar="TIME", help="Expiry: a span such as 90d, or a date (default never)."
 )
 @text_option("--name", "TEXT", "Label of the key.", "label")
-def create(name: str, test: bool, scope: str, domain: str | None, expires: int | None, label: str | None) -> None:
+@text_option("--stream", "NAME", STREAM_HELP)
+def create(
+    name: str,
+    test: bool,
+    scope: str,
+    domain: str | None,
+    expires: int | None,
+    label: str | None,
+    stream: str | None,
+) -> None:
     """Create an API key for the account. The key itself is shown only once.
 
     Examples:
@@ -68,10 +96,11 @@ def create(name: str, test: bool, scope: str, domain: str | None, expires: int |
         raise click.UsageError("--test cannot be combined with --scope manage: such a key changes real settings.")
     with database.refusals():
         only = None if domain is None else account_rules.domain_name(domain)
+        _check_stream(stream)
     key_id, secret = database.run_for(
         name,
         lambda store, account_id: store.access.create_key(
-            account_id, scope=Scope(scope), test=test, name=label or "", domain=only, expires_at=expires
+            account_id, scope=Scope(scope), test=test, name=label or "", domain=only, expires_at=expires, stream=stream
         ),
     )
     show_record({"id": key_id, "key": secret})
@@ -144,18 +173,22 @@ credential = CommandGroup(
     type=click.Choice(["failure"]),
     help="Mail a DSN for failed recipients whose RCPT has no NOTIFY (default none).",
 )
-def create_credential(name: str, dsn: str | None) -> None:
+@text_option("--stream", "NAME", STREAM_HELP)
+def create_credential(name: str, dsn: str | None, stream: str | None) -> None:
     """Create an SMTP credential for the account. Its password is shown only once.
 
     Examples:
       appliance credential create --account acme
       appliance credential create --account acme --dsn failure
+      appliance credential create --account acme --stream broadcast
     """
     from appliance.model.accounts import DsnDefault
 
+    with database.refusals():
+        _check_stream(stream)
     default = None if dsn is None else DsnDefault(dsn)
     username, password = database.run_for(
-        name, lambda store, account_id: store.access.create_credential(account_id, dsn=default)
+        name, lambda store, account_id: store.access.create_credential(account_id, dsn=default, stream=stream)
     )
     show_record({"username": username, "password": password})
 
@@ -167,7 +200,7 @@ def list_credentials(name: str) -> None:
     credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create --account {name}"
-    show_list({"credentials": rows}, CREDENTIAL_COLUMNS, nothing, ("created_by", "dsn"))
+    show_list({"credentials": rows}, CREDENTIAL_COLUMNS, nothing, ("created_by", "dsn", "stream"))
 
 
 @credential.command("remove")

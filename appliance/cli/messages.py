@@ -69,6 +69,7 @@ feedback = CommandGroup("feedback", "Mail about the mail of this installation.",
 @text_option("--contains", "TEXT", "Filter by a part of a recipient's address.", "address")
 @text_option("--tag", "TAG", "Filter by tag.")
 @text_option("--metadata", "KEY:VALUE", "Filter by an entry of the metadata.")
+@text_option("--stream", "NAME", "Filter by stream.")
 @text_option("--provider", "POOL", "Filter by the provider pool of a recipient's domain.", **database.completed("pool"))
 @text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
@@ -86,6 +87,7 @@ def list_messages(
     address: str | None,
     tag: str | None,
     metadata: str | None,
+    stream: str | None,
     provider: str | None,
     key: str | None,
     status: str | None,
@@ -133,6 +135,7 @@ def list_messages(
         provider=provider,
         credential=key,
         metadata=entry,
+        stream=stream,
     )
 
     async def work(store: "Store") -> "tuple[dict[str, str], FoundMail]":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
-    _Queue = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus], int, AllWaiting]
+    _Queue = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus], int, int, AllWaiting]
 
 QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
 QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
@@ -57,10 +57,11 @@ def show_all(pools: int, destinations: int) -> None:
         mail = await store.queue_control.summary(pools + 1, destinations)
         warmups = await store.warmups.told(settings.warmup, pools)
         sandbox, total = await store.queue_control.simulated(), await store.queue_control.totals()
-        return mail, await store.pools.all_holds(), await store.pools.states(), warmups, sandbox, total
+        scheduled = await store.scheduled.count()
+        return mail, await store.pools.all_holds(), await store.pools.states(), warmups, sandbox, scheduled, total
 
-    mail, holds, states, warmups, sandbox, total = database.run(
-        work, settings=settings, or_nothing=lambda: ([], [], [], [], 0, AllWaiting(0, 0, None))
+    mail, holds, states, warmups, sandbox, scheduled, total = database.run(
+        work, settings=settings, or_nothing=lambda: ([], [], [], [], 0, 0, AllWaiting(0, 0, None))
     )
     pause = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
     pool_holds = [hold for hold in holds if hold.pool != EVERY]
@@ -69,7 +70,7 @@ def show_all(pools: int, destinations: int) -> None:
     if is_json():
         paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
         warm = {"warmups": [msgspec.structs.asdict(warmup) for warmup in warming(warmups)]} if warmups else {}
-        totals = {"sandbox": sandbox, **record(total, "due", "deferred")}
+        totals = {"sandbox": sandbox, **record(total, "due", "deferred"), "scheduled": scheduled}
         show(paused | {"pools": shown, "more": more} | totals | warm, "")
         return
     if pause is not None:
@@ -81,6 +82,8 @@ def show_all(pools: int, destinations: int) -> None:
     show_list({"pools": rows}, QUEUE_COLUMNS, "The queue is empty.", ("next", "oldest"))
     if rows:
         click.echo(f"All mail: {counted(total.due, 'recipient')} due, {total.deferred} deferred.")
+    if scheduled:
+        click.echo(f"{counted(scheduled, 'message')} scheduled for later: appliance message list --scheduled")
     if more:
         click.echo("More pools exist: appliance queue show --pools NUMBER")
 

@@ -150,7 +150,9 @@ def show_status() -> None:
     rows = [("server", f"{__version__} on {hostname}, {uptime}"), ("data", data_dir)]
     rows += [("listeners" if not number else "", text) for number, text in enumerate(texts["listener"] or ["-"])]
     if counts["queue"]:
-        rows.append(("queue", f"{counts['queue']['due']} due, {counts['queue']['deferred']} deferred"))
+        queue = counts["queue"]
+        amounts = f"{queue['due']} due, {queue['deferred']} deferred, {queue['scheduled']} scheduled"
+        rows.append(("queue", amounts))
         rows.append(("last hour", ", ".join(f"{count} {number}" for number, count in counts["last_hour"].items())))
     rows += [(check, text) for check in ("certificate", "disk") for text in texts[check]]
     rows.append(("problems", len(problems) or "none"))
@@ -170,6 +172,6 @@ async def _stored(store: "Store") -> "_Stored":
     for account in await store.accounts.all():
         for (_, outcome), recipients in (await store.statistics.of(account.id, since)).by_hour.items():
             hour[outcome] += recipients
-    queue = record(waiting, "due", "deferred", "oldest_at")
+    queue = record(waiting, "due", "deferred", "oldest_at") | {"scheduled": await store.scheduled.count()}
     counts = {"queue": queue, "last_hour": {outcome: hour[outcome] for outcome in COUNTED}}
     return counts, await store.pools.all_holds(), await store.messages.newest_at()

@@ -51,19 +51,20 @@ def add(name: str, address: str, reason: str) -> None:
 @suppression.command()
 @text_option("--tag", "TAG", "Only undo an unsubscription from this tag.")
 @text_option("--template", "ALIAS", "Only undo an unsubscription from this template.")
+@text_option("--stream", "NAME", "Only undo an unsubscription from this stream.")
 @database.of_only_account_and("ADDRESS")
-def remove(name: str, address: str, tag: str | None, template: str | None) -> None:
+def remove(name: str, address: str, tag: str | None, template: str | None, stream: str | None) -> None:
     """Let the account send to ADDRESS again.
 
     Examples:
       appliance suppression remove --account acme ada@example.net
       appliance suppression remove --account acme ada@example.net --tag news
     """
-    if tag is not None and template is not None:
-        raise click.UsageError("Use --tag or --template, not both.")
     from appliance.model.mail import lists_of
 
-    key, lists = _key(address), lists_of([] if tag is None else [tag], template)
+    key, lists = _key(address), lists_of([] if tag is None else [tag], template, stream)
+    if len(lists) > 1:
+        raise click.UsageError("Use only one of --tag, --template and --stream.")
 
     async def work(store: "Store", account_id: str) -> None:
         if lists:

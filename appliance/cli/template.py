@@ -7,6 +7,7 @@ by a push changes nothing; a push stores a new version only of templates that di
 import json
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,6 @@ OPTIONS_FILE = "template.toml"
 TEMPLATE_FILES = ("subject.txt", "text.txt", "html.html", OPTIONS_FILE)
 TEMPLATES_AT_A_TIME = 100
 FILE_BYTES = 40 * 1024 * 1024  # more than the ten million characters of the largest body
-UNSUBSCRIBE_LINE = "unsubscribe = true\n"
 
 
 class _Content(NamedTuple):
@@ -35,6 +35,15 @@ class _Content(NamedTuple):
     text: str | None
     html: str | None
     unsubscribe: bool
+    stream: str | None
+
+    @property
+    def options(self) -> str | None:
+        """The text of OPTIONS_FILE; None: no file."""
+        lines = ["unsubscribe = true\n"] if self.unsubscribe else []
+        if self.stream is not None:
+            lines.append(f'stream = "{self.stream}"\n')
+        return "".join(lines) or None
 
 
 template = CommandGroup("template", "Manage templates, also as files in a repository.")
@@ -44,7 +53,7 @@ template = CommandGroup("template", "Manage templates, also as files in a reposi
 @database.list_of_only_account
 def list_all(name: str) -> None:
     """List the templates of the account."""
-    fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
+    fields = ("alias", "version", "subject", "unsubscribe", "stream", "updated_at")
     rows = [record(template, *fields) for template in database.run_for(name, _all)]
     nothing = "No templates yet. Store a folder: appliance template push DIR"
     show_list(
@@ -64,12 +73,13 @@ def show_one(name: str, alias: str) -> None:
 
     template = database.run_for(name, work)
     links = ", with unsubscribe links" if template.unsubscribe else ""
+    links += f", stream {template.stream}" if template.stream else ""
     subject = "no subject" if template.subject is None else f"subject: {printable(template.subject)}"
     parts = [f"{template.alias}, version {template.version}{links}", subject]
     for title, body in (("text", template.text), ("html", template.html)):
         if body is not None:
             parts.append(f"\n---- {title}\n" + "\n".join(map(printable, body.splitlines())))
-    fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "created_at", "updated_at")
+    fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "stream", "created_at", "updated_at")
     show(record(template, *fields), "\n".join(parts))
 
 
@@ -135,16 +145,23 @@ def push(name: str, dir: _Folder, dry_run: bool) -> None:
     """Store the folder DIR as templates of the account, as a new version of each template that differs.
 
     DIR has one directory per alias: subject.txt (one line), text.txt or html.html or both, and template.toml with
-    `unsubscribe = true` for unsubscribe links. Other files are listed and skipped; names that start with a dot are
-    skipped silently. Templates that are not in DIR stay. If a template is not valid, nothing is stored.
+    `unsubscribe = true` for unsubscribe links and `stream = "NAME"` for a stream. Other files are listed and skipped;
+    names that start with a dot are skipped silently. Templates that are not in DIR stay. If a template is not valid,
+    nothing is stored.
 
     Examples:
       appliance template push templates --dry-run
       appliance template push --account acme templates
     """
     from appliance.feedback.return_path import UnsubscribeLinks
+    from appliance.model.streams import configured_streams
 
     settings, (folder, templates, unknown) = database.load_settings(), dir
+    streams = configured_streams(settings.delivery.streams)
+    for alias, content in templates.items():
+        if content.stream is not None and content.stream not in streams.by_name:
+            reason = f"there is no stream {printable(content.stream)}; expected {' or '.join(streams.by_name)}"
+            raise click.ClickException(f"{folder / alias / OPTIONS_FILE}: {reason}; nothing was stored")
     if not UnsubscribeLinks(b"", settings.http.base_url).usable:
         for alias in [alias for alias, content in templates.items() if content.unsubscribe]:
             reason = "unsubscribe links need HTTPS: set http.base_url to an https URL"
@@ -185,8 +202,9 @@ def _stored_templates(
             current = known.get(alias)
             change = "new" if current is None else "unchanged" if _stored(current) == content else "changed"
             if change != "unchanged" and not dry_run:
-                *parts, unsubscribe = content
-                current = await store.templates.save(account_id, alias, *parts, unsubscribe=unsubscribe)
+                *parts, unsubscribe, stream = content
+                save = partial(store.templates.save, account_id, alias, *parts)
+                current = await save(unsubscribe=unsubscribe, stream=stream)
             rows.append({"alias": alias, "change": change, "version": current.version if current else None})
         return rows
 
@@ -210,7 +228,7 @@ async def _all(store: "Store", account_id: str) -> "list[StoredTemplate]":
 
 
 def _stored(template: "StoredTemplate") -> _Content:
-    return _Content(template.subject, template.text, template.html, template.unsubscribe)
+    return _Content(template.subject, template.text, template.html, template.unsubscribe, template.stream)
 
 
 # ---- files
@@ -221,7 +239,7 @@ def _aliases(folder: Path) -> list[str]:
 def _write(directory: Path, content: _Content) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     subject = None if content.subject is None else f"{content.subject}\n"
-    texts = (subject, content.text, content.html, UNSUBSCRIBE_LINE if content.unsubscribe else None)
+    texts = (subject, content.text, content.html, content.options)
     changed = 0
     for name, text in zip(TEMPLATE_FILES, texts, strict=True):
         path, data = directory / name, None if text is None else text.encode()
@@ -237,9 +255,9 @@ def _write(directory: Path, content: _Content) -> int:
 
 
 def _same_options(existing: bytes | None, content: _Content) -> bool:
-    """Whether the options file, which may have comments, has the same value."""
+    """Whether the options file, which may have comments, has the same values."""
     try:
-        return existing is not None and _unsubscribe(existing.decode()) == content.unsubscribe
+        return existing is not None and _options(existing.decode()) == (content.unsubscribe, content.stream)
     except ValueError:
         return False
 
@@ -254,7 +272,7 @@ def _read_folder(folder: Path) -> _Folder:
         try:
             subject, text, html, options = (_read(directory / name) for name in TEMPLATE_FILES)
             line = None if subject is None else subject.removesuffix("\n").removesuffix("\r")
-            content = _Content(line, text, html, options is not None and _unsubscribe(options))
+            content = _Content(line, text, html, *_options(options or ""))
             check_template(alias, *content[:3])
         except (Refused, ValueError) as fault:
             reason = fault.text if isinstance(fault, Refused) else str(fault)
@@ -278,13 +296,13 @@ def _read(path: Path) -> str | None:
         raise ValueError(f"{path.name} is not UTF-8 text") from None
 
 
-def _unsubscribe(options: str) -> bool:
-    """Return the `unsubscribe` of template.toml; raise ValueError for any other key."""
+def _options(options: str) -> tuple[bool, str | None]:
+    """Return `unsubscribe` and `stream` of template.toml; raise ValueError for any other key."""
     table = tomllib.loads(options)
-    unsubscribe = table.pop("unsubscribe", False)
-    if table or not isinstance(unsubscribe, bool):
-        raise ValueError(f"{OPTIONS_FILE} may contain only `unsubscribe = true` or `unsubscribe = false`")
-    return unsubscribe
+    unsubscribe, stream = table.pop("unsubscribe", False), table.pop("stream", None)
+    if table or not isinstance(unsubscribe, bool) or not isinstance(stream, str | None):
+        raise ValueError(f'{OPTIONS_FILE} may contain only `unsubscribe = true` (or false) and `stream = "NAME"`')
+    return unsubscribe, stream
 
 
 # ---- another provider's templates
@@ -319,5 +337,5 @@ def _of_postmark(text: str) -> tuple[dict[str, _Content], list[dict[str, str]]]:
             shown = str(alias or fields.get("Name") or f"number {number}")
             skipped.append({"template": shown, "error": fault.text if isinstance(fault, Refused) else str(fault)})
         else:
-            templates[str(alias)] = _Content(*parts, unsubscribe=False)
+            templates[str(alias)] = _Content(*parts, unsubscribe=False, stream=None)
     return templates, skipped

@@ -124,6 +124,40 @@ class TurnQueue(Generic[Owner, Item]):
         return [self.next() for _ in range(self._count)]
 
 
+LOW_TURN = 10  # an item with low priority goes after nine others at the latest
+
+
+class PriorityQueue(Generic[Owner, Item]):
+    """Two queues in which owners take turns: items with low priority get one turn in ten, and all that others leave."""
+
+    def __init__(self) -> None:
+        self._by_priority = TurnQueue[Owner, Item](), TurnQueue[Owner, Item]()
+        self._passed = 0  # turns of others since the last item with low priority
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_priority))
+
+    def of(self, low: int) -> TurnQueue[Owner, Item]:
+        return self._by_priority[low]
+
+    def next(self) -> Item | None:
+        return self.next_that(lambda _: True)
+
+    def next_that(self, may_go: Callable[[Item], bool]) -> Item | None:
+        first = int(self._passed >= LOW_TURN - 1)
+        for low in (first, 1 - first):
+            if self._by_priority[low] and (item := self._by_priority[low].next_that(may_go)) is not None:
+                self._passed = 0 if low or not self._by_priority[1] else self._passed + 1
+                return item
+        return None
+
+    def heads(self) -> list[Item]:
+        return [head for queue in self._by_priority for head in queue.heads()]
+
+    def drain(self) -> list[Item]:
+        return [item for queue in self._by_priority for item in queue.drain()]
+
+
 # ---- worker threads
 #
 # - Work whose estimated cost (`cost_of_…` in `message/`) is within `ON_LOOP` runs at once, on the event loop.

@@ -62,6 +62,11 @@ class RelayTls(StrEnum):
     OFF = "off"
 
 
+class StreamPriority(StrEnum):
+    HIGH = "high"
+    LOW = "low"
+
+
 class TotpDemand(StrEnum):
     """Who must use two-factor authentication."""
 
@@ -253,6 +258,18 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """A stream of mail, built-in (`transactional`, `broadcast`) or new. Empty: built-in, or high and false."""
+
+    priority: StreamPriority | None = key(
+        v.optional(v.choice(StreamPriority), None), "", "high, or low: mail of streams with high priority goes first"
+    )
+    unsubscribe: bool | None = key(
+        v.optional(v.BOOLEAN, None), "", "Add an unsubscribe link to each message, which then has only one recipient"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class DeliverySettings:
     """Outgoing mail: MX servers or a relay, retries and concurrency."""
 
@@ -288,6 +305,7 @@ class DeliverySettings:
     sessions: int = key(_SESSIONS, 500, "Maximum concurrent SMTP transactions in all pools")
     relays: Mapping[str, RelaySettings] = named(RelaySettings, v.DOMAIN_PATTERN, "example.com")
     pools: Mapping[str, PoolSettings] = named(PoolSettings, v.POOL_NAME, "google")
+    streams: Mapping[str, StreamSettings] = named(StreamSettings, v.POOL_NAME, "digest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,10 @@ log = get_logger("deliver")
 
 
 class Holder(NamedTuple):
-    """Who holds a session: an account, at a pool known to answer or at another pool."""
+    """Who holds a session: an account's mail with one priority, at a pool known to answer or at another pool."""
 
     account: str
+    low: int
     answers: bool
 
 

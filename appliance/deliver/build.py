@@ -48,7 +48,7 @@ def build(
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
         new_mail=new_mail,
-        due_mail=DueMail(store, env, new_mail),
+        due_mail=(DueMail(store, env, new_mail), DueMail(store, env, new_mail, low=1)),
         preparing=Preparing(store, RouteCache(router), signer),
         deliverer=Deliverer(
             store=store,

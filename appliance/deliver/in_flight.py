@@ -116,6 +116,8 @@ class InFlight:
             return False
         if not self.limiters.is_open(routed.limiter, account):
             return False
+        if routed.envelope.low and not routed.limiter.has_spare_token(self.limiters.env.now()):
+            return False
         if not self.warmup.may_start(routed.limiter.pool, routed.route):
             return False
         holder, share = self.claim(routed)
@@ -131,12 +133,12 @@ class InFlight:
 
     def claim(self, routed: Routed) -> tuple[Holder, int]:
         """The holder of an envelope's session, and the share of the free slots that applies."""
-        account, limiter = routed.envelope.account_id, routed.limiter
+        flow, limiter = routed.envelope.flow, routed.limiter
         answers = self._answers.get(limiter.pool)
         if answers:
-            return Holder(account, True), SHARE_OF_FREE
+            return Holder(*flow, True), SHARE_OF_FREE
         is_first = answers is None and limiter.in_use == 0
-        return Holder(account, False), SHARE_OF_FREE if is_first else SPARE_SHARE
+        return Holder(*flow, False), SHARE_OF_FREE if is_first else SPARE_SHARE
 
     def enter(self, ready: Ready, permit: Permit) -> ActiveAttempt:
         routed, account = ready.routed, ready.routed.envelope.account_id

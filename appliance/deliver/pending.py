@@ -12,17 +12,18 @@ ended. Retries are read separately as they become due: a greylisting server that
 all older untried mail first. Invariant: a recipient that was taken is not read again until it is released.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
-from appliance.concurrency.fair_share import TurnQueue, may_take
+from appliance.concurrency.fair_share import PriorityQueue, TurnQueue, may_take
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
-from appliance.deliver.preparing import Envelope, Ready
+from appliance.deliver.preparing import Envelope, Flow, Ready
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
@@ -34,7 +35,8 @@ class PoolQueue:
 
     def __init__(self, limiter: PoolLimiter) -> None:
         self.limiter = limiter
-        self._queues = TurnQueue[str, Ready](), TurnQueue[str, Ready]()  # by account; large messages in the second
+        # By account; large messages in the second.
+        self._queues = PriorityQueue[str, Ready](), PriorityQueue[str, Ready]()
         self._turn = 0  # the queue that is next
 
     def __len__(self) -> int:
@@ -43,11 +45,12 @@ class PoolQueue:
     def add(self, ready: Ready) -> None:
         envelope = ready.routed.envelope
         ahead_of = (lambda other: not other.routed.envelope.is_retry) if envelope.is_retry else None
-        self._queues[ready.routed.large].add(envelope.account_id, ready, ahead_of)
+        self._queues[ready.routed.large].of(envelope.low).add(envelope.account_id, ready, ahead_of)
 
     def put_back(self, ready: Ready) -> None:
         """Make an envelope the next one of its account and size."""
-        self._queues[ready.routed.large].put_back(ready.routed.envelope.account_id, ready)
+        envelope = ready.routed.envelope
+        self._queues[ready.routed.large].of(envelope.low).put_back(envelope.account_id, ready)
 
     def next_that(self, may_go: Callable[[Ready], bool]) -> Ready | None:
         for size in (self._turn, 1 - self._turn):
@@ -70,34 +73,40 @@ class Pending:
     def __init__(self) -> None:
         self.total = 0
         self.queues: dict[str, PoolQueue] = {}  # by pool, without empty ones; the pool whose turn is next comes first
-        self._by_pool: dict[str, int] = {}  # no zeros, here and below
-        self._by_account: dict[tuple[str, str], int] = {}
+        self._by_pool: dict[str, Counter[int]] = {}  # by priority
+        self._by_flow = Counter[tuple[str, Flow]]()
 
     def __contains__(self, pool: object) -> bool:
         return pool in self._by_pool
 
     def __getitem__(self, pool: str) -> int:
-        return self._by_pool.get(pool, 0)
+        return self._by_pool[pool].total() if pool in self._by_pool else 0
 
-    def of(self, pool: str, account: str) -> int:
-        return self._by_account.get((pool, account), 0)
+    def ahead(self, pool: str, low: int) -> int:
+        """The pending envelopes of a pool that take the room of this priority: mail with low priority takes none."""
+        return self[pool] if low else self._by_pool[pool][0] if pool in self._by_pool else 0
 
-    def add(self, pool: str, account: str) -> None:
+    def of(self, pool: str, flow: Flow) -> int:
+        return self._by_flow[pool, flow]
+
+    def add(self, pool: str, flow: Flow) -> None:
         self.total += 1
-        self._by_pool[pool] = self._by_pool.get(pool, 0) + 1
-        self._by_account[pool, account] = self._by_account.get((pool, account), 0) + 1
+        self._by_pool.setdefault(pool, Counter())[flow.low] += 1
+        self._by_flow[pool, flow] += 1
 
-    def remove(self, pool: str, account: str) -> None:
+    def remove(self, pool: str, flow: Flow) -> None:
         self.total -= 1
-        if count := self._by_pool.pop(pool) - 1:
-            self._by_pool[pool] = count
-        if count := self._by_account.pop((pool, account)) - 1:
-            self._by_account[pool, account] = count
+        self._by_pool[pool][flow.low] -= 1
+        if not self._by_pool[pool].total():
+            del self._by_pool[pool]
+        self._by_flow[pool, flow] -= 1
+        if not self._by_flow[pool, flow]:
+            del self._by_flow[pool, flow]
 
-    def move(self, pool: str, to: str, account: str) -> None:
+    def move(self, pool: str, to: str, flow: Flow) -> None:
         if pool != to:
-            self.remove(pool, account)
-            self.add(to, account)
+            self.remove(pool, flow)
+            self.add(to, flow)
 
     def enqueue(self, ready: Ready) -> None:
         """Queue a ready envelope that is counted already."""
@@ -106,14 +115,14 @@ class Pending:
     def put_back(self, ready: Ready) -> None:
         """Count and queue an envelope again, as the next one of its account."""
         limiter = ready.routed.limiter
-        self.add(limiter.pool, ready.routed.envelope.account_id)
+        self.add(limiter.pool, ready.routed.envelope.flow)
         self._queue(limiter).put_back(ready)
 
     def next(self, pool: str, may_go: Callable[[Ready], bool]) -> Ready | None:
         queue = self.queues.get(pool)
         ready = None if queue is None else queue.next_that(may_go)
         if ready is not None:
-            self.remove(pool, ready.routed.envelope.account_id)
+            self.remove(pool, ready.routed.envelope.flow)
             if not queue:
                 del self.queues[pool]
         return ready
@@ -127,7 +136,7 @@ class Pending:
         queue = self.queues.pop(pool, None)
         for ready in () if queue is None else queue.drain():
             routed = ready.routed._replace(limiter=limiter_of(ready))
-            self.move(pool, routed.limiter.pool, routed.envelope.account_id)
+            self.move(pool, routed.limiter.pool, routed.envelope.flow)
             self.enqueue(ready._replace(routed=routed))
 
     def _queue(self, limiter: PoolLimiter) -> PoolQueue:
@@ -211,37 +220,37 @@ class Admission:
     pending: Pending
     limiters: PoolLimiters
     warmup: Warmup
-    left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
+    left: dict[str, set[Flow]] = field(default_factory=dict)  # by pool: flows whose due mail was left in the store
 
-    def leave(self, pool: str, account: str) -> None:
-        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(account)
+    def leave(self, pool: str, flow: Flow) -> None:
+        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow)
 
-    def may_take(self, account: str, domain: str) -> bool:
-        """Whether to read more of an account's untried mail for a domain."""
-        return self._admits(account, self.limiters.pool_of(domain), PENDING_PER_POOL)
+    def may_take(self, flow: Flow, domain: str) -> bool:
+        """Whether to read more of a flow's untried mail for a domain."""
+        return self._admits(flow, self.limiters.pool_of(domain), PENDING_PER_POOL)
 
     def pool_for_due(self, envelope: Envelope) -> str | None:
         """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
         pool = self.limiters.pool_of(envelope.domain)
         is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
         limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
-        return pool if self._admits(envelope.account_id, pool, limit) else None
+        return pool if self._admits(envelope.flow, pool, limit) else None
 
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
-        """The same for an envelope that was just accepted; `is_behind`: the store has a backlog.
+        """The same for an envelope that was just accepted; `is_behind`: the store has a backlog of this priority.
 
-        Behind a backlog, mail for a pool without pending mail of the account is still taken: the rounds of the store
+        Behind a backlog, mail for a pool without pending mail of the flow is still taken: the rounds of the store
         visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
         """
-        account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
-        has_older = is_behind or account in self.left.get(pool, ())
-        if has_older and pool != UNROUTED_NEW and self.pending.of(pool, account) > 0:
+        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
+        has_older = is_behind or flow in self.left.get(pool, ())
+        if has_older and pool != UNROUTED_NEW and self.pending.of(pool, flow) > 0:
             return None
         limit = PENDING_OF_NEW if self.pending.total < PENDING_OF_NEW else PENDING_PER_POOL
-        return pool if self._admits(account, pool, limit) else None
+        return pool if self._admits(flow, pool, limit) else None
 
-    def _admits(self, account: str, pool: str, limit: int) -> bool:
-        pending, own = self.pending[pool], self.pending.of(pool, account)
+    def _admits(self, flow: Flow, pool: str, limit: int) -> bool:
+        pending, own = self.pending.ahead(pool, flow.low), self.pending.of(pool, flow)
         if pool in (UNROUTED, UNROUTED_NEW):
             # These envelopes wait for the name servers of their domains: no account may take all the room.
             has_room = may_take(own, limit - pending)
@@ -249,23 +258,23 @@ class Admission:
             has_room = pending < min(limit, self.warmup.pending_limit(pool))
         if (has_room or own < PENDING_OF_ONE) and not self.limiters.is_held(pool):
             return True
-        if not pending and self.limiters.may_probe(pool, account):
+        if pool not in self.pending and self.limiters.may_probe(pool, flow.account):
             return True
-        self.leave(pool, account)
+        self.leave(pool, flow)
         return False
 
-    def should_poll(self, account: str, domain: str, *, is_behind: bool) -> bool:
+    def should_poll(self, flow: Flow, domain: str, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
         pool = self.limiters.pool_of(domain)
         if is_behind and self.pending[pool] < FEW_PENDING:
             return True
-        return bool(self.left) and (self._has_room(pool, account) or self._has_room(UNROUTED, account))
+        return bool(self.left) and (self._has_room(pool, flow) or self._has_room(UNROUTED, flow))
 
-    def _has_room(self, pool: str, account: str) -> bool:
-        accounts = self.left.get(pool)
-        if accounts is None or self.limiters.is_held(pool):
+    def _has_room(self, pool: str, flow: Flow) -> bool:
+        flows = self.left.get(pool)
+        if flows is None or self.limiters.is_held(pool):
             return False
-        has_few = account in accounts and self.pending.of(pool, account) < PENDING_OF_ONE
+        has_few = flow in flows and self.pending.of(pool, flow) < PENDING_OF_ONE
         return has_few or self.pending[pool] < FEW_PENDING
 
 
@@ -277,16 +286,17 @@ DOMAINS_PER_VISIT = 25  # of one account in one round
 RECIPIENTS_PER_VISIT = 50  # of one domain in one round; also the limit of one transaction
 OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due from its arrival, before its commit
 
-MayTake = Callable[[str, str], bool]
+MayTake = Callable[[Flow, str], bool]
 
 
 @dataclass(slots=True)
 class DueMail:
-    """Reads envelopes. `may_take` decides whether to take more of an account's untried mail for a domain."""
+    """Reads envelopes of one priority. `may_take` decides whether to take more untried mail of a flow for a domain."""
 
     store: Store
     env: Environment
     new_messages: Container[str] = frozenset()  # handed over in memory, so not to be read here
+    low: int = 0
     taken: set[str] = field(default_factory=set)  # pending recipients; for the store they are still due
     is_behind: bool = False  # the last poll read less than was due
     _taken_counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by account and domain
@@ -337,12 +347,14 @@ class DueMail:
     async def _poll(self, since: int, may_take: MayTake) -> list[Envelope]:
         if not self.is_behind:
             now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
-            due = await self.store.queue.due(simulated=False, most=limit, since=since)
+            due = await self.store.queue.due(simulated=False, low=self.low, most=limit, since=since)
             if len(due) < limit:
                 self._read_until = now
                 self._retries_read_until = now
                 new = filter(self._is_new, due)
-                return envelopes(row for row in new if row.attempt_count or may_take(row.account_id, row.domain))
+                return envelopes(
+                    row for row in new if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain)
+                )
         retries = await self._retries()
         backlog = await self._round(may_take)
         self.is_behind = len(backlog) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
@@ -355,12 +367,12 @@ class DueMail:
         """Retries that became due since the last poll; the rounds read those that this query does not return."""
         now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
         since, self._retries_read_until = self._retries_read_until or now, now
-        due = await self.store.queue.due(simulated=False, most=limit, since=since, retries=True)
+        due = await self.store.queue.due(simulated=False, low=self.low, most=limit, since=since, retries=True)
         return [row for row in due if self._is_new(row)]
 
     async def _round(self, may_take: MayTake) -> list[DueRecipient]:
         backlog: list[DueRecipient] = []
-        accounts = await self.store.lanes.accounts()
+        accounts = await self.store.lanes.accounts(self.low)
         self._last_domains = {account: domain for account, domain in self._last_domains.items() if account in accounts}
         share = max(LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL // max(1, len(accounts)))
         later = [account for account in accounts if account > self._last_account]
@@ -372,14 +384,16 @@ class DueMail:
         return backlog
 
     async def _visit(self, account: str, share: int, may_take: MayTake) -> list[DueRecipient]:
-        domains = await self.store.lanes.domains(account, self._last_domains.get(account, ""), DOMAINS_PER_VISIT)
+        last = self._last_domains.get(account, "")
+        domains = await self.store.lanes.domains(self.low, account, last, DOMAINS_PER_VISIT)
         self._last_domains[account] = ""  # start over, unless there are more
         recipients: list[DueRecipient] = []
         for number, domain in enumerate(domains, 1):
-            if may_take(account, domain):
+            if may_take(Flow(account, self.low), domain):
                 limit = min(RECIPIENTS_PER_VISIT, share - len(recipients))
                 # For the store, recipients already taken are still due, and come first.
-                due = await self.store.lanes.due(account, domain, limit + self._taken_counts.get((account, domain), 0))
+                limit_with_taken = limit + self._taken_counts.get((account, domain), 0)
+                due = await self.store.lanes.due(self.low, account, domain, limit_with_taken)
                 recipients += [recipient for recipient in due if self._is_new(recipient)][:limit]
             if len(recipients) >= share or number == DOMAINS_PER_VISIT:
                 self._last_domains[account] = domain
@@ -397,7 +411,9 @@ def envelopes(recipients: Iterable[DueRecipient]) -> list[Envelope]:
     for recipient in recipients:
         groups.setdefault((recipient.message_id, recipient.domain), []).append(recipient)
     ordered = [
-        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]))
+        Envelope(
+            message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]), group[0].low
+        )
         for (message_id, domain), group in groups.items()
         for first in range(0, len(group), RECIPIENTS_PER_VISIT)
     ]

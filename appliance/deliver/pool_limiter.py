@@ -34,6 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from appliance.concurrency.fair_share import LOW_TURN
 from appliance.deliver.providers import PoolLimits
 from appliance.model.queue import SlowedAccount
 from appliance.times import DAY, SECOND
@@ -300,6 +301,10 @@ class PoolLimiter:
         self._tokens = min(max(1.0, rate), self._tokens + elapsed * rate / (60 * SECOND))  # 1: a rate may be below it
         self._tokens_at = now
         return self._tokens >= 1
+
+    def has_spare_token(self, now: int) -> bool:
+        """Whether mail with low priority may take a token: it leaves a tenth of them for other mail."""
+        return self.has_token(now) and (self.rate is None or self._tokens >= min(self.rate, 1 + self.rate / LOW_TURN))
 
     def _return_token(self) -> None:
         if (rate := self.rate) is not None:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from appliance.concurrency.fair_share import TurnQueue
+from appliance.concurrency.fair_share import PriorityQueue
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.route import NoRoute, Route, Router
@@ -32,6 +32,13 @@ from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
 
+class Flow(NamedTuple):
+    """One account's mail with one priority: pending mail, sessions and reads of the store are shared between flows."""
+
+    account: str
+    low: int = 0
+
+
 class Envelope(NamedTuple):
     """One message and its recipients at one domain, to be delivered in one SMTP transaction."""
 
@@ -39,6 +46,11 @@ class Envelope(NamedTuple):
     account_id: str
     domain: str
     recipients: tuple[DueRecipient, ...]
+    low: int = 0  # 1: of a stream with low priority
+
+    @property
+    def flow(self) -> Flow:
+        return Flow(self.account_id, self.low)
 
     @property
     def is_retry(self) -> bool:
@@ -222,7 +234,7 @@ class Preparing:
     routes: RouteCache
     signer: Signer
     large_message: int = LARGE_MESSAGE
-    _unsigned: TurnQueue[str, Routed] = field(default_factory=TurnQueue)
+    _unsigned: PriorityQueue[str, Routed] = field(default_factory=PriorityQueue)
     _being_signed: set[str] = field(default_factory=set)  # message ids
     _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
@@ -260,7 +272,7 @@ class Preparing:
         routed = Routed(envelope, path.route, limiter, path.keys, kept, since, large, path.return_path)
         if signature is not None:
             return Ready(routed, signature)
-        self._unsigned.add(envelope.account_id, routed)
+        self._unsigned.of(envelope.low).add(envelope.account_id, routed)
         self._wake_a_signer(routed)
         return routed
 
@@ -276,7 +288,7 @@ class Preparing:
                 return ready
             await self._idle_signers.park()
         if self._unsigned:
-            self._wake_a_signer(self._unsigned.peek())
+            self._wake_a_signer(self._unsigned.heads()[0])
         for routed, signature in zip(batch, await self._sign_batch(batch), strict=True):
             self._being_signed.discard(routed.envelope.message_id)
             if isinstance(signature, bytes):
@@ -303,10 +315,10 @@ class Preparing:
         batch: list[Routed] = []
         later: list[Routed] = []
         share = len(self._unsigned)
-        if share and _slow(self._unsigned.peek()):  # RSA: leave work for the idle threads
+        if share and _slow(self._unsigned.heads()[0]):  # RSA: leave work for the idle threads
             share = -(-share // (1 + len(self._idle_signers)))
-        while self._unsigned and len(batch) < min(share, SIGNED_TOGETHER) and not (batch and batch[-1].large):
-            routed = self._unsigned.next()
+        most = min(share, SIGNED_TOGETHER)
+        while len(batch) < most and not (batch and batch[-1].large) and (routed := self._unsigned.next()) is not None:
             message_id = routed.envelope.message_id
             if message_id in self._being_signed:
                 later.append(routed)
@@ -316,7 +328,7 @@ class Preparing:
                 self._being_signed.add(message_id)
                 batch.append(routed)
         for routed in later:
-            self._unsigned.add(routed.envelope.account_id, routed)
+            self._unsigned.of(routed.envelope.low).add(routed.envelope.account_id, routed)
         return ready, batch
 
     def _wake_a_signer(self, waiting: Routed) -> None:

@@ -176,7 +176,7 @@ class SessionRunner:
         if active.successor is None:
             self.pending.put_back(active.ready)
         else:
-            self.pending.add(active.ready.routed.limiter.pool, envelope.account_id)
+            self.pending.add(active.ready.routed.limiter.pool, envelope.flow)
             self.pending.enqueue(active.ready)
         self.wake_if_waiting(had_ready)
 
@@ -203,7 +203,7 @@ log = get_logger("deliver")
 @dataclass(slots=True, kw_only=True)
 class Scheduler:
     new_mail: NewMail
-    due_mail: DueMail
+    due_mail: tuple[DueMail, DueMail]  # with high and with low priority
     preparing: Preparing
     deliverer: Deliverer
     sessions: int = SESSIONS
@@ -293,13 +293,14 @@ class Scheduler:
         messages = self.new_mail.take()
         if not messages:
             return
-        if self.due_mail.is_behind:
-            self._polls.is_requested = True
         mimes = {new.message.id: new.message.mime for new in messages}
         for envelope in envelopes(recipient for new in messages for recipient in due_recipients(new)):
-            if envelope.recipients[0].id in self.due_mail.taken:
+            due_mail = self.due_mail[envelope.low]
+            if envelope.recipients[0].id in due_mail.taken:
                 continue
-            pool = self._admission.pool_for_new(envelope, is_behind=self.due_mail.is_behind)
+            if due_mail.is_behind:
+                self._polls.is_requested = True
+            pool = self._admission.pool_for_new(envelope, is_behind=due_mail.is_behind)
             if pool is not None:
                 await self._take(envelope, pool, mimes[envelope.message_id])
 
@@ -307,7 +308,7 @@ class Scheduler:
         state = self._polls
         state.is_requested = self.new_mail.poll_requested() or state.is_requested
         state.is_short = self.pending.total < FEW_PENDING
-        state.has_left = bool(self._admission.left) or self.due_mail.is_behind
+        state.has_left = bool(self._admission.left) or any(due_mail.is_behind for due_mail in self.due_mail)
         state.has_ready = bool(self.pending.queues)
         state.due_in = inf if self._due_at is None else (self._due_at - self.deliverer.env.now()) / 1_000_000
         return next_poll(state, trio.current_time(), self.intervals.poll_all)
@@ -323,26 +324,27 @@ class Scheduler:
 
     async def _take_due(self, read_all: bool) -> None:
         state, now = self._polls, trio.current_time()
-        has_room = state.has_room and not self.due_mail.is_behind  # behind a backlog every poll reads mail left before
+        has_room = state.has_room
         state.is_requested, state.has_room, state.polled_at = False, False, now
         # Read before the poll, so that mail that becomes due meanwhile is not missed by both.
         self._due_at = await self.deliverer.store.queue.next_due(simulated=False)
         if read_all:
             state.polled_all_at = now
             self._admission.left.clear()
-        reads = [self.due_mail.all if read_all else self.due_mail.new]
-        if has_room:
-            reads.append(self.due_mail.left)
-        for read in reads:
-            for envelope in await read(self._admission.may_take):
-                if (pool := self._admission.pool_for_due(envelope)) is not None:
-                    await self._take(envelope, pool)
+        for due_mail in self.due_mail:
+            reads = [due_mail.all if read_all else due_mail.new]
+            if has_room and not due_mail.is_behind:  # behind a backlog every poll reads mail left before
+                reads.append(due_mail.left)
+            for read in reads:
+                for envelope in await read(self._admission.may_take):
+                    if (pool := self._admission.pool_for_due(envelope)) is not None:
+                        await self._take(envelope, pool)
 
     # ---- preparing
 
     async def _take(self, envelope: Envelope, pool: str, mime: bytes | None = None) -> None:
-        self.due_mail.take(envelope)
-        self.pending.add(pool, envelope.account_id)
+        self.due_mail[envelope.low].take(envelope)
+        self.pending.add(pool, envelope.flow)
         path = self.preparing.known(envelope)
         if path is None:
             self._tasks.start_soon(self._find_path, envelope, pool, worth_keeping(mime, self.pending.total))
@@ -367,7 +369,7 @@ class Scheduler:
         self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
     ) -> None:
         limiter, total = self.deliverer.limiters.of_route(path.route), self.pending.total
-        self.pending.move(pool, limiter.pool, envelope.account_id)
+        self.pending.move(pool, limiter.pool, envelope.flow)
         try:
             await self.deliverer.warmup.load(limiter.pool, path.route)
         except StorageUnavailable as outage:
@@ -396,10 +398,10 @@ class Scheduler:
 
     def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
         envelope = failed.envelope
-        self.pending.remove(failed.pool, envelope.account_id)
+        self.pending.remove(failed.pool, envelope.flow)
         if isinstance(failed.reason, StorageUnavailable):  # no attempt: a poll reads it again
-            self.due_mail.release(envelope)
-            self._admission.leave(failed.pool, envelope.account_id)
+            self.due_mail[envelope.low].release(envelope)
+            self._admission.leave(failed.pool, envelope.flow)
             return
         self._results.add(AttemptResult(envelope, self.deliverer.not_attempted(envelope, failed.reason, started_at)))
 
@@ -418,12 +420,13 @@ class Scheduler:
             envelope = result.envelope
             self.deliverer.store.under_delivery.end([recipient.id for recipient in envelope.recipients])
             observe(result.outcomes)
-            self.due_mail.release(envelope)
+            due_mail = self.due_mail[envelope.low]
+            due_mail.release(envelope)
             for outcome in result.outcomes:
                 due_at = outcome.next_attempt_at
                 if due_at is not None and (self._due_at is None or due_at < self._due_at):
                     self._due_at = due_at
                     self.new_mail.wake()
-            if self._admission.should_poll(envelope.account_id, envelope.domain, is_behind=self.due_mail.is_behind):
+            if self._admission.should_poll(envelope.flow, envelope.domain, is_behind=due_mail.is_behind):
                 self._polls.is_requested = self._polls.has_room = True
                 self.new_mail.wake()

@@ -43,6 +43,7 @@ from appliance.model.mail import (
     header_id_of,
     lists_of,
 )
+from appliance.model.streams import TRANSACTIONAL, Stream, Streams
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
@@ -98,6 +99,7 @@ class MessageIntake:
     hostname: str
     links: UnsubscribeLinks
     return_paths: ReturnPaths | None = None  # None: the inbound listener is off
+    streams: Streams = field(default_factory=Streams)
     text_from_html: bool = True
     workers: Workers = field(default_factory=Workers)
     accepted: Counter[str] = field(default_factory=Counter)  # messages since startup, by account
@@ -251,7 +253,7 @@ class MessageIntake:
                 account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients
             )
             _check_domains(message.caller, resent)
-            resent = replace(resent, tags=facts.tags, metadata=facts.metadata)
+            resent = replace(resent, tags=facts.tags, metadata=facts.metadata, stream=facts.stream)
             new = self.new_message(message, resent, resent.envelope_from, resent.data, template=template)
             await self._accept(message.caller, new, resent, template)
         return Submitted(message.id)
@@ -329,6 +331,7 @@ class MessageIntake:
         if dsn:
             asked = {key: replace(request, reporter=self.hostname) for key, request in dsn.items()}
             recipients = tuple([replace(recipient, dsn=asked.get(recipient.key)) for recipient in recipients])
+        stream = self._stream_of(message.caller, content, template)
         return NewMessage(
             id=message.id,
             account_id=message.caller.account_id,
@@ -352,6 +355,8 @@ class MessageIntake:
             scheduled_at=message.scheduled_at,
             metadata=content.metadata,
             header_id=content.header_id,
+            stream=stream.name,
+            low=int(stream.is_low),
         )
 
     def note_accepted(
@@ -370,7 +375,7 @@ class MessageIntake:
                 recipients=len(new.recipients),
                 bytes=len(new.mime),
             )
-            if len(new.recipients) > 1 and (mail_list := _linked_list(caller, content, template)) is not None:
+            if len(new.recipients) > 1 and (mail_list := self._linked_list(caller, content, template)) is not None:
                 reason = "several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
 
@@ -378,16 +383,47 @@ class MessageIntake:
         self, message: Begun, content: Draft | SubmittedMessage, template: StoredTemplate | None
     ) -> Sequence[str]:
         """Return the link, and a mailto URL. With several recipients, each could unsubscribe another: none."""
-        mail_list = _linked_list(message.caller, content, template)
+        stream = self._stream_of(message.caller, content, template)
+        if stream.unsubscribe:
+            self._check_unsubscribe(stream, content)
+        mail_list = self._linked_list(message.caller, content, template)
         if mail_list is None or len(content.recipients) > 1:
             return ()
         url = self.links.url(Unsubscription(message.caller.account_id, mail_list, content.recipients[0].key))
         name = message.caller.return_paths.get(content.sender.domain)
         if url is None or name is None or self.return_paths is None:
             return () if url is None else (url,)
-        number = lists_of(content.tags, template.alias if template else None).index(mail_list)
+        number = lists_of(content.tags, template.alias if template else None, stream.name).index(mail_list)
         address = self.return_paths.unsubscribe_address(message.first_recipient_id, name, number)
         return url, f"mailto:{address}?subject=unsubscribe"
+
+    def _check_unsubscribe(self, stream: Stream, content: Draft | SubmittedMessage) -> None:
+        if len(content.recipients) > 1:
+            text = f"a message of the stream {stream.name} has one recipient, because its unsubscribe link is for one."
+            raise invalid("to", f"{text} Send each recipient a message of their own")
+        if not (self.links.usable or content.own_unsubscribe):
+            text = f"messages of the stream {stream.name} have an unsubscribe link, which requires https in base_url."
+            raise invalid("stream", f"{text} Ask the operator to set http.base_url")
+
+    def _stream_of(self, caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> Stream:
+        """The stream that the message names; otherwise that of its template, or of the credential."""
+        name = content.stream
+        if name is None:
+            name = (template.stream if template else None) or caller.stream
+        return TRANSACTIONAL if name is None else self.streams.get(name)
+
+    def _linked_list(
+        self, caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None
+    ) -> str | None:
+        """The list that the message's link unsubscribes from; None: it gets no link."""
+        if content.own_unsubscribe:
+            return None
+        stream = self._stream_of(caller, content, template)
+        alias = template.alias if template is not None and template.unsubscribe else None
+        *linked, of_stream = lists_of(
+            [tag for tag in content.tags if tag in caller.unsubscribe_tags], alias, stream.name
+        )
+        return of_stream if stream.unsubscribe else next(iter(linked), None)
 
     def turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
         """Let large messages be composed and stored one at a time, so that memory holds one of them."""
@@ -420,14 +456,6 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
     receipt = msgspec.json.decode(first.receipt, type=Receipt)
     receipt.request_id = request_id
     return Accepted(msgspec.json.encode(receipt), first.message_id, replay_of=first.request_id)
-
-
-def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> str | None:
-    alias = template.alias if template is not None and template.unsubscribe else None
-    if not (alias or (content.tags and caller.unsubscribe_tags)) or content.own_unsubscribe:
-        return None
-    linked = lists_of([tag for tag in content.tags if tag in caller.unsubscribe_tags], alias)
-    return linked[0] if linked else None
 
 
 def _check_domains(caller: Caller, submission: SubmittedMessage) -> None:

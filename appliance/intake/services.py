@@ -9,6 +9,7 @@ from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, Credentials, FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
 from appliance.intake.request_log import RequestLog
+from appliance.model.streams import configured_streams
 from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 
@@ -44,6 +45,7 @@ def build_services(config: Config, env: Environment, store: Store, key: bytes) -
         text_from_html=config.http.text_from_html,
         links=UnsubscribeLinks(key, config.http.base_url),
         return_paths=ReturnPaths(key) if config.inbound.bind else None,
+        streams=configured_streams(config.delivery.streams),
     )
     nodes, reads = store.engine.live_nodes, READS_PER_WRITE * limits.requests_per_second
     rate = RequestRate(limits.requests_per_second, env, nodes=nodes)

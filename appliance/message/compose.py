@@ -53,6 +53,7 @@ class Draft(Struct, frozen=True, gc=False):
     metadata: str | None  # JSON
     files: tuple[File, ...]
     header_id: str | None = None  # as in NewMessage
+    stream: str | None = None  # its name, as requested
 
     @property
     def own_unsubscribe(self) -> bool:
@@ -95,6 +96,7 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
         metadata=None if request.metadata is UNSET else read_metadata(request.metadata),
         files=() if request.attachments is UNSET else read_files(request.attachments),
         header_id=_or_none(request.header_id) if isinstance(request, DoorRequest) else None,
+        stream=_or_none(request.stream),
     )
 
 

@@ -24,6 +24,7 @@ BATCH_MESSAGES: Final = 100  # messages of one batch
 METADATA: Final = 20  # keys
 METADATA_KEY_LENGTH: Final = 64  # characters
 METADATA_VALUE_LENGTH: Final = 512  # characters
+STREAM_LENGTH: Final = 64  # characters
 
 # By RFC 5321 4.5.3.1 and RFC 1035 2.3.4.
 LOCAL_PART_LENGTH: Final = 64  # octets

@@ -110,6 +110,11 @@ _SCHEDULED = Meta(
     examples=["2026-11-15T13:00:00+01:00"],
 )
 ScheduledAt = Annotated[str, _SCHEDULED]
+_STREAM_HELP = (
+    "`transactional` (default), `broadcast` or a configured stream. Default: that of the template, then of the key."
+)
+_STREAM = Meta(max_length=limits.STREAM_LENGTH, description=_STREAM_HELP, examples=["broadcast"])
+StreamName = Annotated[str, _STREAM]
 
 
 class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
@@ -135,6 +140,7 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     attachments: Annotated[list[Attachment], _ATTACHMENTS] | UnsetType = UNSET
     scheduled_at: ScheduledAt | UnsetType = UNSET
     metadata: Annotated[dict[str, MetadataValue], _METADATA] | UnsetType = UNSET
+    stream: StreamName | UnsetType = UNSET
 
 
 class DoorRequest(SendRequest):

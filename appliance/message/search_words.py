@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from appliance.errors import invalid
+from appliance.message.characters import fault_in_line
 
 QUERY_LENGTH: Final = 200  # characters
 QUERY_WORDS: Final = 8
@@ -31,6 +32,8 @@ def query_words(text: str) -> tuple[str, ...]:
     """Return the unique words of a query; raises Refused for zero or too many."""
     if len(text) > QUERY_LENGTH:
         raise invalid("q", f"must have at most {QUERY_LENGTH} characters")
+    if fault := fault_in_line(text):
+        raise invalid("q", f"must not contain {fault}")
     words = dict.fromkeys(word for token in _BETWEEN.split(folded(text)) if (word := _stripped(token)))
     if not words:
         raise invalid("q", "must have a letter or a digit")

@@ -38,7 +38,7 @@ from appliance.model.mail import header_id_of
 # anyway.
 _ONCE: Final = frozenset(
     b"from sender reply-to to cc subject date message-id in-reply-to references mime-version content-type"
-    b" content-transfer-encoding idempotency-key resend-idempotency-key".split()
+    b" content-transfer-encoding idempotency-key resend-idempotency-key x-service-stream".split()
 )
 # Fields that mail readers display. Their encoded words must not decode to characters that a header must not contain.
 _SHOWN: Final = frozenset(
@@ -52,6 +52,7 @@ _OWN_UNSUBSCRIBE: Final = frozenset(name.encode() for name in OWN_UNSUBSCRIBE)
 
 _KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # as over HTTP
 _MESSAGE_ID: Final = re.compile(rb"<[!-;=?-~\x80-\xff]+>")
+_STREAM_FIELD: Final = b"x-service-stream"
 _TAGS_LENGTH: Final = 4 * 1024  # octets of one X-Service-Tag: twenty tags of 64 characters, in any folding
 
 _VARIES: Final = frozenset(
@@ -80,6 +81,7 @@ class SubmittedMessage(Struct, frozen=True, gc=False):
     responsible: tuple[tuple[str, Address], ...]  # by field: other mailboxes that must belong to the account
     header_id: str | None  # its Message-ID, without brackets
     metadata: str | None  # JSON
+    stream: str | None = None  # its name, as requested
     own_unsubscribe: bool = False  # has unsubscribe fields, or a signature that they would break
 
     def __repr__(self) -> str:
@@ -120,6 +122,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
         subject=header_text(once.get(b"subject", b""))[: limits.SUBJECT_LENGTH],
         tags=tags,
         metadata=metadata,
+        stream=_read_stream(once.get(_STREAM_FIELD)),
         key=key,
         fingerprint=_fingerprint(sender_path, addresses, fields, data, header_end) if key is not None else b"",
         data=data,
@@ -297,6 +300,10 @@ def _read_key(once: dict[bytes, bytes], field: str) -> str | None:
     if len(key) > limits.KEY_LENGTH or not _KEY.fullmatch(key):
         raise invalid(field, f"must be 1 to {limits.KEY_LENGTH} printable ASCII characters, once")
     return key
+
+
+def _read_stream(value: bytes | None) -> str | None:
+    return None if value is None else header_text(value)[: limits.STREAM_LENGTH]
 
 
 def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:

@@ -128,6 +128,7 @@ class Caller(Struct, frozen=True, gc=False):
     may_send: bool = True
     key: "KeyPrincipal | None" = None
     dsn: DsnDefault | None = None
+    stream: str | None = None  # of its messages, unless they or their template name one
 
     @property
     def credential(self) -> str | None:
@@ -219,6 +220,7 @@ class SmtpCredential(Struct, frozen=True):
     last_used_at: int | None = None
     created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
     dsn: DsnDefault | None = None
+    stream: str | None = None
 
 
 class ApiKey(Struct, frozen=True):
@@ -237,6 +239,7 @@ class ApiKey(Struct, frozen=True):
     previous_hint: str | None = None  # of the previous secret, while valid
     previous_expires_at: int | None = None
     created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
+    stream: str | None = None
 
 
 # ---- domains

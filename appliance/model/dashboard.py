@@ -16,6 +16,7 @@ from appliance.model.mail import (
     Suppression,
     SuppressionOrigin,
 )
+from appliance.model.streams import TRANSACTIONAL
 
 
 class LoginSession(Struct, frozen=True):
@@ -48,6 +49,7 @@ class MailFilter:
     since: int | None = None  # accepted at or after
     until: int | None = None  # accepted before
     metadata: tuple[str, str] | None = None  # a key and its value
+    stream: str | None = None
 
 
 class SuppressionFilter(Struct, frozen=True):
@@ -80,6 +82,7 @@ class ListedMessage(Struct, frozen=True):
     recipients: tuple[ListedRecipient, ...]  # the first ones
     outcomes: dict[RecipientOutcome, int]  # of all recipients
     scheduled_at: int | None = None
+    stream: str = TRANSACTIONAL.name
 
 
 class MailPage(Struct, frozen=True):
@@ -160,6 +163,7 @@ class MessageFacts(Struct, frozen=True):
     size: int
     request_id: str
     metadata: str | None  # JSON
+    stream: str
     body_kept: bool
     simulated: bool = False
 

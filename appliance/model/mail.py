@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from appliance.model.streams import TRANSACTIONAL
 from appliance.times import HOUR
 
 
@@ -110,15 +111,23 @@ class Suppression(Struct, frozen=True):
     def template(self) -> str | None:
         return self._named("template")
 
+    @property
+    def stream(self) -> str | None:
+        return self._named("stream")
+
     def _named(self, list_kind: str) -> str | None:
         kind, _, name = self.mail_list.partition(":")
         return name if kind == list_kind else None
 
 
-def lists_of(tags: Sequence[str], template_alias: str | None) -> list[str]:
-    """Return the lists of a message that a recipient can unsubscribe from: `tag:NAME` and `template:ALIAS`."""
+def lists_of(tags: Sequence[str], template_alias: str | None, stream: str | None) -> list[str]:
+    """Return the lists of a message that a recipient can unsubscribe from, such as `tag:NAME`."""
     lists = [f"tag:{tag}" for tag in tags]
-    return lists if template_alias is None else [*lists, f"template:{template_alias}"]
+    if template_alias is not None:
+        lists.append(f"template:{template_alias}")
+    if stream is not None:
+        lists.append(f"stream:{stream}")
+    return lists
 
 
 class StoredTemplate(Struct, frozen=True):
@@ -132,6 +141,7 @@ class StoredTemplate(Struct, frozen=True):
     created_at: int  # of its first version
     updated_at: int  # of this one
     unsubscribe: bool = False  # its messages get an unsubscribe link
+    stream: str | None = None  # of its messages, unless the request names one
 
 
 class TemplateVersion(Struct, frozen=True):
@@ -217,6 +227,8 @@ class NewMessage(Struct, frozen=True, gc=False):
     scheduled_at: int | None = None  # when it is due; None: at once
     metadata: str | None = None  # JSON
     header_id: str | None = None  # the Message-ID without brackets; None: `header_id_of` the envelope sender's domain
+    stream: str = TRANSACTIONAL.name
+    low: int = 0  # 1: of a stream with low priority
     in_parts: bool = False  # write it in parts although it is small, because it is one of many
 
     def __repr__(self) -> str:
@@ -280,6 +292,7 @@ class Message(Struct, frozen=True):
     metadata: dict[str, str] = {}
     scheduled_at: int | None = None
     credential: str | None = None  # that sent it, as in NewMessage
+    stream: str = TRANSACTIONAL.name
 
 
 def header_id_of(message_id: str, domain: str) -> str:
@@ -293,6 +306,7 @@ class MessageLabels(Struct, frozen=True, gc=False):
     header_id: str | None = None  # the Message-ID without brackets; None: unknown
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
+    stream: str = TRANSACTIONAL.name
 
 
 # ---- outgoing messages
@@ -316,6 +330,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     sender: str = ""  # the From; its domain may differ from the envelope's
     metadata_size: int = 0  # bytes
     scheduled_at: int | None = None
+    low: int = 0  # 1: of a stream with low priority
 
 
 class Attempt(Struct, frozen=True, gc=False):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from appliance.model.mail import MessageLabels, RecipientStatus
+from appliance.model.streams import TRANSACTIONAL
 from appliance.times import rfc3339
 
 WEBHOOK_URL_LENGTH = 2048  # characters; some software cuts longer ones
@@ -207,6 +208,7 @@ class WebhookEventData(Struct, gc=False):
     message_id: Annotated[str | UnsetType, Meta(description="`Message-ID` of the message, without brackets.")] = UNSET
     tags: Annotated[Sequence[str] | UnsetType, Meta(description="Tags of the message.")] = UNSET
     metadata: Annotated[dict[str, str] | UnsetType, Meta(description="Metadata of the message.")] = UNSET
+    stream: Annotated[str | UnsetType, Meta(description="Stream of the message.")] = UNSET
     test: Annotated[bool | UnsetType, Meta(description="True in test events; omitted otherwise.")] = UNSET
 
 
@@ -249,6 +251,7 @@ def envelope(
         labels.header_id or UNSET,
         labels.tags or UNSET,
         labels.metadata or UNSET,
+        labels.stream or UNSET,
     )
     return _ENCODER.encode(WebhookEvent(event_id, kind.value, rfc3339(created_at), data))
 
@@ -274,4 +277,5 @@ def example_envelope(event_id: str, kind: EventType | None, created_at: int) -> 
         code, response, bounce_class = _EXAMPLES[kind]
         data = WebhookEventData(*message, *mail, code, response, bounce_class, test=True)
         data.message_id, data.tags, data.metadata = f"{'0' * 32}@example.com", ["order"], {"order": "10045"}
+        data.stream = TRANSACTIONAL.name
     return _ENCODER.encode(WebhookEvent(event_id, kind or PING_TYPE, rfc3339(created_at), data))

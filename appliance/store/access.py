@@ -47,18 +47,18 @@ _SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path
 _DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
     WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
 _ADD_CREDENTIAL = """INSERT INTO smtp_credentials
-        (username, account_id, password_sha256, name, created_at, created_by, dsn)
-    VALUES (:username, :account_id, :sha256, :name, :now, :created_by, :dsn)"""
-_CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email, s.dsn
+        (username, account_id, password_sha256, name, created_at, created_by, dsn, stream)
+    VALUES (:username, :account_id, :sha256, :name, :now, :created_by, :dsn, :stream)"""
+_CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email, s.dsn, s.stream
     FROM smtp_credentials s LEFT JOIN users u ON u.id = s.created_by WHERE s.account_id = :account_id"""
 _REVOKE_CREDENTIAL = """UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
     WHERE account_id = :account_id AND username = :username RETURNING username"""
 _ADD_KEY = """INSERT INTO api_keys
-        (id, account_id, key_sha256, hint, scope, test, name, created_at, domain, expires_at, created_by)
-    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now, :domain, :expires_at, :created_by)"""
+        (id, account_id, key_sha256, hint, scope, test, name, created_at, domain, expires_at, created_by, stream)
+    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now, :domain, :expires_at, :created_by, :stream)"""
 _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at,
         k.last_used_from, k.domain, k.expires_at, CASE WHEN k.previous_expires_at > :now THEN k.previous_hint END,
-        CASE WHEN k.previous_expires_at > :now THEN k.previous_expires_at END, u.email
+        CASE WHEN k.previous_expires_at > :now THEN k.previous_expires_at END, u.email, k.stream
     FROM api_keys k JOIN accounts a ON a.id = k.account_id LEFT JOIN users u ON u.id = k.created_by"""
 # Of a key that works.
 _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint = hint,
@@ -75,10 +75,10 @@ _SENDER = """a.id, a.suspended,
         ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')
         FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
     (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
-_CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256, s.dsn FROM smtp_credentials s
+_CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256, s.dsn, s.stream FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, k.expires_at,
-        CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END, k.created_by
+        CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END, k.created_by, k.stream
     FROM api_keys k JOIN accounts a ON a.id = k.account_id
     WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""
 _CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"
@@ -152,11 +152,12 @@ def add_credential(
     name: str = "",
     created_by: str | None = None,
     dsn: DsnDefault | None = None,
+    stream: str | None = None,
 ) -> tuple[str, str]:
     _check_creator(tx, account_id, created_by)
     username, password = env.identifier("smtp"), _new_secret(env, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": env.now()}
-    run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by, "dsn": dsn})
+    run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by, "dsn": dsn, "stream": stream})
     return username, password
 
 
@@ -171,12 +172,13 @@ def add_key(
     domain: str | None = None,
     expires_at: int | None = None,
     created_by: str | None = None,
+    stream: str | None = None,
 ) -> tuple[str, str]:
     _check_creator(tx, account_id, created_by)
     key_id, key = env.identifier("key"), _new_secret(env, _KEY_PREFIXES[test])
     row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": env.now()}
     row |= {"scope": scope.value, "test": int(test), "name": name, "domain": domain, "expires_at": expires_at}
-    run(tx, _ADD_KEY, row | {"created_by": created_by})
+    run(tx, _ADD_KEY, row | {"created_by": created_by, "stream": stream})
     return key_id, key
 
 
@@ -259,11 +261,12 @@ class Access(StorePart):
         by_owner: bool = False,
         created_by: str | None = None,
         dsn: DsnDefault | None = None,
+        stream: str | None = None,
     ) -> tuple[str, str]:
         """Create an SMTP login and return (username, password). The limit applies to owners, not to the operator."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
-        return add_credential(tx, self.env, account_id, name, created_by, dsn)
+        return add_credential(tx, self.env, account_id, name, created_by, dsn, stream)
 
     async def credentials(self, account_id: str) -> list[SmtpCredential]:
         return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
@@ -299,11 +302,13 @@ class Access(StorePart):
         expires_at: int | None = None,
         by_owner: bool = False,
         created_by: str | None = None,
+        stream: str | None = None,
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
         options: Any = {"name": name, "domain": domain, "expires_at": expires_at, "created_by": created_by}
+        options["stream"] = stream
         return add_key(tx, self.env, account_id, scope, test=test, **options)
 
     async def roll_key(
@@ -370,8 +375,10 @@ class Access(StorePart):
                 run(tx, update, {"name": name, "at": at, "address": address})
 
     async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
-        for *sender, password_sha256, dsn in await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
-            caller = _caller(CredentialKind.SMTP, f"smtp:{username}", *sender, dsn=dsn)
+        """Who an SMTP username stands for, with the SHA-256 its password must have."""
+        selected = await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username})
+        for *sender, password_sha256, dsn, stream in selected:
+            caller = _caller(CredentialKind.SMTP, f"smtp:{username}", *sender, dsn=dsn, stream=stream)
             return caller, bytes(password_sha256)
         return None
 
@@ -380,14 +387,24 @@ class Access(StorePart):
 
     async def caller_by_key_hash(self, key_sha256: bytes) -> Caller | None:
         """Return the caller of an API key, expired or not. The look-up by hash is the constant-time comparison."""
-        for *sender, key_id, scope, test, name, domain, expires_at, previous_at, created_by in await self.engine.rows(
-            _CALLER_BY_KEY, {"sha256": key_sha256}
-        ):
+        for (
+            *sender,
+            key_id,
+            scope,
+            test,
+            name,
+            domain,
+            expires_at,
+            previous_at,
+            created_by,
+            stream,
+        ) in await self.engine.rows(_CALLER_BY_KEY, {"sha256": key_sha256}):
             ends = [at for at in (expires_at, previous_at) if at is not None]
             account_id, replaced = sender[0], previous_at is not None
             limits = (domain, min(ends, default=None), replaced, bool(test), created_by)
             principal = KeyPrincipal(key_id, account_id, name, Scope(scope), *limits)
-            return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, test=bool(test), key=principal)
+            kind, of_key = CredentialKind.KEY, f"key:{key_id}"
+            return _caller(kind, of_key, *sender, test=bool(test), key=principal, stream=stream)
         return None
 
     async def caller_by_account(self, account_id: str) -> Caller | None:
@@ -409,10 +426,12 @@ def _caller(
     test: bool = False,
     key: KeyPrincipal | None = None,
     dsn: str | None = None,
+    stream: str | None = None,
 ) -> Caller:
     pairs = [item.partition("=") for item in (domains or "").split()]
     names, return_paths = frozenset([name for name, _, _ in pairs]), {name: path for name, _, path in pairs if path}
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
     may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)
     fixed = (account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)
-    return Caller(*fixed, may_send=may_send, key=key, dsn=None if dsn is None else DsnDefault(dsn))
+    dsn_default = None if dsn is None else DsnDefault(dsn)
+    return Caller(*fixed, may_send=may_send, key=key, dsn=dsn_default, stream=stream)

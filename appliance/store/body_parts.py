@@ -168,12 +168,12 @@ def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
 
 _INSERT_MESSAGES = Bulk("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
     envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at,
-    credential, metadata, header_id, scheduled_at)
-    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i, ?, ?, ?, ?i)}""")
+    credential, metadata, header_id, scheduled_at, stream)
+    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i, ?, ?, ?, ?i, ?)}""")
 _INSERT_BODIES = Bulk("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
 _INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
-        status, billing_status, next_attempt_at, dsn)
-    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?)}""")
+        status, billing_status, next_attempt_at, dsn, low)
+    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?, ?i)}""")
 _INSERT_SCHEDULED = Bulk("INSERT INTO scheduled_messages (account_id, message_id, due_at) VALUES {(?, ?, ?i)}")
 
 _SET_CONFIDENTIAL = "UPDATE messages SET confidential = 1 WHERE account_id = :account_id AND id = :id"
@@ -187,9 +187,11 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
     recipients = []
     for new, charged in messages:
         state = int(new.simulated), charged, None if new.scheduled_at else new.created_at
+        low = 0 if new.simulated else new.low
         for recipient in new.recipients:
             dsn = None if recipient.dsn is None else _encoder.encode(recipient.dsn).decode()
-            recipients.append((new.id, recipient.id, new.account_id, recipient.address, recipient.domain, *state, dsn))
+            whose = new.id, recipient.id, new.account_id, recipient.address, recipient.domain
+            recipients.append((*whose, *state, dsn, low))
     _INSERT_RECIPIENTS.run(tx, recipients)
     if scheduled := [(new.account_id, new.id, new.scheduled_at) for new, _ in messages if new.scheduled_at]:
         _INSERT_SCHEDULED.run(tx, scheduled)
@@ -246,7 +248,8 @@ def _message_row(new: NewMessage) -> Row:
     sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
     content = new.subject, tags, new.template_alias, new.template_version
     numbers = len(new.recipients), new.credits, len(new.mime), new.created_at
-    return *sender, *content, *numbers, new.credential, new.metadata, new.header_id, new.scheduled_at
+    others = new.credential, new.metadata, new.header_id, new.scheduled_at, new.stream
+    return *sender, *content, *numbers, *others
 
 
 # ---- transactions

@@ -53,7 +53,7 @@ _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
 
 # Ends with the account's domain that has this return path; otherwise NULL.
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
-    m.template_alias, (SELECT min(d.name) FROM domains d
+    m.template_alias, m.stream, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
 _TAKEN = "SELECT 1 FROM domains d WHERE coalesce(d.return_path, 'bounces.' || d.name) = :name LIMIT 1"
 _ENVELOPE_FROM = 5  # its index in _COLUMNS
@@ -259,12 +259,12 @@ def _mail(mail_id: str, addresses: str, mime: bytes, received_at: int, tries: in
 
 
 def _recipient(*columns: Any) -> FeedbackRecipient | None:
-    *recipient, tags, template_alias, sent_from = columns
+    *recipient, tags, template_alias, stream, sent_from = columns
     if sent_from is None:
         return None
     # A token names a list by its index, so one unreadable list makes all unusable.
     readable = readable_tags(tags)
-    lists = tuple(lists_of(readable, template_alias)) if readable or tags == "[]" else ()
+    lists = tuple(lists_of(readable, template_alias, stream)) if readable or tags == "[]" else ()
     return FeedbackRecipient(*(*recipient, sent_from, lists))
 
 

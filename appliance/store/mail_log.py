@@ -63,7 +63,7 @@ FEW_LISTED = 20_000  # recipients sorted to find messages by an index of recipie
 # The matching messages among the newest before one. A block is bounded by the rows read, not by those that match.
 _SEARCH = """SELECT id FROM (
         SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias,
-                credential, metadata FROM messages {among}
+                credential, metadata, stream FROM messages {among}
             AND account_id = :account_id AND id < :before AND id >= :from
         ORDER BY id DESC LIMIT :block
     ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
@@ -73,7 +73,7 @@ _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND
 # lock at every row.
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
         'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
-        'created_at', m.created_at, 'scheduled_at', m.scheduled_at, 'recipients', json((
+        'created_at', m.created_at, 'scheduled_at', m.scheduled_at, 'stream', m.stream, 'recipients', json((
             SELECT json_group_array(json_object('email', r.address, 'status', {SHOWN_STATUS},
                 'outcome', {OUTCOME})) FROM (
                 SELECT account_id, id, address, status, failure, late_bounce, next_attempt_at FROM recipients
@@ -85,7 +85,7 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
                 ) outcomes GROUP BY outcome) counted))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
 _WAITING = f"""SELECT message_id FROM recipients
-    WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
+    WHERE simulated = :simulated AND low IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
 # Scheduled messages, and messages with later feedback, by the outcome of the recipient.
 _RARE_OUTCOMES: dict[RecipientOutcome | None, str] = {
@@ -95,6 +95,7 @@ _RARE_OUTCOMES: dict[RecipientOutcome | None, str] = {
         WHERE account_id = :account_id AND late_bounce IS NOT NULL LIMIT :most""",
 }
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id, m.metadata,
+        m.stream,
         m.confidential = 0 AND EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
@@ -230,8 +231,8 @@ class MailLog(StorePart):
         row = await self.engine.read(lambda tx: first(tx, _FACTS, {"account_id": account_id, "id": message_id}))
         if row is None:
             return None
-        envelope_from, tags, alias, version, size, request_id, metadata, *flags = row
-        stored = readable_tags(tags), alias, version, size, request_id, metadata
+        envelope_from, tags, alias, version, size, request_id, metadata, stream, *flags = row
+        stored = readable_tags(tags), alias, version, size, request_id, metadata, stream
         return MessageFacts(envelope_from, *stored, *map(bool, flags))
 
 
@@ -278,6 +279,7 @@ class _Search:
             ("address_part", bindings.address_part, _ADDRESS_HAS),
             ("provider", bindings.provider, _VIA_PROVIDER),
             ("credential", bindings.credential, "m.credential = :credential"),
+            ("stream", bindings.stream, "m.stream = :stream"),
             ("metadata", bindings.metadata and _encoded(dict([bindings.metadata]))[1:-1], _WITH_METADATA),
         ):
             if value is not None:

@@ -34,7 +34,7 @@ from appliance.telemetry.log import get_logger
 log = get_logger("store")
 
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at,
-        metadata, scheduled_at, credential FROM messages WHERE id = :id AND account_id = :account_id"""
+        metadata, scheduled_at, credential, stream FROM messages WHERE id = :id AND account_id = :account_id"""
 # A RecipientStatus. A scheduled recipient is stored as `queued` without a next attempt.
 SHOWN_STATUS = "CASE WHEN r.status = 'queued' AND r.next_attempt_at IS NULL THEN 'scheduled' ELSE r.status END"
 _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.attempt_count, r.last_smtp_code,

@@ -299,6 +299,7 @@ def _bounce_suppressed(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) 
             never_sent.append((new.account_id, new.id))
     if outcomes:
         record(tx, env, outcomes)
+    if never_sent:
         forget_scheduled(tx, never_sent)
 
 

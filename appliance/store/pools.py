@@ -73,17 +73,18 @@ _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
     ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
 _ANY_IS_WAITING = f"""SELECT 1 FROM recipients
-    WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
+    WHERE simulated IN (0, 1) AND low IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT 1"""
 _IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
-        SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
-            AND r.next_attempt_at IS NOT NULL
+        SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.low IN (0, 1) AND r.account_id = :account_id
+            AND r.domain = d.domain AND r.next_attempt_at IS NOT NULL
     ) LIMIT 1"""
 # On a shared database: the pools of an account's queued mail, and their nodes. Read from the queue, because a pool may
 # have thousands of domains, with rows of every node.
 _WAITING_AT = f"""WITH lanes AS MATERIALIZED (
         SELECT DISTINCT owner, domain FROM recipients
-        WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
+        WHERE simulated = 0 AND low IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
+            AND {any_owner("recipients")}
     )
     SELECT DISTINCT d.pool, coalesce(n.name, '') FROM lanes l JOIN destinations d ON d.domain = l.domain
     LEFT JOIN nodes n ON n.owner = l.owner"""

@@ -1,7 +1,7 @@
 """The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
 
-- A lane is one account's mail for one domain. One query by time reads all due mail, or lane by lane if that does not
-  fit, so that no account or domain with a hundred thousand messages delays the next one.
+- A lane is one account's mail with one priority for one domain. One query by time reads all due mail, or lane by lane
+  if that does not fit, so that no account or domain with a hundred thousand messages delays the next one.
 - An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
 - The first deferral an hour or more after the acceptance sets `recipients.delayed_at` and posts `email.delayed`.
 """
@@ -109,9 +109,9 @@ class NewMail:
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     message, charged = fresh
     rest = 0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender
-    size = len((message.metadata or "").encode())
+    more = len((message.metadata or "").encode()), None, message.low
     return [
-        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, size)
+        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, *more)
         for recipient in message.recipients
     ]
 
@@ -176,13 +176,14 @@ class UnderDelivery:
 # Every query for due mail adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
-        coalesce(octet_length(m.metadata), 0), m.scheduled_at
+        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low
+        AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""
+    WHERE simulated = :simulated AND low = :low AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
@@ -253,16 +254,18 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    async def due(self, *, simulated: bool, most: int, since: int = 0, retries: bool = False) -> list[DueRecipient]:
-        """Recipients due at `since` or later, oldest first; `retries`: only those, since a recent time."""
-        bindings = {"simulated": int(simulated), "since": since, "now": self.env.now(), "most": most}
+    async def due(
+        self, *, simulated: bool, most: int, since: int = 0, low: int = 0, retries: bool = False
+    ) -> list[DueRecipient]:
+        """Recipients of one priority due at `since` or later, oldest first; `retries`: only those, recent ones."""
+        bindings = {"simulated": int(simulated), "low": low, "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE_RETRIES if retries else _DUE, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """Return the first due time after `after` (default: now). Ask before a poll, so that none is missed."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
-        due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
-        return due_at
+        times = [(await self.engine.rows(_NEXT_DUE, {**bindings, "low": low}))[0][0] for low in (0, 1)]
+        return min((at for at in times if at is not None), default=None)
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Record results ahead of other writes: a message that a server accepted must not be sent twice."""

@@ -46,7 +46,7 @@ _SUMMARY = """
 WITH lanes AS (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred,
         min(message_id) AS oldest, min(CASE WHEN next_attempt_at > :now THEN next_attempt_at END) AS next_attempt_at
-    FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL GROUP BY account_id, domain
+    FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL GROUP BY low, account_id, domain
 ), by_domain AS (
     SELECT coalesce(d.pool, '') AS pool, l.domain, sum(l.waiting) AS waiting, sum(l.deferred) AS deferred,
         min(l.oldest) AS oldest, min(l.next_attempt_at) AS next_attempt_at
@@ -64,7 +64,7 @@ UNION ALL
 SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHERE place <= :domains
 """
 
-_SIMULATED = "SELECT count(*) FROM recipients WHERE simulated = 1 AND next_attempt_at IS NOT NULL"
+_SIMULATED = "SELECT count(*) FROM recipients WHERE simulated = 1 AND low = 0 AND next_attempt_at IS NOT NULL"
 _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
 _OVERDUE = """SELECT count(*), min(s.message_id) FROM scheduled_messages s
@@ -73,18 +73,20 @@ _SCHEDULED = ("due_at <= :due", "due_at IS NULL")  # each uses an index
 _SCHEDULED_MESSAGES = """SELECT account_id, message_id FROM scheduled_messages
     WHERE {condition} AND message_id < :before LIMIT :most"""
 _WAITING_MESSAGES = f"""SELECT DISTINCT message_id FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before AND {owned("recipients")}
+    WHERE simulated = :simulated AND low IN (0, 1) AND next_attempt_at IS NOT NULL AND message_id < :before
+        AND {owned("recipients")}
     LIMIT :most"""
 
 # Lanes with mail that is not due yet, after the last one that was read.
-_LANES = """SELECT account_id, domain FROM recipients
-    WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
-    GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most"""
+_LANES = """SELECT low, account_id, domain FROM recipients
+    WHERE simulated = 0 AND next_attempt_at > :now AND (low, account_id, domain) > (:low, :account_id, :domain)
+        AND {condition}
+    GROUP BY low, account_id, domain ORDER BY low, account_id, domain LIMIT :most"""
 _ANY = "TRUE"
 _TO_DOMAIN = "domain = :target"
 _THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :target)"
 _LATER = f"""SELECT message_id, id FROM recipients
-    WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
+    WHERE simulated = 0 AND low = :low AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
         AND lower(address) = lower(coalesce(:address, address)) AND {any_owner("recipients")}
     ORDER BY next_attempt_at LIMIT :most"""
 _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
@@ -92,10 +94,11 @@ _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
 _MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND next_attempt_at > :now AND coalesce(failed_at, 0) <= :tried_before"""
 _BEYOND = f"""SELECT 1 FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT 1"""
+    WHERE simulated = :simulated AND low IN (0, 1) AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT 1"""
 _BRING_FORWARD = f"""UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
         (SELECT message_id, id FROM recipients
-        WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT :most)
+        WHERE simulated = :simulated AND low IN (0, 1) AND next_attempt_at > :beyond AND {owned("recipients")}
+        LIMIT :most)
     RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
@@ -106,7 +109,8 @@ _WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
     ORDER BY message_id LIMIT :most"""
 
 _DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
-    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND {owned("recipients")}"""
+    FROM recipients WHERE simulated = :simulated AND low IN (0, 1) AND next_attempt_at IS NOT NULL
+        AND {owned("recipients")}"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds WHERE node = :node
     ORDER BY pool LIMIT 100"""
@@ -179,10 +183,12 @@ class QueueControl(StorePart):
     async def retry(self, *, pool: str | None = None, domain: str | None = None, address: str | None = None) -> int:
         """Make deferred recipients due now: all, or only for a pool or domain; return how many."""
         condition = _THROUGH_POOL if pool else _TO_DOMAIN if domain else _ANY
-        now, total, after = self.env.now(), 0, ("", "")
+        now, total, after = self.env.now(), 0, (0, "", "")
         bindings = {"target": pool or domain, "now": now, "most": self.lanes_read}
         query = _LANES.format(condition=condition)
-        while lanes := await self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
+        while lanes := await self.engine.rows(
+            query, {**bindings, **dict(zip(("low", "account_id", "domain"), after, strict=True))}
+        ):
             after = lanes[-1]
             while lanes:
                 work = partial(_make_due, lanes=lanes, address=address, now=now, most=self.made_due_together)
@@ -339,9 +345,9 @@ def _waiting_mail(
 def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int) -> tuple[int, int]:
     """Make one slice due; return the number of recipients, and of finished lanes."""
     count = 0
-    for passed, (account_id, domain) in enumerate(lanes):
-        bindings = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
-        selected = rows(tx, _LATER, bindings)
+    for passed, (low, account_id, domain) in enumerate(lanes):
+        bindings = {"low": low, "account_id": account_id, "domain": domain, "address": address, "now": now}
+        selected = rows(tx, _LATER, bindings | {"most": most - count})
         for message_id, recipient_id in selected:
             run(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
         count += len(selected)
@@ -379,20 +385,25 @@ def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
 
 # ---- waiting mail by account and domain
 
-_WAITING_HERE = f"recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned('recipients')}"
+_WAITING_HERE = (
+    f"recipients WHERE simulated = 0 AND low = :low AND next_attempt_at IS NOT NULL AND {owned('recipients')}"
+)
 _ACCOUNTS = distinct("account_id", _WAITING_HERE)
 _DOMAINS = f"{distinct('domain', f'{_WAITING_HERE} AND account_id = :account_id', ':after')} LIMIT :most"
-_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
+_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.low = :low AND r.account_id = :account_id AND r.domain = :domain
     AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
 
 
 class Lanes(StorePart):
-    async def accounts(self) -> list[str]:
-        return await self.engine.all(str, _ACCOUNTS, {})
+    """Accounts, domains and recipients of one priority."""
 
-    async def domains(self, account_id: str, after: str, most: int) -> list[str]:
-        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
+    async def accounts(self, low: int) -> list[str]:
+        return await self.engine.all(str, _ACCOUNTS, {"low": low})
 
-    async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
-        bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
+    async def domains(self, low: int, account_id: str, after: str, most: int) -> list[str]:
+        bindings = {"low": low, "account_id": account_id, "after": after, "most": most}
+        return await self.engine.all(str, _DOMAINS, bindings)
+
+    async def due(self, low: int, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+        bindings = {"low": low, "account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _LANE, bindings)

@@ -55,6 +55,7 @@ SELECT held.account_id FROM held CROSS JOIN accounts a ON a.id = held.account_id
 _SELECT = """SELECT s.account_id, s.message_id, a.suspended,
         NOT EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id),
         m.recipient_count, coalesce(octet_length(m.metadata), 0), m.sender, m.envelope_from, m.tags, m.template_alias,
+        m.stream,
         EXISTS (SELECT 1 FROM suppressions p WHERE p.account_id = a.id),
         EXISTS (SELECT 1 FROM unsubscriptions u WHERE u.account_id = a.id)
     FROM scheduled_messages s CROSS JOIN accounts a ON a.id = s.account_id
@@ -105,6 +106,7 @@ class _Scheduled(NamedTuple):
     envelope_from: str
     tags: str
     template_alias: str | None
+    stream: str
     has_suppressions: int
     has_unsubscriptions: int
 
@@ -290,7 +292,11 @@ def _suppressed(tx: Tx, messages: Sequence[_Scheduled], recipients: Sequence[Row
             by_message.setdefault(message_id, []).append(known)
     addressed = {
         message_id: Addressed(
-            item.account_id, by_message.get(message_id, ()), _tags.decode(item.tags), item.template_alias
+            item.account_id,
+            by_message.get(message_id, ()),
+            _tags.decode(item.tags),
+            item.template_alias,
+            item.stream,
         )
         for message_id, item in checked.items()
     }

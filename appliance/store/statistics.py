@@ -126,12 +126,14 @@ _FEEDBACK_TAIL = _FEEDBACK.format(
 )
 _WAITING = f"""SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
-    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
-    GROUP BY domain
+    WHERE simulated = 0 AND low IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
+        AND {any_owner("recipients")}
+    GROUP BY low, domain
 ) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
 _SIMULATED = f"""SELECT count(*) FROM recipients
-    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}"""
+    WHERE simulated = 1 AND low = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL
+        AND {any_owner("recipients")}"""
 
 
 def bucket_milliseconds(bucket: int) -> float:

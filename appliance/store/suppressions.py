@@ -173,6 +173,7 @@ class Addressed(NamedTuple):
     recipients: Sequence[NewRecipient]
     tags: Sequence[str]
     template_alias: str | None
+    stream: str
 
 
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
@@ -185,9 +186,7 @@ def suppression_notes(
     """Why recipients are suppressed, by id, in accounts with suppressions and accounts with unsubscriptions."""
     keys = [(new.account_id, to.key) for new in of_suppressing for to in new.recipients]
     listed = suppressed(tx, keys) if keys else set()
-    # A message without tags and template has no list to unsubscribe from.
-    of_lists = [new for new in of_unsubscribed if new.tags or new.template_alias]
-    left = unsubscribed(tx, of_lists) if of_lists else {}
+    left = unsubscribed(tx, of_unsubscribed) if of_unsubscribed else {}
     notes = {name: UNSUBSCRIBED_NOTE.format(mail_list.replace(":", " ", 1)) for name, mail_list in left.items()}
     for new in of_suppressing if listed else ():
         notes |= {to.id: SUPPRESSED_NOTE for to in new.recipients if (new.account_id, to.key) in listed}
@@ -202,7 +201,7 @@ def unsubscribed(tx: Tx, news: Sequence[NewMessage | Addressed]) -> dict[str, st
     return {
         recipient.id: mail_list
         for new in news
-        for mail_list in lists_of(new.tags, new.template_alias)
+        for mail_list in lists_of(new.tags, new.template_alias, new.stream)
         for recipient in new.recipients
         if (new.account_id, recipient.key, mail_list) in selected
     }

@@ -21,10 +21,10 @@ TRIMMED = 100  # surplus rows that one delete removes: a database of an older re
 VERSIONS = 100  # kept of one template
 PAGE_CHARACTERS = 48 * 1024  # of text and HTML per page, which may end early
 
-_SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, created_at, updated_at)
-    VALUES (:account_id, :alias, 1, :unsubscribe, :now, :now)
+_SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, stream, created_at, updated_at)
+    VALUES (:account_id, :alias, 1, :unsubscribe, :stream, :now, :now)
     ON CONFLICT (account_id, alias) DO UPDATE SET version = templates.version + 1, deleted = 0,
-        unsubscribe = excluded.unsubscribe, updated_at = excluded.updated_at,
+        unsubscribe = excluded.unsubscribe, stream = excluded.stream, updated_at = excluded.updated_at,
         created_at = CASE WHEN templates.deleted = 1 THEN excluded.created_at ELSE templates.created_at END
     RETURNING version, created_at"""
 _VERSION = "SELECT version FROM templates WHERE account_id = :account_id AND alias = :alias AND deleted = 0"
@@ -35,7 +35,7 @@ _COUNT = """SELECT count(*), count(CASE WHEN alias = :alias THEN 1 END) FROM tem
 _FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
     RETURNING subject, text_body, html_body"""
 _TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at,
-        t.unsubscribe
+        t.unsubscribe, t.stream
     FROM templates t INDEXED BY templates_live JOIN template_versions v USING (account_id, alias, version)
     WHERE t.account_id = :account_id AND t.deleted = 0"""
 _VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
@@ -69,6 +69,7 @@ class Templates(StorePart):
         html: str | None,
         *,
         unsubscribe: bool = False,
+        stream: str | None = None,
         replaces: int | None = None,
         may_store: int | None = None,
     ) -> StoredTemplate:
@@ -77,7 +78,8 @@ class Templates(StorePart):
         Refuse with a conflict if `replaces` is not the current version; 0: no template has this alias.
         """
         now, content = self.env.now(), {"subject": subject, "text": text, "html": html}
-        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content, "now": now}
+        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe)}
+        row |= {"stream": stream, **content, "now": now}
         if replaces is not None and (current := one(tx, int, _VERSION, row) or 0) != replaces:
             text = f"Version {current} was saved meanwhile, and you edited version {replaces}. Compare them, then save."
             raise Refused(Code.CONFLICT, text)
@@ -90,7 +92,7 @@ class Templates(StorePart):
         run(tx, _SAVE_VERSION, row | {"version": version})
         forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
         add(tx, account_id, added - sum(of_template(*parts) for parts in forgotten))
-        return StoredTemplate(alias, version, subject, text, html, created_at, now, unsubscribe)
+        return StoredTemplate(alias, version, subject, text, html, created_at, now, unsubscribe, stream)
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         bindings = {"account_id": account_id, "alias": alias}

@@ -131,7 +131,7 @@ def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, sec
 
 INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
-_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata FROM messages
+_LABELS = Bulk("""SELECT id, envelope_from, source, header_id, tags, metadata, stream FROM messages
     WHERE (account_id, id) IN (VALUES {(?, ?)})""")
 
 
@@ -141,8 +141,9 @@ def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageL
             header_id or (None if source == "smtp" else header_id_of(message_id, envelope_from.rpartition("@")[2])),
             readable_tags(tags) if tags != "[]" else (),
             {} if metadata is None else readable_metadata(metadata),
+            stream,
         )
-        for message_id, envelope_from, source, header_id, tags, metadata in _LABELS.run(tx, sorted(messages))
+        for message_id, envelope_from, source, header_id, tags, metadata, stream in _LABELS.run(tx, sorted(messages))
     }
 
 

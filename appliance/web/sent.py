@@ -125,11 +125,15 @@ class SentMessages:
     async def _change(
         self, exchange: Exchange, address: str, caller: Caller, message_id: str, action: str
     ) -> AsyncIterator[None]:
-        """Let a caller change a message that it may change. Changes by people and API keys are audited."""
+        """Let a caller change a message that it may change.
+
+        Changes by people and `manage` keys are audited. To programs that send they are a part of sending, and a stolen
+        key that may only send could fill the audit log with them.
+        """
         await check_may_change(self.services.store, caller, message_id)
         auth, principal = self.services.auth, caller.key
         async with AsyncExitStack() as noted:
-            if caller.kind is not CredentialKind.SMTP:
+            if caller.kind is not CredentialKind.SMTP and (principal is None or principal.permissions):
                 user = principal or (await auth.user(exchange.headers.get(b"authorization"), address))[0]
                 actor = actor_of(user)
                 accounts = [caller.account_id]

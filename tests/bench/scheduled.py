@@ -119,7 +119,8 @@ def _database(running: Running) -> Iterator[apsw.Connection]:
 
 def _count(database: apsw.Connection) -> int:
     ((count,),) = database.execute("SELECT count(*) FROM scheduled_messages").fetchall()
-    return int(count)
+    assert isinstance(count, int)
+    return count
 
 
 @contextmanager

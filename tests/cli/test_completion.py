@@ -34,7 +34,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     [
         (["appliance", "suppr"], {"suppression"}),
         (["appliance", "webhook", ""], {"show", "set", "remove", "ping", "replay"}),
-        (["appliance", "messages", "--st"], {"--status"}),
+        (["appliance", "messages", "--sta"], {"--status"}),
         (["appliance", "messages", "--status", "q"], {"queued"}),
         (["appliance", "completion", ""], {"bash", "zsh", "fish"}),
     ],

@@ -63,7 +63,7 @@ def due(shell: Shell) -> list[str]:
 
 def test_an_empty_queue_says_so(acme: Shell) -> None:
     assert acme.text("queue") == acme.text("queue", "show") == "The queue is empty.\n"
-    assert acme.json("queue") == {"pools": [], "more": False, "sandbox": 0, "due": 0, "deferred": 0}
+    assert acme.json("queue") == {"pools": [], "more": False, "sandbox": 0, "due": 0, "deferred": 0, "scheduled": 0}
 
 
 def test_the_queue_is_shown_by_pool_and_destination(acme: Shell) -> None:
@@ -254,6 +254,7 @@ def test_a_cancelled_message_fails_with_its_credits_returned(acme: Shell) -> Non
 def test_a_scheduled_message_is_listed_moved_and_cancelled(acme: Shell) -> None:
     ahead = OUTSIDE.now() + DAY
     message, now = accept(acme, "a@gmail.com", scheduled_at=ahead), accept(acme, "b@gmail.com")
+    assert acme.text("queue").splitlines()[-1].startswith("1 message scheduled for later")
     (listed,) = acme.json("messages", "--scheduled")["messages"]
     assert (listed["id"], listed["scheduled_at"]) == (message.id, rfc3339(ahead))
     acme.misused("message", "list", "--scheduled", "--outcome", "queued")

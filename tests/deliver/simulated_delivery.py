@@ -227,7 +227,7 @@ async def stage(
             new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
             scheduler = Scheduler(
                 new_mail=new_mail,
-                due_mail=DueMail(store, env, new_mail),
+                due_mail=(DueMail(store, env, new_mail), DueMail(store, env, new_mail, low=1)),
                 preparing=Preparing(store, routes, signer, large_message),  # type: ignore[arg-type]  # a fake signer
                 deliverer=deliverer,
                 intervals=intervals or Intervals(),

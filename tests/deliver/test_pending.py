@@ -27,7 +27,7 @@ from appliance.deliver.pending import (
 )
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED
-from appliance.deliver.preparing import Envelope, Ready, Routed
+from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.model.mail import DueRecipient
@@ -52,9 +52,9 @@ def always(_: Ready) -> bool:
 def test_one_envelope_is_counted_once_on_its_way() -> None:
     """Taken for an unknown pool, routed to another, queued and started: it is pending until then, in one pool."""
     pending = Pending()
-    pending.add("", "acc")
-    pending.move("", "a", "acc")
-    assert ("" in pending, pending["a"], pending.of("a", "acc"), pending.total) == (False, 1, 1, 1)
+    pending.add("", Flow("acc"))
+    pending.move("", "a", Flow("acc"))
+    assert ("" in pending, pending["a"], pending.of("a", Flow("acc")), pending.total) == (False, 1, 1, 1)
     pending.enqueue(ready("a", "acc"))
     assert pending["a"] == 1
     assert pending.next("a", always) is not None
@@ -63,7 +63,7 @@ def test_one_envelope_is_counted_once_on_its_way() -> None:
 
 def test_what_may_not_go_stays() -> None:
     pending = Pending()
-    pending.add("a", "acc")
+    pending.add("a", Flow("acc"))
     pending.enqueue(ready("a", "acc"))
     assert pending.next("a", lambda _: False) is None
     assert pending.next("b", always) is None
@@ -74,7 +74,7 @@ def test_retries_go_before_the_untried_mail_of_their_account() -> None:
     pending = Pending()
     order = [("a", "new 1", 0), ("a", "again 1", 1), ("b", "new 2", 0), ("a", "new 3", 0), ("a", "again 2", 3)]
     for account, message, attempts in order:
-        pending.add("a", account)
+        pending.add("a", Flow(account))
         pending.enqueue(ready("a", account, message, attempts=attempts))
     started = [pending.next("a", always) for _ in order]
     messages = [each.routed.envelope.message_id for each in started if each is not None]
@@ -84,7 +84,7 @@ def test_retries_go_before_the_untried_mail_of_their_account() -> None:
 def test_what_is_put_back_goes_first() -> None:
     pending = Pending()
     for message in ("first", "second"):
-        pending.add("a", "acc")
+        pending.add("a", Flow("acc"))
         pending.enqueue(ready("a", "acc", message))
     started = pending.next("a", always)
     assert started is not None
@@ -98,10 +98,10 @@ def test_what_is_put_back_goes_first() -> None:
 def test_a_pool_that_turns_out_to_be_another_is_moved_whole() -> None:
     pending = Pending()
     for account in ("x", "y", "x"):
-        pending.add("a", account)
+        pending.add("a", Flow(account))
         pending.enqueue(ready("a", account))
     pending.reassign("a", lambda each: POOLS["b" if each.routed.envelope.account_id == "x" else "c"])
-    assert (pending["a"], pending["b"], pending["c"], pending.of("b", "x")) == (0, 2, 1, 2)
+    assert (pending["a"], pending["b"], pending["c"], pending.of("b", Flow("x"))) == (0, 2, 1, 2)
     assert {pool: len(queue) for pool, queue in pending.queues.items()} == {"b": 2, "c": 1}
     pending.reassign("a", lambda _: POOLS["b"])  # nothing waits there any more
     assert pending.total == 3
@@ -111,7 +111,7 @@ def test_pools_take_turns() -> None:
     """A pool that was served stands behind the others; one without a queue has no turn to end."""
     pending = Pending()
     for pool in ("a", "b", "a"):
-        pending.add(pool, "acc")
+        pending.add(pool, Flow("acc"))
         pending.enqueue(ready(pool, "acc"))
     pending.end_turn("a")
     pending.end_turn("c")
@@ -137,7 +137,7 @@ def test_the_counts_agree_with_what_was_done() -> None:
         pool, account = random.choice("abc"), random.choice("xy")
         match random.randrange(4):
             case 0:
-                pending.add(pool, account)
+                pending.add(pool, Flow(account))
                 pending.enqueue(ready(pool, account, large=random.random() < 0.3))
                 plain.append((pool, account))
             case 1 if (started := pending.next(pool, lambda _: random.random() < 0.7)) is not None:
@@ -155,7 +155,7 @@ def test_the_counts_agree_with_what_was_done() -> None:
         for each in "abc":
             assert pending[each] == sum(found == each for found, _ in plain)
             assert (each in pending) == (pending[each] > 0)
-            assert pending.of(each, "x") == plain.count((each, "x"))
+            assert pending.of(each, Flow("x")) == plain.count((each, "x"))
 
 
 @dataclass
@@ -188,7 +188,7 @@ def admission(pending: dict[tuple[str, str], int], pools: Pools | None = None) -
     states: Any = pools or Pools()
     for (pool, account), number in pending.items():
         for _ in range(number):
-            counts.add(pool, account)
+            counts.add(pool, Flow(account))
     return Admission(counts, states, states)
 
 
@@ -228,7 +228,7 @@ def test_due_mail(name: str) -> None:
     assert (pool == case.pools.pool_of(case.domain)) == case.is_taken
     assert (pool is None) == bool(made.left) != case.is_taken
     if not case.tries:
-        assert made.may_take("me", case.domain) == case.is_taken
+        assert made.may_take(Flow("me"), case.domain) == case.is_taken
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_new_mail(pending: dict[tuple[str, str], int], domain: str, is_behind: b
 
 def test_new_mail_does_not_pass_mail_left_in_the_store() -> None:
     made = admission({("a.test", "me"): 1, ("a.test", "other"): 1})
-    made.leave("a.test", "me")
+    made.leave("a.test", Flow("me"))
     assert made.pool_for_new(envelope("me", "a.test"), is_behind=False) is None
     assert made.pool_for_new(envelope("other", "a.test"), is_behind=False) == "a.test"
     made.left.clear()
@@ -275,8 +275,8 @@ def test_room_for_mail_that_was_left(
 ) -> None:
     made = admission({("a.test", "me"): pending}, Pools({"a.test"} if held else set()))
     if left is not None:
-        made.leave(left, "me")
-    assert made.should_poll("me", "a.test", is_behind=is_behind) == expected
+        made.leave(left, Flow("me"))
+    assert made.should_poll(Flow("me"), "a.test", is_behind=is_behind) == expected
 
 
 NOW = 1_000.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.deliver.pending import LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL, RECIPIENTS_PER_VISIT, DueMail, envelopes
-from appliance.deliver.preparing import Envelope
+from appliance.deliver.preparing import Envelope, Flow
 from appliance.environment import Environment
 from appliance.model.accounts import Role
 from appliance.store import Store, open_store
@@ -31,7 +31,7 @@ async def account(store: Store, name: str) -> str:
     return (await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 10**9)).id
 
 
-def everything(account: str, domain: str) -> bool:
+def everything(flow: Flow, domain: str) -> bool:
     return True
 
 
@@ -77,7 +77,7 @@ async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> 
     take_all(due_mail, await due_mail.all(everything))
     assert due_mail.is_behind
     await due_mail.all(everything)
-    (owner,) = await store.lanes.accounts()
+    (owner,) = await store.lanes.accounts(low=0)
     retry = message(store.messages.env, owner, "ada@example.net")
     await store.messages.accept(retry)
     tried = "UPDATE recipients SET attempt_count = 1, status = 'deferred' WHERE message_id = :id"
@@ -142,9 +142,11 @@ async def test_behind_a_backlog_one_way_of_looking_is_enough(
     by_time = []
     due = Queue.due
 
-    async def counting(self: Queue, *, simulated: bool, most: int, since: int = 0, retries: bool = False) -> object:
+    async def counting(
+        self: Queue, *, simulated: bool, low: int, most: int, since: int, retries: bool = False
+    ) -> object:
         by_time.extend([] if retries else [most])
-        return await due(self, simulated=simulated, most=most, since=since, retries=retries)
+        return await due(self, simulated=simulated, low=low, most=most, since=since, retries=retries)
 
     monkeypatch.setattr(Queue, "due", counting)
     rounds = []

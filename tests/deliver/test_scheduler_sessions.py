@@ -16,7 +16,7 @@ from appliance.deliver.attempt import Holder
 from appliance.deliver.in_flight import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, Lack, SlowSessions
 from appliance.deliver.pending import Pending
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import Envelope, Ready, Routed
+from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.deliver.scheduler import POOLS_PER_SLICE, AttemptResult, SessionRunner, recording
@@ -53,7 +53,7 @@ class FullMachine:
 
     def claim(self, routed: Routed) -> tuple[Holder, int]:
         self.steps += 1
-        return Holder(routed.envelope.account_id, False), 4
+        return Holder(routed.envelope.account_id, 0, False), 4
 
 
 def waiting_pools() -> Pending:
@@ -61,7 +61,7 @@ def waiting_pools() -> Pending:
     for number in range(POOLS):
         limiter = PoolLimiter(f"pool{number}", PoolLimits())
         routed = Routed(envelope(f"acc{number}", "a.test"), route, limiter, [], None, -STALLED_CHECK, False)
-        pending.add(limiter.pool, f"acc{number}")
+        pending.add(limiter.pool, Flow(f"acc{number}"))
         pending.enqueue(Ready(routed, b""))
     return pending
 
@@ -74,7 +74,7 @@ class Session(SimpleNamespace):
 def hanging_session(number: int) -> Any:
     progress = SimpleNamespace(moved_at=-STALLED_LONG - number, handed_over=False, address=None)
     slot = SimpleNamespace(limiter=PoolLimiter(f"slow{number}", PoolLimits()), account=f"slow{number}")
-    return Session(progress=progress, slot=slot, holder=Holder(f"slow{number}", False), gives_way=False)
+    return Session(progress=progress, slot=slot, holder=Holder(f"slow{number}", 0, False), gives_way=False)
 
 
 async def test_serving_all_pools_is_sliced(autojump_clock: MockClock) -> None:
@@ -115,7 +115,7 @@ async def test_the_search_for_stalled_sessions_is_sliced(autojump_clock: MockClo
         machine.slots.take(session.holder)
     in_flight: Any = machine
     for number in range(POOLS):
-        machine.slots.take(Holder(f"acc{number}", False))
+        machine.slots.take(Holder(f"acc{number}", 0, False))
     steps, ended = list[int](), 0
     search: Iterator[Any] = SlowSessions(in_flight).stalled(waiting_pools().queues.values())
     for active in search:

@@ -245,6 +245,7 @@ async def test_a_delay_is_told_once(store: Store, messages: Messages, account: A
         "smtp_response": "451 4.3.0 Try again later",
         "bounce_class": "mailbox_full",
         "message_id": f"{message_id.removeprefix('msg_')}@example.com",
+        "stream": "transactional",
         "tags": ["one", "two"],
     }
     assert await events(store) == []
@@ -338,6 +339,7 @@ async def test_an_event_tells_what_happened(store: Store, messages: Messages, ac
         "bounce_class": "invalid_recipient",
         "message_id": "own@client.example",
         "metadata": {"order": "1"},
+        "stream": "transactional",
     }
 
 

@@ -113,7 +113,8 @@ CREATE TABLE smtp_credentials (
     name TEXT NOT NULL DEFAULT '',              -- what its owner calls it
     last_used_at INTEGER,                       -- to the minute
     created_by TEXT,                            -- the user who created it; NULL: the shell, or unknown
-    dsn TEXT                                    -- 'failure': the default of NOTIFY; NULL: no notification
+    dsn TEXT,                                   -- 'failure': the default of NOTIFY; NULL: no notification
+    stream TEXT                                 -- of its messages, unless they or their template name one
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX smtp_credentials_by_account ON smtp_credentials (account_id);
 
@@ -134,7 +135,8 @@ CREATE TABLE api_keys (
     previous_sha256 BLOB UNIQUE,                -- the secret that was replaced last, and is good until then
     previous_hint TEXT,
     previous_expires_at INTEGER,
-    created_by TEXT                             -- the user who created it; NULL: the shell, or unknown
+    created_by TEXT,                            -- the user who created it; NULL: the shell, or unknown
+    stream TEXT                                 -- of its messages, unless they or their template name one
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX api_keys_by_account ON api_keys (account_id);
 
@@ -146,6 +148,7 @@ CREATE TABLE templates (
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     unsubscribe INTEGER NOT NULL DEFAULT 0,     -- messages with it get a link to unsubscribe
+    stream TEXT,                                -- of messages with it, unless they name one
     PRIMARY KEY (account_id, alias)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX templates_live ON templates (account_id, alias) WHERE deleted = 0;
@@ -187,6 +190,7 @@ CREATE TABLE messages (
     metadata TEXT,                              -- a JSON object of strings; NULL: none
     header_id TEXT,                             -- the Message-ID, without brackets; NULL: see NewMessage in model/mail.py
     scheduled_at INTEGER,                       -- when it is due; NULL: at once. It stays after that
+    stream TEXT NOT NULL DEFAULT 'transactional',
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
 -- Rare among messages, so that finding them must not mean reading all.
@@ -249,11 +253,12 @@ CREATE TABLE recipients (
     delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
     dsn TEXT,                                   -- what its sender wants to be told of it by mail: JSON, see model/mail.py
     failure TEXT,                               -- suppressed or cancelled; NULL: a server decided, or none has yet
+    low INTEGER NOT NULL DEFAULT 0,             -- 1: of a stream with low priority
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
--- A lane is one account's mail for one domain.
-CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next_attempt_at)
+CREATE INDEX recipients_due ON recipients (simulated, low, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+-- A lane is one account's mail for one domain, with high or with low priority.
+CREATE INDEX recipients_lanes ON recipients (simulated, low, account_id, domain, next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
 -- Those that bounced, failed or are deferred, by when: see RESULT in store/message_records.py.
 CREATE INDEX recipients_problems ON recipients

@@ -33,6 +33,7 @@ IsTest = Annotated[bool, Meta(description="Whether this is a test key. Its messa
 _DOMAIN = Meta(description="Only sending domain; null for all domains.")
 _EXPIRY = Meta(description="Expiry time; null for none.")
 _DSN = Meta(description="`failure`: mail a DSN for failed recipients whose RCPT has no NOTIFY; null for none.")
+_STREAM = Meta(description="Stream of messages that name none; null: `transactional`.")
 _LIFETIME = Meta(description="Lifetime in seconds, instead of `expires_at`.")
 _OVERLAP = Meta(ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working.")
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
@@ -54,6 +55,7 @@ class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
     dsn: Annotated[DsnDefault | None, _DSN] = None
+    stream: Annotated[str, _STREAM] | None = None
 
 
 class SmtpCredentialObject(msgspec.Struct):
@@ -62,6 +64,7 @@ class SmtpCredentialObject(msgspec.Struct):
     username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
     name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
     dsn: Annotated[DsnDefault | None, _DSN]
+    stream: Annotated[str | None, _STREAM]
     created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
     created_at: CreatedAt
     last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
@@ -91,6 +94,7 @@ class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     domain: Annotated[str, _DOMAIN, Meta(max_length=253, examples=["example.com"])] | None = None
     expires_at: Annotated[str, _EXPIRY, Meta(max_length=40, extra_json_schema={"format": "date-time"})] | None = None
     expires_in: Annotated[float, Meta(ge=1, le=MAX_EXPIRY // SECOND), _LIFETIME] | None = None
+    stream: Annotated[str, _STREAM] | None = None
 
 
 class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,6 +112,7 @@ class ApiKeyObject(msgspec.Struct):
     scope: KeyScope
     test: IsTest
     domain: Annotated[str | None, _DOMAIN]
+    stream: Annotated[str | None, _STREAM]
     created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
     created_at: CreatedAt
     expires_at: Annotated[Time | None, _EXPIRY]
@@ -167,10 +172,11 @@ class CredentialRoutes(Routes):
         check_line("name", body.name)
         if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # a password cannot be limited
             raise Refused(Code.FORBIDDEN, NO_MORE)
+        self._check_stream(body.stream)
         name = body.name.strip()
         about(None, {"name": name}, made=itemgetter(0))
         username, password = await self.store.access.create_credential(
-            user.account_id, name, by_owner=True, created_by=_creator(user), dsn=body.dsn
+            user.account_id, name, by_owner=True, created_by=_creator(user), dsn=body.dsn, stream=body.stream
         )
         created = await self.store.access.credential(user.account_id, username)
         return object_from(NewSmtpCredentialAnswer, created, password=password)
@@ -211,6 +217,7 @@ class CredentialRoutes(Routes):
             raise invalid("test", "A test key cannot have the scope manage: its changes would be real.")
         domain = None if body.domain is None else account_rules.domain_name(body.domain)
         expires_at = self._expiry(body)
+        self._check_stream(body.stream)
         if isinstance(user, KeyPrincipal) and not user.covers(domain, expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
         about(None, {"name": body.name, "scope": body.scope.value, "domain": domain}, made=itemgetter(0))
@@ -223,9 +230,14 @@ class CredentialRoutes(Routes):
             expires_at=expires_at,
             by_owner=True,
             created_by=_creator(user),
+            stream=body.stream,
         )
         created = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, created, key=key)
+
+    def _check_stream(self, name: str | None) -> None:
+        if name is not None:
+            self.services.intake.streams.get(name)
 
     def _expiry(self, body: ApiKeyRequest) -> int | None:
         now = self.services.env.now()

@@ -23,6 +23,7 @@ from appliance.message.limits import (
     MAILBOX_LENGTH,
     METADATA_VALUE_LENGTH,
     RECIPIENTS,
+    STREAM_LENGTH,
     SUBJECT_LENGTH,
     TAG_LENGTH,
     VARIABLES,
@@ -126,6 +127,7 @@ _ENTRY: Json = {"type": "string", "pattern": f"{METADATA_KEY.removesuffix('$')}:
 # Letters and digits of other scripts work too.
 _PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
 _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"
+_STREAM: Json = {"type": "string", "pattern": r"\S", "maxLength": STREAM_LENGTH}
 _MOMENTS: Json = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}
 _MOMENT = "a time (RFC 3339), or a date (midnight UTC)."
 EMAIL_FILTERS = (
@@ -138,6 +140,7 @@ EMAIL_FILTERS = (
     parameter("provider", "query", "Filter by the provider pool of a recipient's domain, such as `google`.", _MAILBOX),
     parameter("key", "query", "Filter by API key id or SMTP username that sent the message.", _MAILBOX),
     parameter("metadata", "query", "Filter by an entry of the metadata, `KEY:VALUE`. Case-sensitive.", _ENTRY),
+    parameter("stream", "query", "Filter by stream.", _STREAM),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
     choice_parameter("outcome", "Only messages with at least one recipient of this outcome.", RecipientOutcome),
     parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
@@ -214,7 +217,7 @@ class EmailRoutes(Routes):
             for recipient in message.recipients
             if recipient.outcome in _MAY_BE_SUPPRESSED
         }
-        lists = lists_of(facts.tags, facts.template_alias)
+        lists = lists_of(facts.tags, facts.template_alias, facts.stream)
         origins = await store.suppressions.origins(account_id, list(returned.values()), lists)
         suppressed = {recipient_id: origins[key] for recipient_id, key in returned.items() if key in origins}
         shown = record, facts, pools, suppressed, now, most, request_id()
@@ -306,6 +309,7 @@ def _filters(user: Principal) -> MailFilter | None:
         since=moment("since"),
         until=moment("until"),
         metadata=metadata_entry(request.args["metadata"]) if "metadata" in request.args else None,
+        stream=_text("stream", STREAM_LENGTH, str),
     )
     if isinstance(user, KeyPrincipal) and user.domain is not None:
         if filters.sender is None:

@@ -55,6 +55,7 @@ LastClass = Annotated[BounceClass | None, Meta(description="Class of the last re
 ScheduledTime = Annotated[Time | None, Meta(description="Scheduled time; null without one.")]
 NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
+StreamOfMessage = Annotated[str, Meta(description="Stream of the message.")]
 _SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
 
 
@@ -147,7 +148,7 @@ class TimelineObject(RecipientObject):
         SuppressionOrigin | None,
         Meta(
             description="Why the account sends no such message to this address now; null if it does. "
-            "`unsubscribe`: the recipient unsubscribed from the message's tag or template."
+            "`unsubscribe`: the recipient unsubscribed from the message's tag, template or stream."
         ),
     ]
     next_attempt_at: NextAttemptAt
@@ -164,6 +165,7 @@ class MessageDetails(_MessageFields):
     size: Annotated[int, Meta(description="Size in bytes.")]
     accepted_request_id: Annotated[str, Meta(description="Id of the request that submitted the message.")]
     body_kept: Annotated[bool, Meta(description="Whether the body is still stored.")]
+    stream: StreamOfMessage
     scheduled_at: ScheduledTime
     recipients: Annotated[list[TimelineObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
     request_id: RequestId
@@ -192,6 +194,7 @@ class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
     outcomes: Annotated[dict[str, int], Meta(description="Number of recipients by outcome, of all recipients.")]
     created_at: CreatedAt
     scheduled_at: ScheduledTime
+    stream: StreamOfMessage
 
 
 class EmailsAnswer(ApiAnswer):

@@ -50,6 +50,7 @@ class SuppressionObject(msgspec.Struct):
     origin: Annotated[SuppressionOrigin, Meta(description="Cause of the first entry for this address.")]
     tag: Annotated[str | None, Meta(description="Tag that the recipient unsubscribed from; null if none.")]
     template: Annotated[str | None, Meta(description="Template that the recipient unsubscribed from; null if none.")]
+    stream: Annotated[str | None, Meta(description="Stream that the recipient unsubscribed from; null if none.")]
     created_at: CreatedAt
 
 
@@ -97,6 +98,7 @@ _REMOVED = (
     parameter("address", "path", "Suppressed address.", {"type": "string", "format": "email"}),
     parameter("tag", "query", "Remove only the unsubscription from this tag.", {"type": "string"}),
     parameter("template", "query", "Remove only the unsubscription from this template.", {"type": "string"}),
+    parameter("stream", "query", "Remove only the unsubscription from this stream.", {"type": "string"}),
 )
 _SUPPRESSED = (201, SuppressionAnswer, "The suppression, new or existing.")
 
@@ -161,17 +163,18 @@ class SuppressionRoutes(Routes):
     async def remove_suppression(self, user: User, address: str) -> DeletedAnswer:
         """Remove an address from the suppression list.
 
-        With `tag` or `template`, only that unsubscription is removed. Without either, only the suppression of all
-        messages is removed.
+        With `tag`, `template` or `stream`, only that unsubscription is removed. Without any, only the suppression of
+        all messages is removed.
         """
-        tag, template = request.args.get("tag"), request.args.get("template")
-        if tag is not None and template is not None:
-            raise Refused(Code.NOT_FOUND, "Send either tag or template, not both.")
+        tag, template, stream = map(request.args.get, ("tag", "template", "stream"))
+        lists = lists_of(() if tag is None else (tag,), template, stream)
+        if len(lists) > 1:
+            raise Refused(Code.NOT_FOUND, "Send only one of tag, template and stream.")
         try:
             key = parse(address, "address").key
         except Refused as refused:
             raise Refused(Code.NOT_FOUND, "This address is not suppressed.") from refused
-        if lists := lists_of(() if tag is None else (tag,), template):
+        if lists:
             await self.store.unsubscriptions.remove(user.account_id, lists[0], key)
         else:
             await self.store.suppressions.remove(user.account_id, key)
@@ -191,7 +194,7 @@ def _cursor(entry: Suppression) -> str:
 
 
 def _read_cursor(after: str) -> tuple[str, str]:
-    if not after.startswith(("tag:", "template:")):
+    if not after.startswith(("tag:", "template:", "stream:")):
         return after, ""
     mail_list, _, address = after.partition(",")
     return address, mail_list

@@ -41,6 +41,7 @@ _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{
 _TEXT = Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)
 _HTML = Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)
 
+_STREAM = Meta(description="Stream of messages that name none; null for that of the key.")
 _REPLACES = Meta(ge=0, description="Version that you edited, 0 for a new template: 409 if another one is current.")
 
 
@@ -51,6 +52,7 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(description="Required unless `html` is set."), _TEXT] | UnsetType = UNSET
     html: Annotated[str, Meta(description="Required unless `text` is set."), _HTML] | UnsetType = UNSET
     unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link.")] = False
+    stream: Annotated[str, _STREAM] | None = None
     replaces: Annotated[int, _REPLACES] | UnsetType = UNSET
 
 
@@ -64,6 +66,7 @@ class TemplateObject(msgspec.Struct):
     html: Annotated[str | None, Meta(description="HTML body; null without one.")]
     variables: Annotated[list[str], Meta(description="Names of the placeholders.")]
     unsubscribe: Annotated[bool, Meta(description="Whether messages get a one-click unsubscribe link.")]
+    stream: Annotated[str | None, _STREAM]
     created_at: CreatedAt
     updated_at: Annotated[Time, Meta(description="Time of the last change.")]
 
@@ -135,6 +138,8 @@ class TemplateRoutes(Routes):
         """
         if body.unsubscribe:
             check_links("unsubscribe", self.services.intake.links)
+        if body.stream is not None:
+            self.services.intake.streams.get(body.stream)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
         (variables,) = await self._variables(user.account_id, (subject, text, html))  # may fail with 503
@@ -145,6 +150,7 @@ class TemplateRoutes(Routes):
             text,
             html,
             unsubscribe=body.unsubscribe,
+            stream=body.stream,
             replaces=None if body.replaces is UNSET else body.replaces,
             may_store=self.services.intake.quota.bytes(),
         )

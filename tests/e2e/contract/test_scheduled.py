@@ -144,8 +144,12 @@ def test_who_may_move_and_cancel(new_account: NewAccount, caller: Caller) -> Non
     error(change(own.using({}), sent["id"], ahead(hours=2)), 401, "unauthorized")
     error(cancel(own.using(bearer("ma_live_no")), sent["id"]), 401, "unauthorized")
     assert own.read(sent["id"])["recipients"][0]["status"] == "scheduled"
-    lines = owner(own).get("/v1/audit", params={"action": "email"}).json()
-    assert {line["action"] for line in lines["audit"]} == {"email.cancelled", "email.rescheduled"}
+    manager = key(own, "manage")
+    sent = own.send(scheduled_at=ahead(hours=1))
+    assert cancel(manager, sent["id"]).status_code == 200
+    lines = owner(own).get("/v1/audit", params={"action": "email"}).json()["audit"]
+    audited = [("key", "email.cancelled"), ("user", "email.cancelled"), ("user", "email.rescheduled")]
+    assert [(line["actor_kind"], line["action"]) for line in lines] == audited, "those who may only send add no lines"
 
 
 def test_the_list_and_its_details_show_the_schedule(new_account: NewAccount) -> None:

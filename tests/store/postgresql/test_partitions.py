@@ -475,11 +475,11 @@ async def test_plans_go_by_the_indexes_of_partitions(store: Store, messages: Mes
             :account, '', '', 0, 0, 'delivered', 'settled' FROM generate_series(1, 20000) i"""
     await store.engine.change(fill, {"now": clock.now, "account": messages.account_id})
     await store.engine.change("ANALYZE recipients", {})
-    due = {"simulated": 0, "since": 0, "now": clock.now, "most": 10}
+    due = {"simulated": 0, "low": 0, "since": 0, "now": clock.now, "most": 10}
     for query in (_DUE, _NEXT_DUE):
         lines = await plan(query, due)
         assert not [line for line in lines if "Seq Scan" in line], lines
-        assert [line for line in lines if "recipients_others_owner_simulated_next_attempt_at_idx" in line], lines
+        assert [line for line in lines if "recipients_others_owner_simulated_low_next_attempt_at_idx" in line], lines
     lines = await plan(_PROBLEMS, {"account_id": messages.account_id, "since": 1, "most": 8})
     assert not [line for line in lines if "Seq Scan on recipients" in line], lines
     assert [line for line in lines if "recipients_others_account_id_coalesce_id_idx" in line], lines

@@ -27,6 +27,7 @@ VALUES = {
     "now": ("bigint", "1"),
     "most": ("bigint", "50"),
     "simulated": ("bigint", "0"),
+    "low": ("bigint", "0"),
     "beyond": ("bigint", "90000"),
 }
 
