@@ -267,7 +267,7 @@ _NAMES = {
 def _refuse(refusal: Refusal) -> tuple[int, Json]:
     name = _PLACE.sub(r".\1", refusal.field)
     place, _, inner = name.rpartition(".") if name.count(".") == 2 else ("", "", name)
-    if place and inner in _OF_ALL:
+    if place.startswith("personalizations.") and inner in _OF_ALL:
         name = inner
     elif name.partition(".")[0] in ("to", "cc", "bcc", "dynamic_template_data"):
         name = f"personalizations.0.{name}"
