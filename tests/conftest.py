@@ -27,6 +27,7 @@ from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
 from tests.levels import LONGEST, Level, runs_file, runs_test
+from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
@@ -198,6 +199,14 @@ def engine(request: pytest.FixtureRequest) -> engines.Kind:
     """The engine of the programs that a test starts; a fixture that keeps one for several tests depends on this."""
     kind: engines.Kind = request.param
     return kind
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for all tests of this process that need no more than databases of their own."""
+    require("postgresql")
+    with postgresql() as server:
+        yield server
 
 
 @pytest.hookimpl(tryfirst=True)

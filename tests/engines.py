@@ -22,7 +22,6 @@ from appliance.store.postgresql.migrate import migrate
 from tests.postgresql_server import PostgresServer, postgresql
 
 BUSY_TIMEOUT = 5_000  # milliseconds
-SESSIONS_END_WITHIN = 30.0  # seconds after a kill of their program
 
 
 class Kind(Enum):

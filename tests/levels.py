@@ -78,7 +78,6 @@ LONGEST = (
     "tests/e2e/test_a_data_directory_that_cannot_be_used_is_one_line.py",
     "tests/deliver/test_scheduler.py",
     "tests/e2e/contract/test_authentication.py",
-    "tests/deliver/test_new_mail.py",
     "tests/deliver/test_pool_limiters.py",
     "tests/backup/test_restore.py",
     "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",

@@ -31,7 +31,7 @@ from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
 from appliance.store.engine import Slice
 from appliance.telemetry.metrics import CLEARED
-from tests.postgresql_server import postgresql
+from tests.postgresql_server import PostgresServer
 from tests.programs import needs
 from tests.store.samples import DAY, Clock, Messages, record
 
@@ -88,30 +88,29 @@ async def test_a_round_takes_all_that_is_old(
 
 
 @needs("postgresql")
-async def test_a_round_on_postgresql(tmp_path: Path, clock: Clock) -> None:
+async def test_a_round_on_postgresql(tmp_path: Path, clock: Clock, postgres: PostgresServer) -> None:
     env = Environment(now=clock)
 
     async def sweep(store: Store) -> bool:
         full = FreeSpace(tmp_path, HUGE, 0, env)
         return await RetentionWorker(store, env, RetentionSettings(), full).sweep()
 
-    with postgresql() as cluster:
-        async with open_store(tmp_path, env, url=cluster.new_database()) as store:
-            account = await store.accounts.create("demo", "demo@example.org", "hash", credit=1_000)
-            messages = Messages(env, account.id)
-            new = [messages.new(key=f"k{number}") for number in range(2)] + [messages.new(size=2_000_000)]
-            for each in new:
-                await store.messages.accept(each)
-            await record(store, clock, [DELIVERED] * 3)
-            clock.now += 2 * DAY
-            assert await sweep(store)
-            await store.statistics.count()
-            await store.breakdown.count()
-            assert [await store.messages.mime(each.id) for each in new] == [None] * 3
-            assert await store.engine.rows("SELECT count(*) FROM message_body_parts", {}) == [(0,)]
-            clock.now += 30 * DAY
-            assert await sweep(store)
-            assert [await store.messages.read(account.id, each.id) for each in new] == [None] * 3
+    async with open_store(tmp_path, env, url=postgres.new_database()) as store:
+        account = await store.accounts.create("demo", "demo@example.org", "hash", credit=1_000)
+        messages = Messages(env, account.id)
+        new = [messages.new(key=f"k{number}") for number in range(2)] + [messages.new(size=2_000_000)]
+        for each in new:
+            await store.messages.accept(each)
+        await record(store, clock, [DELIVERED] * 3)
+        clock.now += 2 * DAY
+        assert await sweep(store)
+        await store.statistics.count()
+        await store.breakdown.count()
+        assert [await store.messages.mime(each.id) for each in new] == [None] * 3
+        assert await store.engine.rows("SELECT count(*) FROM message_body_parts", {}) == [(0,)]
+        clock.now += 30 * DAY
+        assert await sweep(store)
+        assert [await store.messages.read(account.id, each.id) for each in new] == [None] * 3
 
 
 async def test_a_sweep_takes_the_parts_of_large_messages(

@@ -1,6 +1,6 @@
 """Nodes on one database have one certificate: one at a time requests it, and any of them answers the authority."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,8 +25,8 @@ from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import NodeIdentity
 from appliance.tls.certificate import ACME_FILE
 from tests.acme.authority import DIRECTORY, Authority
-from tests.postgresql_server import PostgresServer, empty, postgresql
-from tests.programs import needs, require
+from tests.postgresql_server import PostgresServer, empty
+from tests.programs import needs
 
 KEY = b"k" * 32
 SITE = "mail.example.com"
@@ -134,15 +134,8 @@ async def test_a_database_that_is_away_knows_no_new_token(autojump_clock: MockCl
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    require("postgresql")
-    with postgresql() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def _prepared(server: PostgresServer) -> str:
-    url = server.new_database()
+def _prepared(postgres: PostgresServer) -> str:
+    url = postgres.new_database()
     trio.run(prepare, url, 0)
     return url
 
@@ -151,9 +144,6 @@ def _prepared(server: PostgresServer) -> str:
 def url(_prepared: str) -> str:
     empty(_prepared)
     return _prepared
-
-
-Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
 
 
 @dataclass

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.e2e.delivery.postfix import DIRECT, MASTER
 from tests.ports import free_port
 
 NEEDED = ("postfix", "smtp-sink", "smtp-source", "opendkim")
@@ -49,28 +50,6 @@ MILTER = """
 smtpd_milters = inet:127.0.0.1:{port}
 milter_default_action = tempfail
 milter_protocol = 6
-"""
-MASTER = """
-127.0.0.1:{port} inet n - n - - smtpd
-pickup    unix  n - n 60    1 pickup
-cleanup   unix  n - n -     0 cleanup
-qmgr      unix  n - n 300   1 qmgr
-tlsmgr    unix  - - n 1000? 1 tlsmgr
-rewrite   unix  - - n -     - trivial-rewrite
-bounce    unix  - - n -     0 bounce
-defer     unix  - - n -     0 bounce
-trace     unix  - - n -     0 bounce
-verify    unix  - - n -     1 verify
-flush     unix  n - n 1000? 0 flush
-proxymap  unix  - - n -     - proxymap
-smtp      unix  - - n -     - smtp
-relay     unix  - - n -     - smtp
-showq     unix  n - n -     - showq
-error     unix  - - n -     - error
-retry     unix  - - n -     - error
-discard   unix  - - n -     - discard
-anvil     unix  - - n -     1 anvil
-scache    unix  - - n -     1 scache
 """
 OPENDKIM = """
 Socket inet:{port}@127.0.0.1
@@ -132,7 +111,7 @@ def postfix(sink_port: int, *, sessions: int, signed: bool, further: str = "") -
         (config / "main.cf").write_text(
             MAIN.format(sink_port=sink_port, sessions=sessions, milter=milter, **paths) + further
         )
-        (config / "master.cf").write_text(MASTER.format(port=port))
+        (config / "master.cf").write_text(DIRECT.format(address="127.0.0.1", port=port) + MASTER)
         environment = {**os.environ, "MAIL_CONFIG": str(config)}
         subprocess.run(["postfix", "-c", str(config), "start"], check=True, env=environment, capture_output=True)
         try:

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,22 +15,16 @@ from appliance.system.data_directory import only_server
 from tests.cli.shell import ROOT, Shell, fields
 from tests.cli.test_queue import accept, due
 from tests.docs.test_cli import documented
-from tests.postgresql_server import PostgresServer, postgresql
+from tests.postgresql_server import PostgresServer
 from tests.programs import needs
 from tests.terminal import open_terminal
 
 pytestmark = needs("postgresql")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgresql() as running:
-        yield running
-
-
 @pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.new_database()
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
 
 
 def on(shell: Shell, url: str) -> Shell:

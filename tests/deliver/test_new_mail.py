@@ -107,6 +107,7 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
         assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new) == [("partial",)]
 
 
+@pytest.mark.slow  # ten seconds of a processor; tests/deliver/test_pending.py has the rule
 async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock: MockClock) -> None:
     server = FakeMx(answers={".": wait_and_say(0.1, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:

@@ -3,7 +3,10 @@
 import json
 import socket
 import ssl
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +16,10 @@ from urllib.parse import urlsplit
 import trustme
 
 from tests.running_appliance import Running
+from tests.stopwatch import Stopwatch
 
 PIECE = 65_536
+NOTICED = 1.0  # seconds after which another client would call us slow
 
 
 @dataclass(frozen=True)
@@ -163,3 +168,27 @@ def check_error(answer: Answer, *, head: bool = False) -> None:
         told = answer.json()
         assert set(told) == {"error", "code", "request_id"}
         assert told["request_id"] == request_id
+
+
+@contextmanager
+def others_are_served(running: Running) -> Iterator[None]:
+    """A client at another address asks all the while, on new connections, and is answered at once."""
+    done, waits = threading.Event(), list[float]()
+
+    def ask() -> None:
+        while not done.wait(0.02):
+            watch = Stopwatch(running.pid)
+            with Client(running.url, timeout=60, source="127.0.0.77") as client:
+                client.send(request("GET", "/healthz"))
+                assert client.answer().status == 200
+            waits.append(watch.taken)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        done.set()
+        asking.join()
+    assert waits
+    assert max(waits) < NOTICED

@@ -117,19 +117,6 @@ def test_a_pipe_that_is_not_read(small_pipe: tuple[int, int], tmp_path: Path) ->
         assert server.end() == 0
 
 
-def test_a_terminal_stopped_by_ctrl_s(tmp_path: Path) -> None:
-    """Ctrl-S on the terminal that shows the log stops the log, not the mail; nor does it hold the exit."""
-    ours, theirs = open_terminal()
-    try:
-        with serving(tmp_path, theirs) as server:
-            termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
-            assert server.send(NOISE) == {202}
-            assert server.end() == 0
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
 def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
     """Started with none of the three, it serves; and no file it opens takes their place."""
     config = tmp_path / "config.toml"

@@ -113,26 +113,6 @@ def check_the_other_credentials(text: str) -> None:
     assert httpx.get(f"{URL}/emails/msg_none", auth=basic, trust_env=False).status_code == 404
 
 
-def test_a_second_start_keeps_everything(tmp_path: Path) -> None:
-    """The key of the first start works after a restart, which prints no secret but where things are."""
-    with served(tmp_path) as text:
-        send = next(line for line in text.splitlines() if line.startswith("curl "))
-    with served(tmp_path) as again:
-        assert pasted(send)["status"] == "queued"
-        assert value(text, "API key") not in again
-        assert value(again, "Data") == str(tmp_path / "appliance-data")
-        assert value(again, "URL") == URL
-
-
-def test_a_start_that_fails_costs_no_secrets(tmp_path: Path) -> None:
-    """When the port is taken nothing is made, so the next start can still print it."""
-    refused = pytest.raises(AssertionError, match="cannot listen on")
-    with socket.create_server(("127.0.0.1", 8080)), refused, served(tmp_path):
-        pass
-    with served(tmp_path) as text:
-        assert value(text, "API key").startswith("ma_live_")
-
-
 class Hook(http.server.BaseHTTPRequestHandler):
     seen: ClassVar[list[Message]] = []
 

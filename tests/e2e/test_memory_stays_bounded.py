@@ -3,8 +3,6 @@
 import base64
 import json
 import random
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.raw import MESSAGE, Answer, Client, check_error, request, sending
+from tests.e2e.raw import MESSAGE, Answer, Client, check_error, others_are_served, request, sending
 from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 
@@ -22,7 +20,6 @@ IDLE = 120 * MIB  # resident, after a start and one message
 AT_ONCE = 256 * MIB  # above idle, whatever arrives
 TIMES_ITS_SIZE = 6  # above idle, for one large message
 MESSAGE_SIZE = 10 * MIB
-NOTICED = 1.0  # seconds after which another client would call us slow
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="only Linux tells how much memory a process has had"
@@ -83,30 +80,6 @@ def impatient(tmp_path: Path) -> Iterator[Measured]:
     """A server that cuts a body after eight seconds, which whole bodies take too on a busy machine."""
     with measured(tmp_path, 'body_timeout = "8s"') as started:
         yield started
-
-
-@contextmanager
-def others_are_served(running: Running) -> Iterator[None]:
-    done = threading.Event()
-    waits: list[float] = []
-
-    def ask() -> None:
-        with Client(running.url, timeout=60) as client:
-            while not done.is_set():
-                watch = Stopwatch(running.pid)
-                client.send(request("GET", "/healthz"))
-                assert client.answer().status == 200
-                waits.append(watch.taken)
-                time.sleep(0.01)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        yield
-    finally:
-        done.set()
-        asking.join()
-    assert max(waits) < NOTICED
 
 
 def sent(**fields: object) -> bytes:

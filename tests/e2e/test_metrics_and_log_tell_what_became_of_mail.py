@@ -66,13 +66,3 @@ def test_metrics_and_log_tell_what_became_of_mail(tmp_path: Path) -> None:
     assert families["appliance_accept_seconds"].samples["appliance_accept_seconds_count", ()] == 1
     assert families["appliance_delivery_seconds"].samples["appliance_delivery_seconds_count", ()] == 2
     assert families["appliance_store_commit_seconds"].samples["appliance_store_commit_seconds_count", ()] >= 3
-
-
-def test_the_lines_of_messages_can_be_left_out(tmp_path: Path) -> None:
-    """With `messages = false` mail leaves no line, and without an address there are no metrics."""
-    with appliance(tmp_path, server="\n[log]\nmessages = false\n") as running:
-        message_id = send(running, "ok@example.net").json()["id"]
-        time.sleep(0.5)
-        assert running.terminate() == 0
-        assert message_id not in running.log_file.read_text()
-        assert all("metrics" not in line for line in log(running) if line["event"] == "ready")

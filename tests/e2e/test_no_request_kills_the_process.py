@@ -13,9 +13,6 @@ import pytest
 from tests.e2e.raw import MESSAGE, Answer, Client, bearer, certified, check_error, parsed, request, sending
 from tests.running_appliance import Running, appliance
 
-MUTATED = 300  # requests
-SEED = 20_260_101
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 

@@ -3,7 +3,6 @@
 import smtplib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
@@ -56,27 +55,3 @@ def test_free_mail_ends_at_the_quota_and_others_go_on(running: Running) -> None:
     assert b"4.7.1 This account keeps 2,0" in bytes(said.value.smtp_error)  # type: ignore[arg-type]  # it is bytes
     session.quit()
     assert QUOTA - 500_000 < stored_bytes(running) < QUOTA
-
-
-def test_the_owner_and_the_operator_see_it(running: Running) -> None:
-    """`GET /v1/account` tells what is kept and what may be; templates count, too."""
-    account = replace(running, account=add_account(running.data_dir, "seen"))
-    with account.client(headers=account.login()) as owner:
-        told = owner.get("/v1/account").json()
-        assert (told["stored_bytes"], told["stored_bytes_limit"]) == (0, QUOTA)
-        bodies = {"text": "x" * 50_000}
-        statuses = [owner.put("/v1/templates/large", json=bodies).status_code for _ in range(50)]
-        assert set(statuses[:41]) == {200}
-        assert set(statuses[42:]) == {429}
-        assert owner.get("/v1/account").json()["stored_bytes"] == stored_bytes(account) <= QUOTA
-
-
-def test_a_reload_changes_it(tmp_path: Path) -> None:
-    """A larger quota lets an account send again at once."""
-    small = 'min_free_disk = "0"\nstored_bytes_per_account = "1B"'
-    with appliance(tmp_path, disk=small) as running, running.client(headers={}) as client:
-        assert send(client, running, running.account.full_key, 1, "x").status_code == 429
-        settings = running.config_file.read_text()
-        running.config_file.write_text(settings.replace('"1B"', '"25%"'))
-        assert running.hang_up("reloaded")["changed"] == ["limits.stored_bytes_per_account"]
-        assert send(client, running, running.account.full_key, 1, "x").status_code == 202

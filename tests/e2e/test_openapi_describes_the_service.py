@@ -33,7 +33,7 @@ from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
 from tests.running_appliance import PASSWORD, Running, add_account, appliance
 
-EXAMPLES = 25  # for each operation, beside the cases that cover its schema
+EXAMPLES = 12  # for each operation, beside the cases that cover its schema
 CONFIG = SchemathesisConfig.from_dict(
     {
         "generation": {"deterministic": True, "max-examples": EXAMPLES, "with-security-parameters": False},

@@ -231,26 +231,6 @@ def test_a_large_body_is_refused(running: Running, customer: Caller, client: htt
 # ---- the settings
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"tags": "news"},
-        {"tags": None},
-        {"tags": ["a,b"]},
-        {"tags": [""]},
-        {"tags": ["x" * 65]},
-        {"tags": [" x"]},
-        {"tags": ["é"]},
-        {"tags": [f"t{number}" for number in range(101)]},
-        {"tags": ["news"], "more": 1},
-    ],
-)
-def test_what_is_no_list_of_tags_is_refused(customer: Caller, body: dict[str, Any]) -> None:
-    error(customer.request("PUT", "/v1/unsubscribe-tags", json=body), 400, "invalid_request")
-    assert customer.get("/v1/unsubscribe-tags").json()["tags"] == ["news"]
-
-
 def test_without_https_the_setting_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A server without an https address says what to set; an empty list and false are fine."""
     with appliance(tmp_path_factory.mktemp("http")) as plain, plain.client(headers={}) as client:

@@ -2,22 +2,19 @@
 
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
 import trio
 
 from tests import engines
-from tests.e2e.raw import MESSAGE, Client, certified, request, sending
+from tests.e2e.raw import MESSAGE, Client, request, sending
 from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
-from tests.waiting import wait_until, wait_until_read
+from tests.waiting import wait_until_read
 
 SHUTDOWN = 3.0  # seconds, of the setting SHORT
 SHORT, LONG = 'shutdown_timeout = "3s"', 'shutdown_timeout = "2m"'
@@ -79,34 +76,6 @@ def test_idle_connections_are_closed_at_once(running: Running) -> None:
         assert fresh.rest() == kept.rest() == begun.rest() == []
 
 
-def test_idle_connections_are_closed_at_once_under_tls(tmp_path: Path) -> None:
-    """The same behind TLS, also for a client that has not even begun its handshake."""
-    http, context = certified(tmp_path)
-    with ExitStack() as stack:
-        running = stack.enter_context(appliance(tmp_path, server=LONG, http=http))
-        silent = stack.enter_context(Client(running.url))
-        kept = stack.enter_context(Client(running.url, tls=context))
-        kept.send(request("GET", "/healthz"))
-        assert kept.answer().status == 200
-        stop(running)
-        assert seconds_until_ended(running) < AT_ONCE
-        assert silent.rest() == kept.rest() == []
-
-
-def test_an_open_page_is_told_at_once(running: Running) -> None:
-    """The stream of a page ends whole, and delays nothing."""
-    with Client(running.url) as page:
-        (authorization,) = running.login().values()
-        page.send(request("GET", "/dashboard/live", f"Authorization: {authorization}"))
-        assert page.socket.recv(1_000).startswith(b"HTTP/1.1 200 ")
-        stop(running)
-        assert seconds_until_ended(running) < AT_ONCE
-        said = b""
-        while data := page.socket.recv(1_000):
-            said += data
-        assert said.endswith(b"0\r\n\r\n")
-
-
 @in_three_seconds
 def test_a_half_sent_body_is_waited_for_no_longer_than_allowed(running: Running) -> None:
     """A client that never finishes its body is cut when the time is up."""
@@ -116,15 +85,6 @@ def test_a_half_sent_body_is_waited_for_no_longer_than_allowed(running: Running)
         sent = stop(running)
         seconds_until_ended(running)
         assert time.monotonic() - sent > SHUTDOWN / 2
-
-
-@in_three_seconds
-def test_a_client_that_does_not_read_is_waited_for_no_longer_than_allowed(running: Running) -> None:
-    with Client(running.url, buffer=4_096) as client:
-        client.send(request("GET", "/openapi.json") * 1_000)
-        time.sleep(0.5)
-        stop(running)
-        seconds_until_ended(running)
 
 
 # ---- requests in flight
@@ -177,49 +137,6 @@ def test_nothing_new_is_begun(running: Running) -> None:
         busy.send(MESSAGE[20:] + request("POST", "/emails", *sending(running, "behind it"), body=MESSAGE))
         assert [answer.status for answer in busy.rest()] == [202]
     assert seconds_until_ended(running) < AT_ONCE
-
-
-# ---- under load
-
-
-@dataclass
-class Senders:
-    """Threads that send one message after the other until the server is gone."""
-
-    running: Running
-    accepted: list[str] = field(default_factory=list)
-    other: set[int] = field(default_factory=set)
-
-    def send(self, name: str) -> None:
-        with self.running.client() as client:
-            for number in range(100_000):
-                try:
-                    answer = client.post(
-                        "/emails",
-                        content=MESSAGE,
-                        headers={"Idempotency-Key": f"{name} {number}", "Content-Type": "application/json"},
-                    )
-                except httpx.TransportError:
-                    return
-                if answer.status_code == 202:
-                    self.accepted.append(answer.json()["id"])
-                else:
-                    self.other.add(answer.status_code)
-
-
-def test_a_stop_under_load_loses_nothing_that_was_acknowledged(running: Running) -> None:
-    """With senders at full speed it ends in time, and every 202 is a message in the store."""
-    senders = Senders(running)
-    threads = [threading.Thread(target=senders.send, args=(f"{number}",)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(senders.accepted) > 20)
-    stop(running)
-    assert seconds_until_ended(running) < AT_ONCE
-    for thread in threads:
-        thread.join()
-    assert senders.other <= {503}
-    assert are_stored(running, senders.accepted)
 
 
 # ---- an end by an error

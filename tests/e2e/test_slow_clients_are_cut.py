@@ -1,17 +1,16 @@
 """A client that sends, reads or stays too slowly, or comes too often, is cut, and no other client notices."""
 
 import resource
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from appliance.web.server import BODY_SLOW_START
-from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
+from tests.e2e.raw import MESSAGE, Client, bearer, check_error, others_are_served, request, sending
 from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 from tests.waiting import wait_until
@@ -24,7 +23,6 @@ body_timeout = "1s"
 write_timeout = "1s"
 keep_alive_timeout = "1s"
 """
-NOTICED = 1.0  # seconds after which another client would call us slow
 
 
 @pytest.fixture(scope="module")
@@ -32,32 +30,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with appliance(tmp_path_factory.mktemp("running"), http=TIMEOUTS) as started:
         yield started
         assert started.complaints() == []
-
-
-@contextmanager
-def others_are_served(running: Running) -> Iterator[None]:
-    """Another client asks all the while, on new connections, and is answered at once."""
-    done = threading.Event()
-    waits: list[float] = []
-
-    def ask() -> None:
-        while not done.is_set():
-            watch = Stopwatch(running.pid)
-            with Client(running.url) as client:
-                client.send(request("GET", "/healthz"))
-                assert client.answer().status == 200
-            waits.append(watch.taken)
-            time.sleep(0.02)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        yield
-    finally:
-        done.set()
-        asking.join()
-    assert waits
-    assert max(waits) < NOTICED
 
 
 def was_cut_within(watch: Stopwatch, least: float, most: float) -> bool:

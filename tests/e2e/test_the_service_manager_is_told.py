@@ -1,6 +1,5 @@
 """Started by a service manager, the program says when it is ready, that it lives, that it reloads and that it ends."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,18 +44,3 @@ def test_a_failed_reload_is_told(tmp_path: Path, manager: Manager) -> None:
         assert manager.next().startswith(
             f"READY=1\nSTATUS=serving; the last reload failed: {running.config_file}: line 1"
         )
-
-
-def test_a_stopped_process_is_not_fed(tmp_path: Path, manager: Manager) -> None:
-    """What does not turn any more says nothing, so the manager's watchdog runs out."""
-    environment = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": WATCHDOG}
-    with appliance(tmp_path, environment=environment, fresh=True) as running:
-        assert running.process is not None
-        assert manager.next().startswith("STATUS=")
-        assert manager.next().startswith("READY=1")
-        running.process.send_signal(signal.SIGSTOP)
-        manager.socket.settimeout(0.8)
-        with pytest.raises(TimeoutError):
-            manager.next()
-        running.process.send_signal(signal.SIGCONT)
-        assert manager.next(skipping="") == "WATCHDOG=1"

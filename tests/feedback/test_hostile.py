@@ -20,7 +20,7 @@ from tests.feedback.mutated_mail import GROWTH as GROWTH_OF_MEMORY
 from tests.feedback.mutated_mail import LONGEST, made, read_all, run
 from tests.message.hostile_mail import HOSTILE
 
-MUTATIONS = 3_000  # try a change to a reader with 100,000
+MUTATIONS = 1_000  # try a change to a reader with 100,000
 
 
 def test_mutated_messages_are_read() -> None:

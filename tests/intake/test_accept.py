@@ -23,7 +23,7 @@ from appliance.keys.dkim_keys import SigningKeys, record_value
 from appliance.message.dkim import sign
 from appliance.message.request import decode
 from appliance.model.accounts import Caller
-from appliance.model.mail import MessageStatus, RecipientStatus, Source
+from appliance.model.mail import Source
 from appliance.store import Store, open_store
 from appliance.store.queue import due_recipients
 from appliance.telemetry.log import MESSAGE_LOG
@@ -243,32 +243,6 @@ async def test_a_full_disk_takes_nothing(hall: Hall) -> None:
     assert (await refused(hall, door=hall.door(min_free_disk=HUGE))).code is Code.TEMPORARY_FAILURE
 
 
-async def test_credits_are_needed_for_every_recipient(hall: Hall) -> None:
-    addresses = [f"ada{number}@example.net" for number in range(11)]
-    assert (await refused(hall, None, *addresses)).code is Code.INSUFFICIENT_CREDITS
-    await hall.submit(None, *addresses[:10])
-    assert await hall.credits() == 0
-
-
-async def test_the_daily_cap_holds(hall: Hall) -> None:
-    await hall.store.accounts.set_daily_cap(hall.account.account_id, 1)
-    await hall.submit()
-    assert (await refused(hall)).code is Code.WARMUP_LIMITED
-
-
-async def test_a_suppressed_recipient_bounces_at_once(hall: Hall) -> None:
-    await hall.store.suppressions.add(hall.account.account_id, "ada@example.net", "by hand")
-    done = await hall.submit(None, "Ada@Example.net", "grace@example.net")
-    stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
-    assert stored is not None
-    assert {each.email: each.status for each in stored.recipients} == {
-        "Ada@Example.net": RecipientStatus.BOUNCED,
-        "grace@example.net": RecipientStatus.QUEUED,
-    }
-    assert stored.status is MessageStatus.QUEUED
-    assert await hall.credits() == 9
-
-
 async def test_the_sandbox_simulates_submitted_mail(hall: Hall) -> None:
     done = await hall.submit(door=hall.door(sandbox=True))
     stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
@@ -337,13 +311,6 @@ async def test_keys_are_shared_by_both_ways_of_one_credential(hall: Hall) -> Non
         await hall.send("order-4712")
     assert conflict.value.code is Code.IDEMPOTENCY_CONFLICT
     assert await hall.count() == 2
-
-
-async def test_keys_of_two_credentials_do_not_meet(hall: Hall) -> None:
-    first = await hall.submit(KEYED)
-    username, _ = await hall.store.access.create_credential(hall.account.account_id)
-    hall.account = replace(hall.account, username=username)
-    assert (await hall.submit(KEYED)).message_id != first.message_id
 
 
 async def test_many_at_once_under_one_key_are_one_message(hall: Hall) -> None:

@@ -1,6 +1,6 @@
 """Nodes on one database need its key file; a single server notices that its key file was replaced."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
@@ -13,21 +13,15 @@ from appliance.keys.keyfile import KEY_FILE, KeyFileError, fingerprint, load_or_
 from appliance.store import Store, open_store
 from appliance.store.postgresql import migrate
 from tests import stored_mail
-from tests.postgresql_server import PostgresServer, postgresql
+from tests.postgresql_server import PostgresServer
 from tests.programs import needs
 
 OUTSIDE = Environment()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgresql() as running:
-        yield running
-
-
 @pytest.fixture
-async def store(server: PostgresServer, tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(tmp_path, OUTSIDE, url=server.new_database(), inline=True) as opened:
+async def store(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(tmp_path, OUTSIDE, url=postgres.new_database(), inline=True) as opened:
         yield opened
 
 
@@ -80,9 +74,9 @@ async def test_a_database_with_secrets_is_not_new(store: Store, tmp_path: Path) 
 
 @needs("postgresql")
 async def test_a_wrong_key_is_told_before_the_schema_is_changed(
-    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = server.new_database()
+    url = postgres.new_database()
     async with open_store(tmp_path, OUTSIDE, url=url, inline=True) as store:
         key = await shared_key(tmp_path / "one", store)
     later = (*migrate.migrations(), migrate.SchemaStep(9_999, "later", "CREATE TABLE later (id BIGINT)", 1))

@@ -5,13 +5,10 @@ import hashlib
 import re
 import tracemalloc
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
-import dkim as oracle  # type: ignore[import-untyped]  # dkimpy has no types
 import pytest
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dkim.canonicalization import Relaxed  # type: ignore[import-untyped]
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -33,27 +30,10 @@ from appliance.message.dkim import (
     header_signatures,
     sign,
 )
+from tests.message.dkimpy import dkim as oracle
 from tests.message.samples import MESSAGE_ID, NOON, body_text, composed, drafted, line_text
 
 DOMAIN = "example.com"
-
-
-class _VerifyKey:
-    """What dkimpy asks of PyNaCl: only the curve is ours, parsing and hashing stay dkimpy's."""
-
-    def __init__(self, data: bytes, encoder: object) -> None:
-        self._key = Ed25519PublicKey.from_public_bytes(base64.b64decode(data, validate=True))
-
-    def verify(self, digest: bytes, signature: bytes) -> None:
-        self._key.verify(signature, digest)
-
-
-if not hasattr(oracle, "nacl"):
-    oracle.nacl = SimpleNamespace(
-        signing=SimpleNamespace(VerifyKey=_VerifyKey),
-        encoding=SimpleNamespace(Base64Encoder=None),
-        exceptions=SimpleNamespace(ValueError=ValueError, BadSignatureError=InvalidSignature),
-    )
 
 
 @cache

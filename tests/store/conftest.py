@@ -10,8 +10,7 @@ from appliance.environment import Environment
 from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.postgresql.engine import prepare
-from tests.postgresql_server import empty, postgresql
-from tests.programs import require
+from tests.postgresql_server import PostgresServer, empty
 from tests.store.samples import CREDITS, HASH, MORNING, Clock, Database, Messages
 
 
@@ -21,12 +20,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture(scope="session")
-def shared_database() -> Iterator[str]:
-    require("postgresql")
-    with postgresql() as running:
-        url = running.new_database()
-        trio.run(prepare, url, MORNING)  # there are partitions from then on
-        yield url
+def shared_database(postgres: PostgresServer) -> str:
+    url = postgres.new_database()
+    trio.run(prepare, url, MORNING)  # there are partitions from then on
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
@@ -55,15 +55,9 @@ Dump = dict[str, list[tuple[Any, ...]]]
 pytestmark = needs("postgresql")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgresql() as running:
-        yield running
-
-
 @pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.new_database()
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """People of an account: roles, the owner that is always left, invitations that are good once, and second factors."""
 
-from collections.abc import Callable
-
 import pytest
 import trio
 
@@ -175,9 +173,6 @@ async def test_the_last_owner_stays(store: Store, account: Account) -> None:
     await store.people.set_role(account.id, user.id, OWNER)
     await store.people.remove(account.id, owner.id)
     assert (await store.accounts.find(account.id)).email == "ann@example.org"
-
-
-Change = Callable[[Store, str, str], object]
 
 
 @pytest.mark.parametrize("how", ["roles", "removals", "both"])

@@ -4,7 +4,7 @@ import pytest
 
 from tests.torture import kills
 
-KILLS, SEED = 20, 9
+KILLS, SEED = 10, 9
 
 
 @pytest.mark.slow

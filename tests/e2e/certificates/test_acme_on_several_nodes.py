@@ -3,7 +3,6 @@
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -28,7 +27,6 @@ from tests.running_appliance import CONFIG, Provisioned, Running
 SITE = "mail.example.com"  # leads to the balancer, and so do the names of the nodes
 NODES = ("mail1", "mail2")
 LISTENERS = ("https", "smtp", "smtps")
-FOLLOWED_WITHIN = 60.0  # seconds
 NO_ACCOUNT = Provisioned(*[""] * 9)
 
 
@@ -175,35 +173,3 @@ def _a_new_machine_shows_it_at_once(stage: Stage, node: Running, certificates: s
     node.start()
     assert {shown(node, listener, anything()) for listener in LISTENERS} == certificates
     assert f"for {node.directory.name}.example.com, {SITE} until" in doctor(node)
-
-
-@needs_pebble
-@needs("postgresql")
-@pytest.mark.timeout(180)
-def test_a_node_killed_during_an_order_is_followed_by_another(stage: Stage) -> None:
-    """`kill -9` while the authority waits for an answer: the other node gets a certificate, for what is still there."""
-    asked, killed = threading.Event(), threading.Event()
-    follower = list[str]()
-
-    def choose() -> int:
-        asked.set()
-        assert killed.wait(30)
-        return stage.ports[follower[0]]
-
-    stage.balancer.choose = choose
-    stage.start()
-    assert asked.wait(30)
-    ordered = stage.orders()
-    follower.append(stage.other(ordered))
-    assert stage.rows("SELECT count(*) FROM acme_challenges") != [(0,)]
-    stage.nodes[ordered].kill()
-    killed.set()
-    began = time.monotonic()
-    node, root = stage.nodes[follower[0]], stage.authority.root()
-    for listener in LISTENERS:
-        wait_until(lambda: trusted(node, listener, root, SITE), node, FOLLOWED_WITHIN)  # noqa: B023
-    assert time.monotonic() - began < FOLLOWED_WITHIN
-    names = names_of(x509.load_der_x509_certificate(shown(node, "https", root, SITE)))
-    assert names == {SITE, f"{follower[0]}.example.com"}
-    assert stage.orders() == follower[0]
-    assert stage.rows("SELECT * FROM acme_challenges") == []

@@ -57,35 +57,19 @@ def test_a_batch_is_accepted_and_delivered(new_account: NewAccount) -> None:
 
 
 FILE = {"filename": "a.txt", "content": "aGk="}
+# Tests of a single message have every rule (tests/message); here is one of each kind.
 BAD: list[tuple[Any, int, str, str]] = [
-    (message(to="nobody"), 400, "invalid_request", ".to: "),
     (message(to=["a@example.net", 5]), 400, "invalid_request", ".to[1]: expected a string, got a number"),
-    (message(to=["a@example.net", "b"]), 400, "invalid_request", ".to[1]: "),
-    (message(to=[]), 400, "invalid_request", ".to: must not be empty"),
-    (message(to=[f"{n}@example.net" for n in range(51)]), 400, "invalid_request", ".to: "),
     (message(from_=...), 400, "invalid_request", ".from: this field is required"),
     (message(from_="a@other.example"), 403, "forbidden", ".from: "),
-    (message(subject="x" * 501), 400, "invalid_request", ".subject: must have at most 500 characters"),
-    (message(subject="a\nb"), 400, "invalid_request", ".subject: "),
-    (message(text=...), 400, "invalid_request", ".text: "),
-    (message(text=7), 400, "invalid_request", ".text: expected a string, got a number"),
     (message(template="none", text=...), 400, "invalid_request", ".template: "),
-    (message(tags=["x"] * 21), 400, "invalid_request", ".tags: must have at most 20 entries"),
     (message(headers={"X-A": 1}), 400, "invalid_request", ".headers.X-A: expected a string, got a number"),
-    (message(headers={"Subject": "b"}), 400, "invalid_request", ".headers.Subject: "),
     (message(other=1), 400, "invalid_request", ".other: there is no such field"),
     (
         message(attachments=[FILE, FILE, FILE | {"content": "%"}]),
         400,
         "invalid_request",
         ".attachments[2].content: not standard base64",
-    ),
-    (message(attachments=[FILE] * 21), 400, "invalid_request", ".attachments: must have at most 20 entries"),
-    (
-        message(attachments=[FILE | {"content": 5}]),
-        400,
-        "invalid_request",
-        ".attachments[0].content: ",
     ),
     (message(text="x" * 11 * 2**20), 413, "payload_too_large", ": the assembled message is larger"),
     (5, 400, "invalid_request", ": expected an object, got a number"),

@@ -27,18 +27,6 @@ def proper(response: httpx.Response) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/emails/{}", "/v1/templates/{}", "/v1/suppressions/{}", "/v1/templates?after={}", "/v1/suppressions?limit={}"],
-)
-@lightly
-@given(data=st.binary(max_size=40))
-def test_any_bytes_in_a_path_are_answered_properly(customer: Caller, path: str, data: bytes) -> None:
-    url = path.format("".join(f"%{octet:02x}" for octet in data))
-    for method in ("GET", "DELETE"):
-        proper(customer.request(method, url))
-
-
 @lightly
 @given(key=st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF), max_size=300))
 def test_any_idempotency_key_is_accepted_or_refused_properly(caller: Caller, key: str) -> None:

@@ -105,13 +105,10 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
         ({"since": "2200-01-01"}, []),
     ],
 )
-@pytest.mark.parametrize("limit", [1, 100])
-def test_messages_are_found(
-    mailed: tuple[Caller, dict[str, str]], query: dict[str, Any], expected: list[str], limit: int
-) -> None:
+def test_messages_are_found(mailed: tuple[Caller, dict[str, str]], query: dict[str, Any], expected: list[str]) -> None:
     """Each filter, alone and with others, finds exactly what matches, newest first, however small the pages."""
     customer, ids = mailed
-    assert listed(customer, limit=limit, **query) == [ids[word] for word in expected]
+    assert listed(customer, limit=1, **query) == [ids[word] for word in expected]
 
 
 def test_a_list_shows_what_matters(mailed: tuple[Caller, dict[str, str]]) -> None:

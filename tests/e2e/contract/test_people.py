@@ -8,20 +8,11 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import pytest
 
-from appliance.model.accounts import Permission, Role
-from appliance.web.app import route_classes
-from appliance.web.operations import operations_of
+from appliance.model.accounts import Role
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner
+from tests.e2e.contract.service import Caller, bearer, error, message, owner
 from tests.e2e.contract.test_keys_and_credentials import basic
 from tests.running_appliance import PASSWORD, add_account
-
-OPERATIONS = [
-    operation
-    for routes in route_classes()
-    for _, operation in operations_of(routes)
-    if operation.permission is not None
-]
 
 
 def someone() -> str:
@@ -86,27 +77,6 @@ def test_an_invitation_leads_to_a_login(boss: Caller) -> None:
     assert token_of(made) not in boss.running.log_file.read_text()
 
 
-def test_an_invitation_is_good_once(boss: Caller) -> None:
-    """Of several who accept it at once one succeeds; the others are told what a wrong token is told."""
-    token = token_of(invited(boss, someone(), "viewer"))
-    answers = at_once(lambda number: accept(boss, token, f"password number {number}"), range(3))
-    assert sorted(answer.status_code for answer in answers) == [200, 401, 401]
-    again, guessed = accept(boss, token), accept(boss, "A" * 43)
-    for answer in (again, guessed):
-        error(answer, 401, "unauthorized")
-    assert again.json()["error"] == guessed.json()["error"]
-
-
-def test_an_invitation_can_be_withdrawn(boss: Caller, customer: Caller) -> None:
-    made = invited(boss, someone(), "viewer")
-    error(customer.request("DELETE", f"/v1/users/{made['id']}"), 404, "not_found")
-    assert boss.request("DELETE", f"/v1/users/{made['id']}").json()["deleted"] is True
-    error(accept(boss, token_of(made)), 401, "unauthorized")
-    error(boss.request("DELETE", f"/v1/users/{made['id']}"), 404, "not_found")
-    (line,) = boss.get("/v1/audit", params={"action": "invitation"}).json()["audit"]
-    assert (line["action"], line["object"]) == ("invitation.withdrawn", made["email"])
-
-
 def test_an_address_of_another_account_is_told_when_the_link_is_used(boss: Caller, new_account: NewAccount) -> None:
     """An invitation is answered alike whether or not its address logs in elsewhere; in the same account it is 409."""
     body = {"email": boss.account.email, "role": "viewer"}
@@ -158,25 +128,6 @@ def test_a_weak_password_keeps_the_invitation(boss: Caller) -> None:
 
 
 # ---- roles
-
-
-@pytest.mark.parametrize("role", ["viewer", "developer", "owner"])
-def test_what_a_role_may_not_is_403(new_account: NewAccount, role: str) -> None:
-    """Every operation of the API is asked: what the role lacks is refused, and nothing else is."""
-    user = joined(owner(new_account()), role)
-    allowed = {Permission.VIEW} | ({Permission.DEVELOP} if role != "viewer" else set())
-    allowed |= {Permission.OWN} if role == "owner" else set()
-    for operation in OPERATIONS:
-        path = operation.path.replace("{", "").replace("}", "")
-        ends_it = operation.method != "GET" and ("/auth/" in path or "/totp" in path)
-        if operation.permission in allowed and (ends_it or operation.method != "GET"):
-            continue  # it would be done; the tests of each operation have it
-        given: Any = {"json": {}} if operation.body is not None else {}
-        answer = user.request(operation.method, path, **given)
-        if operation.permission in allowed:
-            assert answer.status_code != 403, operation.name
-        else:
-            error(answer, 403, "forbidden")
 
 
 def test_a_viewer_reads_mail_and_sends_none(new_account: NewAccount) -> None:
@@ -240,44 +191,6 @@ def test_an_administrator_resets_a_password(admin: Caller, boss: Caller) -> None
     error(boss.login(), 401, "unauthorized")
     assert boss.login("a password for later").status_code == 200
     error(accept(boss, token_of(made.json())), 401, "unauthorized")
-
-
-def test_an_administrator_changes_a_role(admin: Caller, boss: Caller) -> None:
-    """Of any user, with the same rule about the last owner."""
-    user = joined(boss, "viewer")
-    path = f"/v1/admin/users/{user_id(user)}/role"
-    assert admin.request("POST", path, json={"role": "owner"}).json()["role"] == "owner"
-    assert admin.request("POST", f"/v1/admin/users/{user_id(boss)}/role", json={"role": "viewer"}).status_code == 200
-    error(admin.request("POST", path, json={"role": "developer"}), 409, "conflict")
-    unknown = f"usr_{'0' * 32}"
-    error(admin.request("POST", f"/v1/admin/users/{unknown}/role", json={"role": "owner"}), 404, "not_found")
-    error(admin.request("POST", f"/v1/admin/users/{unknown}/password-reset"), 404, "not_found")
-    assert admin.using(bearer("x")).get("/v1/users").status_code == 401
-
-
-def test_a_login_tells_what_the_role_refuses(boss: Caller) -> None:
-    user = joined(boss, "viewer")
-    refused = user.login().json()["account"]["may_not"]
-    assert {"addDomain", "createApiKey", "inviteUser", "listAccounts"} <= set(refused)
-    assert not {"listDomains", "getAccount", "endSession", "changePassword"} & set(refused)
-    error(user.request("POST", "/v1/domains", json={"domain": "example.org"}), 403, "forbidden")
-    assert "addDomain" not in boss.login().json()["account"]["may_not"]
-
-
-def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:
-    """Who was invited, given another role and removed, by whom; what was refused is not."""
-    user = joined(boss, "viewer")
-    found = user_id(user)
-    boss.request("POST", f"/v1/users/{found}/role", json={"role": "developer"})
-    error(boss.request("DELETE", f"/v1/users/{user_id(boss)}"), 409, "conflict")
-    boss.request("DELETE", f"/v1/users/{found}")
-    told = [each for each in boss.get("/v1/audit").json()["audit"] if each["action"] != "user.logged_in"]
-    (joining,) = (each for each in told if each["action"] == "user.joined")
-    assert joining["actor"] == user.account.email
-    told.remove(joining)
-    assert [each["action"] for each in told] == ["user.removed", "user.role_changed", "user.invited"]
-    assert {each["object"] for each in told} == {user.account.email}
-    assert {each["actor"] for each in told} == {boss.account.email}
 
 
 # ---- keys and credentials of people

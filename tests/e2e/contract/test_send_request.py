@@ -1,6 +1,5 @@
 """The send request: every field, its type, and the rules between the fields."""
 
-import base64
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 
 from tests.e2e.contract.service import Caller, error, message
 from tests.running_appliance import appliance
-
-FILE = {"filename": "a.txt", "content": base64.b64encode(b"hello").decode()}
 
 
 def parsed(caller: Caller, **changes: Any) -> EmailMessage:

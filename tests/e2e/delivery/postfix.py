@@ -77,9 +77,11 @@ verify    unix  - - n -     1 verify
 flush     unix  n - n 1000? 0 flush
 proxymap  unix  - - n -     - proxymap
 smtp      unix  - - n -     - smtp
+relay     unix  - - n -     - smtp
 showq     unix  n - n -     - showq
 error     unix  - - n -     - error
 retry     unix  - - n -     - error
+discard   unix  - - n -     - discard
 virtual   unix  - n n -     - virtual
 anvil     unix  - - n -     1 anvil
 scache    unix  - - n -     1 scache

@@ -42,31 +42,3 @@ async def test_a_cancel_right_after_the_send_is_not_free_mail(tmp_path: Path) ->
             told = (answer, found.status, found.billing, found.address in arrived)
             assert told in ((200, "failed", "released", False), (409, "delivered", "settled", True))
         assert made.credits() == CREDITS - len(server.messages)
-
-
-async def test_what_a_server_is_being_given_is_not_cancelled(tmp_path: Path) -> None:
-    """While one server thinks about it, only the other recipient is given up; afterwards the answer counts."""
-    asked, may_answer = trio.Event(), trio.Event()
-
-    async def think(stream: trio.abc.Stream) -> None:
-        asked.set()
-        await may_answer.wait()
-        await stream.send_all(b"250 2.0.0 queued\r\n")
-
-    async with world(tmp_path) as made:
-        slow = FakeMx(answers={".": think})
-        await made.domain("slow.test", slow)
-        await made.domain("away.test", None)
-        token = await trio.to_thread.run_sync(made.running.login)
-        message_id = await made.send("ada@slow.test", "bob@away.test")
-        await asked.wait()
-        await made.until(lambda: made.recipients(message_id)["bob@away.test"].status == "deferred")
-        assert await cancel(made, token, message_id) == 200
-        assert made.recipients(message_id)["bob@away.test"].status == "failed"
-        assert made.recipients(message_id)["ada@slow.test"].status == "queued"
-        assert await cancel(made, token, message_id) == 409
-        may_answer.set()
-        await made.final(message_id)
-        assert made.status(message_id) == "partial"
-        assert sorted(made.events(message_id)) == ["email.delivered", "email.failed"]
-        assert made.credits() == CREDITS - 1

@@ -17,7 +17,6 @@ from tests.fakes.mx import FakeMx, Received
 
 MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@far.test\r\nSubject: Hi\r\n\r\nHello, Ada.\r\n"
 UNKNOWN = b"550 5.1.1 No such user\r\n"
-LATER = b"452 4.2.2 The mailbox is full\r\n"
 EVERYTHING = "NOTIFY=SUCCESS,FAILURE,DELAY"
 
 

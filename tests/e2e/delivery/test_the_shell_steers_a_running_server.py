@@ -62,27 +62,3 @@ async def test_a_paused_pool_waits_and_what_was_cancelled_never_leaves(tmp_path:
         assert (made.recipient(unwanted).status, made.recipient(wanted).attempts) == ("failed", 1)
         assert made.events(unwanted) == ["email.failed"]
         assert made.credits() == CREDITS - 2
-
-
-async def test_what_is_cancelled_while_it_waits_for_a_slot_never_leaves(tmp_path: Path) -> None:
-    """Routed and signed already, with the only session of its pool in use: cancelled then, it is not sent."""
-    answered = trio.Event()
-
-    async def take_time(stream: trio.abc.Stream) -> None:
-        await answered.wait()
-        await stream.send_all(b"220 slow.test ESMTP\r\n")
-
-    async with world(tmp_path, "[delivery.pools.default]\nconcurrency = 1") as made:
-        server = FakeMx(answers={"greeting": take_time})
-        await made.domain("slow.test", server)
-        first = await made.send("first@slow.test")
-        await made.until(lambda: server.sessions == 1)
-        unwanted, wanted = await made.send("unwanted@slow.test"), await made.send("last@slow.test")
-        await trio.sleep(1.2)  # until both wait for the slot, and the server has said that it is in use
-        (recipient,) = (await shell(made, "explain", wanted))["recipients"]
-        assert recipient["explanation"] == "waiting: pool slow.test 1 of 1 in use"
-        await shell(made, "queue", "cancel", unwanted)
-        answered.set()
-        await made.final(first, wanted, within=SOON)
-        assert len(server.messages) == 2
-        assert (made.recipient(unwanted).status, made.recipient(unwanted).attempts) == ("failed", 0)

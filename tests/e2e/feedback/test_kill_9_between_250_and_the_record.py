@@ -1,6 +1,5 @@
 """`kill -9` after the 250 of bounces, some read and some not: each counts once, after however many kills."""
 
-import signal
 import threading
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ import trio
 
 from tests.e2e.delivery.world import world
 from tests.e2e.feedback.feedback import LISTENS, return_path, server
-from tests.e2e.submission.client import Raw
 from tests.fakes.mx import FakeMx
 from tests.inbound.bounces import bounce
 from tests.running_appliance import Running
@@ -65,32 +63,3 @@ async def test_kill_9_between_250_and_the_record(tmp_path: Path) -> None:
         assert made.rows(f"{of_each} events WHERE type = 'email.late_bounced'") == expected
         assert made.rows(f"{of_each} credit_ledger WHERE kind = 'release'") == expected
         assert made.credits() == paid + len(paths)
-
-
-async def test_sigterm_finishes_the_mail(tmp_path: Path) -> None:
-    """A mail that has begun to come when the program is stopped gets its 250, and is there after the next start."""
-    async with world(tmp_path, LISTENS) as made:
-        await made.domain("example.net", FakeMx())
-        message = await made.send("ada@example.net")
-        await made.final(message)
-        ((recipient,),) = made.rows("SELECT id FROM recipients")
-        path = return_path(made.running, recipient).encode()
-        await trio.to_thread.run_sync(partial(stop_during_data, made.running, path))
-        await made.start()
-        await made.until(lambda: made.rows("SELECT late_bounce FROM recipients") != [(None,)])
-
-
-def stop_during_data(running: Running, path: bytes) -> None:
-    mime = bounce("ada@example.net")
-    with Raw(running, "inbound") as client:
-        for line in (b"EHLO mx.example.net", b"MAIL FROM:<>", b"RCPT TO:<" + path + b">", b"DATA"):
-            assert client.say(line)[:1] in b"23"
-        client.send(mime[:100])
-        assert running.process is not None
-        running.process.send_signal(signal.SIGTERM)
-        running.await_event("stopping")
-        client.send(mime[100:] + b".\r\n")
-        taken, goodbye = client.rest()
-        assert taken.startswith(b"250 2.0.0 queued as fbm_")
-        assert goodbye.startswith(b"421 4.3.2")
-    assert running.wait() == 0

@@ -1,15 +1,10 @@
-"""A PostgreSQL for the nodes."""
-
-from collections.abc import Iterator
+"""A database for the nodes."""
 
 import pytest
 
-from tests.postgresql_server import postgresql
-from tests.programs import require
+from tests.postgresql_server import PostgresServer
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    require("postgresql")
-    with postgresql() as server:
-        yield server.new_database()
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database()

@@ -1,6 +1,5 @@
 """SIGTERM during submission: a message on its way is finished, all other clients are told to come back."""
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -9,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests import engines
-from tests.e2e.submission.client import MESSAGE, Raw, endpoint
+from tests.e2e.submission.client import MESSAGE, Raw
 from tests.e2e.test_sigterm_ends_it_in_order import (
     AT_ONCE,
     LONG,
-    SHORT,
-    SHUTDOWN,
     are_stored,
     seconds_until_ended,
     stop,
@@ -34,27 +31,6 @@ def begin(client: Raw) -> None:
     client.log_in()
     for line in (b"MAIL FROM:<shop@example.com>", b"RCPT TO:<ada@example.net>", b"DATA"):
         assert client.say(line)[:1] in b"23"
-
-
-def test_idle_sessions_are_told_and_closed(running: Running) -> None:
-    """421 4.3.2, at once, with TLS and without, also in the middle of a transaction."""
-    with Raw(running) as plain, Raw(running, "smtps") as secure, Raw(running, "smtps") as busy:
-        busy.log_in()
-        busy.say(b"MAIL FROM:<shop@example.com>")
-        stop(running)
-        for client in (plain, secure, busy):
-            assert [reply[:9] for reply in client.rest()] == [b"421 4.3.2"]
-        assert seconds_until_ended(running) < AT_ONCE
-
-
-def test_handshakes_are_not_waited_for(running: Running) -> None:
-    """Clients that have not begun, or not finished, to speak TLS hold nothing up."""
-    with socket.create_connection(endpoint(running, "smtps")) as silent, Raw(running) as halfway:
-        assert halfway.say(b"STARTTLS").startswith(b"220 ")
-        wait_until_read(halfway.socket)
-        stop(running)
-        assert seconds_until_ended(running) < AT_ONCE
-        assert silent.recv(100) == b""
 
 
 def test_data_on_its_way_is_taken(running: Running) -> None:
@@ -90,13 +66,3 @@ def test_messages_that_wait_for_the_disk_are_answered(running: Running) -> None:
     assert [[reply[:9] for reply in each] for each in replies] == [[b"250 2.0.0", b"421 4.3.2"]] * 10
     assert seconds_until_ended(running) < AT_ONCE
     assert are_stored(running, [each[0].split()[-1].decode() for each in replies])
-
-
-def test_data_that_never_ends_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:
-    """A client that does not finish is cut off when the time is up."""
-    with appliance(tmp_path, server=SHORT) as running, Raw(running, "smtps") as client:
-        begin(client)
-        client.send(b"Subject: half")
-        sent = stop(running)
-        seconds_until_ended(running)
-        assert time.monotonic() - sent > SHUTDOWN / 2
