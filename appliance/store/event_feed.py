@@ -26,7 +26,7 @@ class EventRange(NamedTuple):
     most: int
 
     def behind(self, position: str, count: int = 0) -> "EventRange":
-        """What is left after an id, of which `count` were read."""
+        """The range behind an id, with `count` events fewer."""
         changes: dict[str, Any] = {"before" if self.descending else "after": position, "most": self.most - count}
         return self._replace(**changes)
 

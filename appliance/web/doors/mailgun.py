@@ -183,7 +183,7 @@ class _Message:
 def _personal(field: str, text: str, values: str | None) -> PersonalText:
     if values is None:
         return PersonalText(text, iter(()))
-    if field == "h:List-Unsubscribe":  # Mailgun's own addresses stand beside the sender's
+    if field == "h:List-Unsubscribe":  # remove Mailgun's addresses, keep the sender's
         entries = [entry for entry in text.split(",") if not _OWN_ENTRY.fullmatch(entry.strip())]
         text = ",".join(entries).strip()
     if (own := _UNSUBSCRIBE.search(text)) is not None or not text:
