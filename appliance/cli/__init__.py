@@ -19,10 +19,11 @@ from appliance.cli.backup import backup, restore, verify
 from appliance.cli.config import config
 from appliance.cli.database import load_settings
 from appliance.cli.domain import domain
+from appliance.cli.feedback import feedback
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import credential, key
 from appliance.cli.mcp import mcp
-from appliance.cli.messages import explain, feedback, message, request
+from appliance.cli.messages import explain, message, request
 from appliance.cli.options import CommandGroup, common
 from appliance.cli.output import show
 from appliance.cli.queue import pause, queue, resume

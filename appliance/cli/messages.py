@@ -1,4 +1,4 @@
-"""`appliance message`, `request`, `explain` and `feedback`: searches messages and requests, explains delivery.
+"""`appliance message`, `request` and `explain`: searches messages and requests, explains delivery.
 
 A search reads the newest messages first and ends within a bounded time.
 """
@@ -29,7 +29,6 @@ from appliance.times import rfc3339
 if TYPE_CHECKING:
     from appliance.config.settings import Config
     from appliance.model.dashboard import FoundMail, ListedMessage
-    from appliance.model.feedback import InboxMail
     from appliance.model.mail import Attempt, MessageRecord, Suppression, TriedRecipient
     from appliance.model.queue import PoolView
     from appliance.store import Store
@@ -47,9 +46,6 @@ OUTCOMES = (
     *("scheduled", "queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled"),
     *("late_bounced", "complained"),
 )
-INBOX_COLUMNS = {"id": "ID", "received_at": "TIME (UTC)", "account": "ACCOUNT", "address": "TO", "sender": "FROM"}
-INBOX_COLUMNS |= {"subject": "SUBJECT", "result": "RESULT"}
-INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "received_at", "size")
 
 REQUEST_COLUMNS = {"at": "TIME (UTC)", "account": "ACCOUNT", "status": "STATUS", "route": "ROUTE", "key": "KEY"}
 REQUEST_COLUMNS |= {"client": "CLIENT", "message": "MESSAGE OR ERROR"}
@@ -58,7 +54,6 @@ REQUEST_SPARE = ("client", "key", "account")
 
 message = CommandGroup("message", "List messages.", default="list")
 request = CommandGroup("request", "Submissions of the last 7 days, accepted or refused.", default="list")
-feedback = CommandGroup("feedback", "Mail about the mail of this installation.", {"inbox": "list"}, default="list")
 
 
 @message.command("list")
@@ -400,55 +395,3 @@ def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -
             yield f"    {words.attempt_line(number, attempt, now)}"
             for line in words.dialogue(attempt) if dialogue else ():
                 yield f"      {line.milliseconds:>6} ms  {line.speaker}  {line.text}"
-
-
-# ---- the feedback inbox
-@feedback.command("list")
-@click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
-@number_option("--limit", 100, MOST_LISTED, "Number of mails to list.")
-@listing
-def list_feedback(mail_id: str | None, limit: int) -> None:
-    """List the newest mails to fbl@, postmaster@ and abuse@ of all return paths.
-
-    Use it to register a feedback loop: the provider sends its verification mail to fbl@.
-    """
-    if mail_id is not None:  # as before `feedback show`
-        _show_mail(mail_id)
-        return
-
-    async def read(store: "Store") -> "tuple[list[InboxMail], dict[str, str]]":
-        names = {account.id: account.name for account in await store.accounts.all()}
-        return await store.feedback_inbox.newest(None, limit), names
-
-    mails, names = database.run(read, or_nothing=lambda: ([], {}))
-    rows = [_inbox_row(mail, names) for mail in mails]
-    show_list({"mails": rows}, INBOX_COLUMNS, "The feedback inbox is empty.", ("result", "account", "address"))
-
-
-@feedback.command("show")
-@click.argument("mail_id", metavar="MAIL", type=PRINTABLE)
-@common
-def show_feedback(mail_id: str) -> None:
-    """Show MAIL of the feedback inbox as text."""
-    _show_mail(mail_id)
-
-
-def _inbox_row(mail: "InboxMail", names: dict[str, str]) -> dict[str, Any]:
-    return {"account": names.get(mail.account_id, mail.account_id) or None, **record(mail, *INBOX_FIELDS)}
-
-
-def _show_mail(mail_id: str) -> None:
-    from appliance.feedback.mime import open_mail
-
-    async def read(store: "Store") -> "tuple[InboxMail, bytes, dict[str, str]]":
-        stored = await store.feedback_inbox.find(None, mail_id)
-        if stored is None:
-            text = f"no mail {mail_id} in the feedback inbox: list them with appliance feedback list"
-            raise click.ClickException(text)
-        return *stored, {account.id: account.name for account in await store.accounts.all()}
-
-    mail, mime, names = database.run(read)
-    text, source = open_mail(mime).text, mime.decode("utf-8", "replace")
-    head = f"From: {mail.sender}\nTo: {mail.address}\nSubject: {mail.subject}\n\n"
-    shown = "\n".join(map(printable, (head + (text or source)).splitlines()))
-    show({"mail": _inbox_row(mail, names), "text": text, "source": source}, shown)

@@ -337,5 +337,5 @@ def _of_postmark(text: str) -> tuple[dict[str, _Content], list[dict[str, str]]]:
             shown = str(alias or fields.get("Name") or f"number {number}")
             skipped.append({"template": shown, "error": fault.text if isinstance(fault, Refused) else str(fault)})
         else:
-            templates[str(alias)] = _Content(parts[0], parts[1], parts[2], unsubscribe=False, stream=None)
+            templates[str(alias)] = _Content(parts[0], parts[1], parts[2], False, None)
     return templates, skipped

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
@@ -27,10 +26,9 @@ from appliance.message.compose import Draft, compose, draft, receipt_of
 from appliance.message.request import cost_of_request, fingerprint
 from appliance.message.schedule import due_time
 from appliance.message.schema import Receipt, SendRequest
-from appliance.message.submitted import SubmittedMessage, cost_of_submission, read, repeated, write
+from appliance.message.submitted import SubmittedMessage, cost_of_submission, read, write
 from appliance.message.template import cost_of_template
 from appliance.model.accounts import Caller
-from appliance.model.dashboard import MessageFacts
 from appliance.model.mail import (
     KEY_LIFETIME,
     DsnRequest,
@@ -155,7 +153,7 @@ class MessageIntake:
                 answer.scheduled_at = rfc3339(message.scheduled_at)
             receipt = msgspec.json.encode(answer)
             new = self.new_message(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
-            await self._accept(message.caller, new, drafted, template)
+            await self.accept(message.caller, new, drafted, template)
         return Accepted(receipt, message.id)
 
     def compose(self, request: SendRequest, template: StoredTemplate | None, message: Begun) -> tuple[Draft, bytes]:
@@ -199,7 +197,7 @@ class MessageIntake:
     async def _submit_new(
         self, submission: SubmittedMessage, message: Begun, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
     ) -> Submitted:
-        _check_domains(message.caller, submission)
+        check_domains(message.caller, submission)
         seconds, size = message.created_at // SECOND, len(submission.data)
         if submission.header_id is None:
             submission = replace(submission, header_id=header_id_of(message.id, submission.sender.domain))
@@ -215,47 +213,7 @@ class MessageIntake:
         async with self.turn(message.caller.account_id, size):
             mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission)
             new = self.new_message(message, submission, submission.envelope_from, mime, dsn=dsn)
-            await self._accept(message.caller, new, submission)
-        return Submitted(message.id)
-
-    # ---- resending
-
-    async def resend(
-        self,
-        caller: Caller,
-        repeats: str,
-        facts: MessageFacts,
-        recipients: Sequence[str],
-        *,
-        named: bool,
-        key: str,
-        request_id: str,
-    ) -> Submitted:
-        """Accept a stored message as a new one. Unless `named`, a retry may come after more recipients failed."""
-        self.check_open(caller)
-        request = "\0".join(("resend", repeats, *(sorted(recipients) if named else ())))
-        message = self.begin(caller, Source.API, request_id, key, sha256(request.encode()).digest())
-        first = partial(self._resend_new, message, repeats, facts, recipients)
-        return await self.once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
-
-    async def _resend_new(
-        self, message: Begun, repeats: str, facts: MessageFacts, recipients: Sequence[str]
-    ) -> Submitted:
-        account_id, template = message.caller.account_id, None
-        if facts.template_alias is not None:
-            template = StoredTemplate(facts.template_alias, facts.template_version or 0, None, None, None, 0, 0)
-        async with self.turn(account_id, facts.size):
-            stored = await self.store.mail_log.mime(account_id, repeats)
-            if stored is None:
-                raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored. Send a new message.")
-            estimate = cost_of_submission(stored, recipients)
-            resent = await self.workers.run(
-                account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients
-            )
-            _check_domains(message.caller, resent)
-            resent = replace(resent, tags=facts.tags, metadata=facts.metadata, stream=facts.stream)
-            new = self.new_message(message, resent, resent.envelope_from, resent.data, template=template)
-            await self._accept(message.caller, new, resent, template)
+            await self.accept(message.caller, new, submission)
         return Submitted(message.id)
 
     # ---- all sources
@@ -303,7 +261,7 @@ class MessageIntake:
             raise Refused(Code.IDEMPOTENCY_CONFLICT, text) from None
         return None if earlier is None else again(earlier)
 
-    async def _accept(
+    async def accept(
         self, caller: Caller, new: NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None = None
     ) -> None:
         """Store the message; when this returns, it is on disk and handed to delivery."""
@@ -441,15 +399,6 @@ def scheduled(message: Begun, request: SendRequest) -> Begun:
     return message._replace(scheduled_at=due_time(request.scheduled_at, message.created_at))
 
 
-def _repeat(
-    stored: bytes, repeats: str, message: Begun, envelope_from: str, recipients: Sequence[str]
-) -> SubmittedMessage:
-    """Runs on a worker thread when expensive."""
-    domain = envelope_from.rpartition("@")[2]
-    data = repeated(stored, repeats, message.id, domain, message.created_at // SECOND)
-    return read(envelope_from, recipients, data)
-
-
 def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
     if first.receipt is None:
         return None
@@ -458,7 +407,7 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
     return Accepted(msgspec.json.encode(receipt), first.message_id, replay_of=first.request_id)
 
 
-def _check_domains(caller: Caller, submission: SubmittedMessage) -> None:
+def check_domains(caller: Caller, submission: SubmittedMessage) -> None:
     fields = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
     for name, address in fields:
         _check_domain(caller, address, name)

@@ -157,14 +157,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("later", "once"))
     options = parser.parse_args()
     later, at_once, messages = (100_000, 10_000, 1_000) if options.quick else (1_000_000, 100_000, 3_000)
+    if options.only != "later":
+        show_at_once(at_once)
+    if options.only != "once":
+        show_later(later, options.rounds, messages)
+
+
+def show_at_once(at_once: int) -> None:
     result = due_at_once(at_once)
     print(f"{at_once:,} due at once: the last is queued after {result.started:.1f} s (wanted: {STARTED_WITHIN:.0f})")
     for name, alone, beside in zip(("202", "delivery"), result.alone, result.beside, strict=True):
         text = f"p99 of an honest {name}: {alone:.1f} ms alone, {beside:.1f} ms beside"
         print(f"{text}; ratio {beside / alone:.2f} (wanted: at most {WANTED_P99:.0f})")
-    with_them, without = before_due(later, options.rounds, messages)
+
+
+def show_later(later: int, rounds: int, messages: int) -> None:
+    with_them, without = before_due(later, rounds, messages)
     for name, seen in ((f"with {later:,} scheduled", with_them), ("without", without)):
         print(f"{name}: {statistics.median(seen):,.0f} messages/s ({min(seen):,.0f} to {max(seen):,.0f})")
     ratio = statistics.median(mine / other for mine, other in zip(with_them, without, strict=True))

@@ -404,7 +404,7 @@ def test_lists_are_empty_before_anything_exists(shell: Shell) -> None:
     """A list without a database is an empty one, and leaves nothing behind."""
     assert shell.json("account", "list") == {"accounts": []}
     assert shell.json("key", "list") == {"keys": []}
-    empty = documented("queue show") | {"pools": [], "due": 0, "deferred": 0}
+    empty = documented("queue show") | {"pools": [], "due": 0, "deferred": 0, "scheduled": 0}
     assert shell.json("queue") == shell.json("queue", "show") == empty
     assert "appliance account create" in shell.text("account", "list")
     assert not shell.data_dir.exists()

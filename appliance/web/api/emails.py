@@ -1,9 +1,8 @@
-"""An account's messages: list, search, count, export, read, retry, cancel, resend, and free tests: /v1/emails.
+"""An account's messages: list, search, count, export, read, retry, cancel and resend: /v1/emails.
 
 Long lists and timelines are read and encoded off the event loop.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,35 +13,17 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
 from appliance.concurrency.fair_share import ON_LOOP
-from appliance.errors import Code, PublicError, Refused, invalid
-from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, searched_recipient, searched_sender, test_sender
+from appliance.errors import Code, Refused, invalid
+from appliance.intake.account_rules import searched_recipient, searched_sender
+from appliance.intake.resend import resend
 from appliance.message.addresses import parse as parse_address
 from appliance.message.labels import metadata_entry
-from appliance.message.limits import (
-    ALIAS_LENGTH,
-    MAILBOX_LENGTH,
-    METADATA_VALUE_LENGTH,
-    RECIPIENTS,
-    STREAM_LENGTH,
-    SUBJECT_LENGTH,
-    TAG_LENGTH,
-    VARIABLES,
-)
-from appliance.message.schema import METADATA_KEY, Mailbox, SendRequest
+from appliance.message.limits import MAILBOX_LENGTH, METADATA_VALUE_LENGTH, RECIPIENTS, STREAM_LENGTH, TAG_LENGTH
+from appliance.message.schema import METADATA_KEY
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
-from appliance.message.template import Variable, check_numbers
-from appliance.model.accounts import Caller, KeyPrincipal, Principal
+from appliance.model.accounts import KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
-from appliance.model.mail import (
-    Message,
-    MessageStatus,
-    Recipient,
-    RecipientOutcome,
-    RecipientStatus,
-    Source,
-    lists_of,
-)
-from appliance.times import SECOND
+from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source, lists_of
 from appliance.web.api.message_body import (
     ATTACHED_FILE,
     JSON,
@@ -55,8 +36,8 @@ from appliance.web.api.message_body import (
 )
 from appliance.web.api.message_export import exported
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails, ResentAnswer, encoded_details, encoded_page
-from appliance.web.api.templates import BODY, LINE
-from appliance.web.app import ApiServices, Routes, choice, moment, page_limit
+from appliance.web.api.templates import LINE
+from appliance.web.app import Routes, choice, moment, page_limit
 from appliance.web.auth import sees
 from appliance.web.exchange import ApiAnswer, idempotency_key, request_id
 from appliance.web.operations import (
@@ -287,7 +268,7 @@ class EmailRoutes(Routes):
         if facts.simulated and not intake.sandbox:  # a copy of test mail is test mail
             caller = msgspec.structs.replace(caller, test=True)
         named = body.recipients is not UNSET
-        made = await intake.resend(caller, message_id, facts, addresses, named=named, key=key, request_id=own_id)
+        made = await resend(intake, caller, message_id, facts, addresses, named=named, key=key, request_id=own_id)
         new = await self.store.messages.read(user.account_id, made.message_id)
         assert new is not None  # noqa: S101 - it has just been written
         return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
@@ -358,95 +339,3 @@ def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
     if not 1 <= len(text.strip()) <= most:
         raise invalid(name, f"must have 1 to {most} characters")
     return spelled(text.strip())
-
-
-# ---- test messages
-
-TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
-TRACKED_ACCOUNTS = 10_000  # with the time of their last test
-
-_SUBJECT = Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE, description="Default: a sample subject.")
-_PATTERN = Meta(extra_json_schema={"pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"})
-_Alias = Annotated[str, Meta(min_length=1, max_length=ALIAS_LENGTH, examples=["order-shipped"]), _PATTERN]
-_Variables = Annotated[dict[str, Variable], Meta(max_length=VARIABLES)]
-
-
-class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
-    """The recipient and optional content of a test message."""
-
-    __test__ = False  # not a pytest class
-
-    to: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Recipient.")]
-    sender: Annotated[Mailbox | UnsetType, Meta(description="Default: `test@` and the first domain.")] = UNSET
-    subject: Annotated[str, _SUBJECT] | UnsetType = UNSET
-    text: Annotated[str, Meta(extra_json_schema=BODY, description="Default: a sample text.")] | UnsetType = UNSET
-    html: Annotated[str, Meta(extra_json_schema=BODY, description="HTML body.")] | UnsetType = UNSET
-    template: Annotated[_Alias | UnsetType, Meta(description="Template alias, instead of a body.")] = UNSET
-    variables: Annotated[_Variables | UnsetType, Meta(description="Values of the placeholders, by name.")] = UNSET
-
-
-class TestMailAnswer(ApiAnswer, rename={"sender": "from"}):
-    """An accepted test message."""
-
-    __test__ = False
-
-    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
-    status: Annotated[MessageStatus, Meta(description="Always `queued`.")]
-    source: Annotated[Source, Meta(description="Always `test`.")]
-    sender: Annotated[str, Meta(description="Sender, as submitted.")]
-    to: Annotated[str, Meta(description="Recipient.")]
-
-
-_SENT = (202, TestMailAnswer, "Stored on disk.")
-
-
-class SendTestRoutes(Routes):
-    tag = Tag.MESSAGES
-
-    def __init__(self, services: ApiServices) -> None:
-        super().__init__(services)
-        self._last: dict[str, int] = {}  # time of each account's last test
-
-    def _check_interval(self, account_id: str) -> None:
-        now = self.services.env.now()
-        wait = self._last.get(account_id, -TEST_INTERVAL) + TEST_INTERVAL - now
-        if 0 < wait <= TEST_INTERVAL:  # unless the clock was set back
-            seconds = math.ceil(wait / SECOND)
-            text = f"Tests are limited to one every 15 seconds. Retry in {seconds} seconds."
-            raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
-        if len(self._last) >= TRACKED_ACCOUNTS:
-            self._last.clear()
-        self._last[account_id] = now
-
-    @for_customers("POST /v1/emails/test", _SENT, Code.ACCOUNT_SUSPENDED, limited=Limited.NARROWED)
-    async def send_test_email(self, user: Principal, body: TestMailRequest) -> TestMailAnswer:
-        """Send a test message to one address. It is free, really delivered, and limited to one every 15 seconds.
-
-        Only `to` is required.
-        """
-        caller = await self.caller_of(user)
-        self.services.intake.check_open(caller)
-        message = _request(body, caller)
-        self._check_interval(user.account_id)
-        try:
-            receipt = await self.services.intake.send_test(caller, message, request_id())
-        except PublicError:
-            self._last.pop(user.account_id, None)  # nothing was sent
-            raise
-        sent = receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0]
-        return TestMailAnswer(*sent)
-
-
-def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
-    if body.variables is not UNSET:
-        check_numbers(body.variables)
-    empty = body.text is UNSET and body.html is UNSET and body.template is UNSET
-    return SendRequest(
-        sender=test_sender(caller) if body.sender is UNSET else body.sender,
-        to=body.to,
-        subject=TEST_SUBJECT if body.subject is UNSET and body.template is UNSET else body.subject,
-        text=TEST_TEXT if empty else body.text,
-        html=body.html,
-        template=body.template,
-        variables=body.variables,
-    )

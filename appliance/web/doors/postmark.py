@@ -13,6 +13,7 @@ from appliance.errors import Code, invalid
 from appliance.message.limits import BATCH_JSON_VALUES, BATCH_MESSAGES
 from appliance.message.request import Body
 from appliance.message.schema import DoorRequest
+from appliance.model.streams import TRANSACTIONAL
 from appliance.times import rfc3339
 from appliance.web.doors.frame import (
     Call,
@@ -31,7 +32,7 @@ from appliance.web.doors.frame import (
     send_request,
     split_addresses,
 )
-from appliance.web.doors.postmark_records import MESSAGE_FIELD, RECORD_ROUTES, STREAM_FIELD, check_stream
+from appliance.web.doors.postmark_records import MESSAGE_FIELD, POSTMARK_STREAM, RECORD_ROUTES, STREAM_FIELD
 
 POSTMARK_BATCH = 500  # messages in one call
 TOKEN_HEADER = b"x-postmark-server-token"
@@ -137,7 +138,6 @@ def _with_template(message: _Message) -> DoorRequest:
 
 
 def _request(message: _Message) -> DoorRequest:
-    check_stream(message.MessageStream)
     if message.TrackOpens:
         raise invalid("TrackOpens", "this server tracks no opens. Send false, or leave the field out.")
     if message.TrackLinks not in (None, "", "None"):
@@ -163,6 +163,7 @@ def _request(message: _Message) -> DoorRequest:
             "attachments": [_file(file) for file in message.Attachments or ()] or None,
             "template": message.TemplateAlias,
             "variables": message.TemplateModel if has_alias else None,
+            "stream": TRANSACTIONAL.name if message.MessageStream == POSTMARK_STREAM else message.MessageStream or None,
         }
     )
 
@@ -258,6 +259,7 @@ _NAMES = {
     "content_id": "ContentID",
     "template": "TemplateAlias",
     "variables": "TemplateModel",
+    "stream": STREAM_FIELD,
 }
 
 

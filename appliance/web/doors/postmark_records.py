@@ -8,6 +8,7 @@ from msgspec import Struct
 from appliance.errors import Code, Refused, invalid
 from appliance.message.addresses import parse
 from appliance.model.mail import RecipientOutcome, SuppressionOrigin
+from appliance.model.streams import TRANSACTIONAL
 from appliance.times import microseconds
 from appliance.web.api.stats import MAX_PROBLEMS
 from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, message_id
@@ -42,7 +43,7 @@ async def _details(call: Call, api: Api) -> DoorReply:
     return DoorReply(
         {
             "MessageID": message["id"],
-            "MessageStream": POSTMARK_STREAM,
+            "MessageStream": POSTMARK_STREAM if message["stream"] == TRANSACTIONAL.name else message["stream"],
             "Tag": tags[0] if tags else "",
             "To": _mailboxes(email.to),
             "Cc": _mailboxes(email.listed("cc")),
@@ -204,10 +205,11 @@ async def _dump(call: Call, api: Api) -> DoorReply:
 
 
 def _listed(call: Call, entry: Json) -> Json | None:
-    """The entry, if the request asks for it. One for a single tag or template is not for the whole stream."""
+    """The entry, if the request asks for it. One for a tag, a template or another stream does not count."""
     reason, origin = _REASONS[entry["origin"]]
     query = call.query
-    if entry["tag"] or entry["template"] or query.get("emailaddress", entry["address"]).lower() != entry["address"]:
+    is_partial = entry["tag"] or entry["template"] or entry["stream"]
+    if is_partial or query.get("emailaddress", entry["address"]).lower() != entry["address"]:
         return None
     if (query.get("suppressionreason", reason), query.get("origin", origin)) != (reason, origin):
         return None
