@@ -40,7 +40,7 @@ QUEUE_DUE, QUEUE_OVERDUE = 1_000, 10 * MINUTE  # due recipients, and how long th
 DISK_MARGIN = 1.25  # times the minimum, below which free space is low
 DEPTH_KEPT = 10.0  # seconds; counting a long queue takes a while
 
-_QUEUED, _ADMIN = "/dashboard/messages?status=queued", "/dashboard/admin"
+_QUEUED, _ADMIN = "/dashboard/messages?waiting=true", "/dashboard/admin"
 _ORDER = list(Severity)
 
 

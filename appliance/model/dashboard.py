@@ -43,6 +43,7 @@ class MailFilter:
     tag: str | None = None
     words: tuple[str, ...] = ()  # see message/search_words.py
     outcome: RecipientOutcome | None = None  # of one of its recipients
+    waiting: bool = False  # only with a recipient that is queued or deferred
     address_part: str | None = None  # of a recipient's address, ASCII letters in lower case
     provider: str | None = None  # the pool of a recipient's domain
     credential: str | None = None  # the API key's id or the SMTP username that sent it
@@ -115,6 +116,7 @@ class ExportedRecipient(NamedTuple):
     last_smtp_response: str | None
     delivered_at: int | None
     metadata: str | None  # JSON
+    scheduled_at: int | None
 
 
 class SavedView(Struct, frozen=True):

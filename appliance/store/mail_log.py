@@ -137,6 +137,7 @@ _VIA_PROVIDER = """EXISTS (SELECT 1 FROM recipients r CROSS JOIN destinations d 
     WHERE r.message_id = m.id AND r.simulated = 0 AND d.pool = :provider)"""
 # Quotes inside a JSON string would be escaped, so this matches a whole entry.
 _WITH_METADATA = "instr(m.metadata, :metadata) > 0"
+_IS_WAITING = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.next_attempt_at IS NOT NULL)"
 _WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # Rows that may contain a word: with a part of it, or not ASCII.
 _TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
@@ -276,6 +277,7 @@ class _Search:
             ("tag", bindings.tag and _encoded(bindings.tag), _TAGGED),
             ("recipient", bindings.recipient, _TO_ADDRESS if "@" in (bindings.recipient or "")[1:] else _TO_DOMAIN),
             ("outcome", bindings.outcome and bindings.outcome.value, _WITH_OUTCOME),
+            ("waiting", bindings.waiting or None, _IS_WAITING),
             ("address_part", bindings.address_part, _ADDRESS_HAS),
             ("provider", bindings.provider, _VIA_PROVIDER),
             ("credential", bindings.credential, "m.credential = :credential"),
@@ -341,8 +343,7 @@ class _Search:
     def ids(self, tx: Tx, seconds: float) -> tuple[list[str], str | None]:
         """Search until `most` ids match, nothing is left, or the time is over; return them and the next cursor."""
         self._until = self._log.clock() + seconds
-        waits = self._filters.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
-        listed = self._listed(tx, waits=waits or self._filters.status is MessageStatus.QUEUED)
+        listed = self._listed(tx)
         if listed is not None:
             if self._check(tx, iter(listed)):
                 self._before = self._from
@@ -410,12 +411,19 @@ class _Search:
             self._edge = oldest.after_id
         return True
 
-    def _listed(self, tx: Tx, *, waits: bool) -> list[str] | None:
-        """The messages that a small index lists for the filter, newest first; None without one, or if it lists many."""
-        query, ids = _WAITING if waits else _RARE_OUTCOMES.get(self._filters.outcome), set[str]()
-        if query is None:
+    def _listed(self, tx: Tx) -> list[str] | None:
+        """The messages that small indexes have for the filter, newest first; None: no such index, or many rows."""
+        filters, scheduled = self._filters, _RARE_OUTCOMES[RecipientOutcome.SCHEDULED]
+        if filters.waiting or filters.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED):
+            queries: tuple[tuple[str, int], ...] = ((_WAITING, 0), (_WAITING, 1))
+        elif filters.outcome in _RARE_OUTCOMES:
+            queries = ((_RARE_OUTCOMES[filters.outcome], 0),)
+        elif filters.status is MessageStatus.QUEUED:
+            queries = ((_WAITING, 0), (_WAITING, 1), (scheduled, 0))
+        else:
             return None
-        for simulated in (0, 1) if waits else (0,):
+        ids = set[str]()
+        for query, simulated in queries:
             selected = rows(tx, query, {**self._bindings, "simulated": simulated, "most": self._log.few_listed})
             if len(selected) == self._log.few_listed:
                 return None

@@ -281,6 +281,17 @@ def choice(name: str, choices: type[Choice]) -> Choice | None:
         raise invalid(name, f"must be one of {', '.join(choices)}") from None
 
 
+class Flag(StrEnum):
+    """A yes or no in a query."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+
+def flag(name: str) -> bool:
+    return choice(name, Flag) is Flag.TRUE
+
+
 def moment(name: str) -> int | None:
     text = request.args.get(name)
     if text is None:

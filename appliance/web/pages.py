@@ -6,10 +6,12 @@ changes with their content, so browsers may cache them for a year.
 
 import gzip
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import lru_cache, wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from posixpath import normpath
 from typing import Final, NamedTuple
 
 import msgspec
@@ -109,6 +111,24 @@ DASHBOARD_PAGES |= {
 }
 
 
+_IMPORT = re.compile(rb'^(?:import|export)\b[^"]*"(\.\.?/[\w/-]+\.js)";', re.MULTILINE)
+_STYLE = re.compile(rb'\bstyle\("([\w-]+)"\)')
+# What the overview of an account that sends loads besides what its script imports.
+_WITH_NUMBERS = ("rate.js", "chart.js", "overview-tables.js", "attention.js")
+
+
+def _modules(site: dict[str, SiteFile], script: str) -> list[str]:
+    """A page's script, all that it imports, and their styles: a browser requests them together, not one by one."""
+    found, pending = dict[str, None](), [script, *(_WITH_NUMBERS if script == "pages/overview.js" else ())]
+    while pending:
+        if (name := pending.pop()) not in found:
+            found[name] = None
+            source = site[name][0]
+            pending += [normpath(f"{name}/../{each.decode()}") for each in _IMPORT.findall(source)]
+            found |= dict.fromkeys(f"{each.decode()}.css" for each in _STYLE.findall(source))
+    return list(found)
+
+
 class Site(NamedTuple):
     """The static files by name, and the page templates.
 
@@ -136,12 +156,17 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     site, current, templates = read
     preview = templates.get_template("preview.html").render()
 
-    def frame(section: str, title: str) -> str:
-        shown = {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
+    def frame(section: str, title: str, script: str = "") -> str:
+        shown: dict[str, object] = {"modules": _modules(site, f"pages/{script}.js") if script else ()}
+        shown |= {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
         shown["pages"] = msgspec.json.encode(DASHBOARD_PAGES).decode()
         return templates.get_template("frame.html").render(shown, sandbox=sandbox)
 
-    frames = {name: frame(page.section, page.title) for name, page in DASHBOARD_PAGES.items()}
+    frames = {
+        (name, is_item): frame(page.section, page.title, page.item if is_item else name or page.section)
+        for name, page in DASHBOARD_PAGES.items()
+        for is_item in (False, True)
+    }
     lost = frame("", "Page not found")
 
     @routes.get("/")
@@ -150,7 +175,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
 
     @routes.get(DASHBOARD_ROOT)
     async def overview() -> Response:
-        return _page(frames[""], PAGE_POLICY)
+        return _page(frames["", False], PAGE_POLICY)
 
     @routes.get(f"{DASHBOARD_ROOT}/preview")
     async def empty() -> Response:
@@ -174,7 +199,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     async def page(name: str, below: str = "") -> Response:
         parts = below.split("/") if below else []
         if name in DASHBOARD_PAGES and len(parts) <= DASHBOARD_PAGES[name].depth:
-            return _page(frames[name], PAGE_POLICY)
+            return _page(frames[name, bool(parts)], PAGE_POLICY)
         return _page(lost, PAGE_POLICY, 404)
 
     @routes.get("/static/<version>/<path:name>")

@@ -3,6 +3,7 @@
     .venv/bin/python -m tests.bench.accept                      # the ratio to the empty endpoint
     .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full database to an empty one
     .venv/bin/python -m tests.bench.accept --batch              # the ratio of batches of 100 to single requests
+    .venv/bin/python -m tests.bench.accept --request-log        # the ratio with the request log to without it
     .venv/bin/python -m tests.bench.accept --door resend        # the ratio of a door's requests to our own
 
 Every POST /emails is a 2 KB text+html message to one recipient, with an API key and an Idempotency-Key of its own, on
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +35,10 @@ CONNECTIONS = 16
 BATCH, BATCH_CONNECTIONS = 100, 4
 HONEST_RATE = 20  # requests a second
 HERE = Path(__file__).parent
+NO_LOG = """from appliance.intake.request_log import RequestLog
+RequestLog._note = lambda *_, **__: None
+from appliance.__main__ import start
+start()"""
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def measure_appliance(
     assert port is not None
     key = f"Bearer {running.account.send_key}"
     result = measure(port, key, seconds, rate, batch=batch, connections=connections, door=door)
-    assert list(result["statuses"]) == ["200" if door else "202"], result  # type: ignore[call-overload]  # a nested object
+    assert list(result["statuses"]) == ["200" if door not in ("", "sendgrid") else "202"], result  # type: ignore[call-overload]  # a nested object
     return result
 
 
@@ -129,6 +135,23 @@ def compare_batches(rounds: int, seconds: float) -> None:
     print(f"ratio of the honest p99 beside batches to that alone: {p99:.2f} (wanted: at most 3)")
 
 
+def compare_request_log(rounds: int, seconds: float) -> None:
+    """Print the rate of the program as it is, and of one whose request log notes nothing."""
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other, ExitStack() as stack:
+        start = partial(appliance, fresh=True, credit=10**9)
+        logged = stack.enter_context(start(Path(one)))
+        unlogged = stack.enter_context(start(Path(other), program=(sys.executable, "-c", NO_LOG)))
+        for running in (logged, unlogged):
+            measure_appliance(running, 1)
+        with_log, without = list[dict[str, float]](), list[dict[str, float]]()
+        for number in range(rounds):
+            for running, results in ((logged, with_log), (unlogged, without))[:: 1 if number % 2 else -1]:
+                results.append(measure_appliance(running, seconds))
+    show("with the request log", with_log)
+    show("without it", without)
+    print(f"\nratio with the request log to without it: {ratio(with_log, without):.3f} (wanted: 0.97)")
+
+
 def compare_door(door: str, rounds: int, seconds: float) -> None:
     """Print the rates of our own requests and of a door's, with the same content."""
     with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), fresh=True, credit=10**9) as running:
@@ -148,8 +171,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--stored", type=int, default=0, help="messages in the full database; 0: leave that part out")
     parser.add_argument("--batch", action="store_true", help="compare batches with single requests instead")
-    parser.add_argument("--door", default="", help="compare this door, resend or postmark, with POST /emails instead")
+    parser.add_argument("--request-log", action="store_true", help="compare with and without the request log instead")
+    parser.add_argument("--door", default="", help="compare this door with POST /emails instead")
     options = parser.parse_args()
+    if options.request_log:
+        compare_request_log(options.rounds, options.seconds)
+        return
     if options.door:
         compare_door(options.door, options.rounds, options.seconds)
         return

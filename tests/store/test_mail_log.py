@@ -10,7 +10,14 @@ from msgspec import structs
 from appliance.environment import identifier_time
 from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
-from appliance.model.mail import DueRecipient, FailureReason, MessageStatus, Outcome, RecipientStatus
+from appliance.model.mail import (
+    DueRecipient,
+    FailureReason,
+    MessageStatus,
+    Outcome,
+    RecipientOutcome,
+    RecipientStatus,
+)
 from appliance.store import Store
 from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, existing, record
 
@@ -99,7 +106,11 @@ async def test_what_waits_is_found_either_way(
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
     waiting = await accept(store, messages, 3)
-    assert (await search(store, account, MailFilter(status=MessageStatus.QUEUED), 2))[0] == waiting
+    scheduled = structs.replace(messages.new(), scheduled_at=clock.now + DAY)
+    await store.messages.accept(scheduled)
+    assert (await search(store, account, MailFilter(waiting=True), 2))[0] == waiting
+    assert (await search(store, account, MailFilter(outcome=RecipientOutcome.SCHEDULED), 2))[0] == [scheduled.id]
+    assert (await search(store, account, MailFilter(status=MessageStatus.QUEUED), 2))[0] == [scheduled.id, *waiting]
     to_none = MailFilter(status=MessageStatus.QUEUED, recipient="none@example.net")
     assert (await search(store, account, to_none, 2))[0] == []
 

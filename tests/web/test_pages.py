@@ -1,5 +1,6 @@
-"""The POSTs to links of one-click unsubscribe: how many a client network may send, and what a full disk means."""
+"""Pages outside the API: what a page of the dashboard names, and the limits of one-click unsubscribe links."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,3 +74,14 @@ async def test_a_full_disk_is_told(strangers: Strangers) -> None:
     shown = await strangers.post(strangers.link, **HTML)
     assert (shown.status_code, shown.headers["Retry-After"]) == (503, "60")
     assert "low on disk space" in await shown.get_data(as_text=True)
+
+
+async def test_a_page_names_all_that_its_script_needs() -> None:
+    """Its modules and their styles, each a file that is served: what a page shows takes no chain of requests."""
+    site = pages.read_site()
+    client = create_app(None, [], [pages.blueprint(site, sandbox=False)]).test_client()  # type: ignore[arg-type]
+    answer = await client.get("/dashboard/messages/msg_1", scope_base={"appliance": ("req_1", "192.0.2.1", None)})
+    links = r'<link rel="(?:modulepreload|preload" as="style)" href="/static/\w+/([^"]+)">'
+    named = set(re.findall(links, await answer.get_data(as_text=True)))
+    assert {"main.js", "pages/message.js", "timeline.js", "pieces.js", "pages.css", "lists.css"} - named == {"main.js"}
+    assert named <= site.files.keys()

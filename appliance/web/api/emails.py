@@ -37,7 +37,7 @@ from appliance.web.api.message_body import (
 from appliance.web.api.message_export import exported
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails, ResentAnswer, encoded_details, encoded_page
 from appliance.web.api.templates import LINE
-from appliance.web.app import Routes, choice, moment, page_limit
+from appliance.web.app import Flag, Routes, choice, flag, moment, page_limit
 from appliance.web.auth import sees
 from appliance.web.exchange import ApiAnswer, idempotency_key, request_id
 from appliance.web.operations import (
@@ -124,6 +124,7 @@ EMAIL_FILTERS = (
     parameter("stream", "query", "Filter by stream.", _STREAM),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
     choice_parameter("outcome", "Only messages with at least one recipient of this outcome.", RecipientOutcome),
+    choice_parameter("waiting", "Only messages with at least one queued or deferred recipient.", Flag),
     parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
     parameter("until", "query", f"Only messages accepted before this time: {_MOMENT}", _MOMENTS),
 )
@@ -284,6 +285,7 @@ def _filters(user: Principal) -> MailFilter | None:
         tag=_text("tag", TAG_LENGTH, str),
         words=query_words(request.args["q"]) if "q" in request.args else (),
         outcome=choice("outcome", RecipientOutcome),
+        waiting=flag("waiting"),
         address_part=_text("address", MAILBOX_LENGTH, searched_sender),
         provider=_text("provider", MAILBOX_LENGTH, str),
         credential=_text("key", MAILBOX_LENGTH, str),

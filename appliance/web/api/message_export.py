@@ -22,7 +22,7 @@ CSV_LINE_BYTES = 500  # the cost of encoding one line
 COLUMNS = (
     *("message_id", "accepted_at", "source", "from", "subject", "tags", "key"),
     *("recipient", "outcome", "attempts", "last_smtp_code", "last_smtp_response", "delivered_at"),
-    "metadata",
+    *("metadata", "scheduled_at"),
 )
 
 
@@ -57,9 +57,9 @@ def _encoded(lines: Iterable[Sequence[object]]) -> bytes:
 
 
 def _cells(line: ExportedRecipient) -> Sequence[object]:
-    delivered_at = "" if line.delivered_at is None else rfc3339(line.delivered_at)
+    delivered_at, scheduled_at = ("" if at is None else rfc3339(at) for at in (line.delivered_at, line.scheduled_at))
     tags = guard_cell(", ".join(readable_tags(line.tags)))
     head = line.message_id, rfc3339(line.created_at), line.source, guard_cell(line.sender), guard_cell(line.subject)
     recipient = guard_cell(line.email), line.outcome, line.attempt_count, line.last_smtp_code
-    last = guard_cell(line.last_smtp_response or ""), delivered_at, line.metadata or ""
+    last = guard_cell(line.last_smtp_response or ""), delivered_at, line.metadata or "", scheduled_at
     return *head, tags, line.credential or "", *recipient, *last

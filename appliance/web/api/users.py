@@ -4,7 +4,6 @@ Administrators see the users of every account and create password links: /v1/adm
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from ipaddress import ip_network
 from operator import attrgetter
 from typing import Annotated
@@ -23,7 +22,7 @@ from appliance.model.dashboard import Actor
 from appliance.net.address_policy import client_network, site_of
 from appliance.store.audit import about, concerns
 from appliance.web.api.login import LoginEmail, NewPassword
-from appliance.web.app import ApiServices, Routes, choice, client_address
+from appliance.web.app import ApiServices, Flag, Routes, client_address, flag
 from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, Object, RequestId, SinglePage, Time, object_from
 from appliance.web.operations import (
     ALWAYS,
@@ -56,18 +55,11 @@ _USER_ID = identifier("User id.", "^usr_[0-9a-f]{32}$")
 _PERSON_ID = identifier("Id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
 
 
-class KeepKeys(StrEnum):
-    """Whether the API keys and SMTP credentials of a removed user keep working."""
-
-    TRUE = "true"
-    FALSE = "false"
-
-
 _KEEP_KEYS = parameter(
     "keep_keys",
     "query",
     "`true` keeps the user's API keys and SMTP credentials working. Default: revoke them.",
-    {"type": "string", "enum": list(KeepKeys), "default": "false"},
+    {"type": "string", "enum": list(Flag), "default": "false"},
 )
 
 
@@ -276,7 +268,7 @@ class UserRoutes(_People):
         keeps at least one.
         """
         revoked = OwnedAccess()
-        keep_keys = choice("keep_keys", KeepKeys) is KeepKeys.TRUE
+        keep_keys = flag("keep_keys")
         if person_id.startswith("inv_"):
             about(made=lambda withdrawn: str(withdrawn[0][0]), action="invitation.withdrawn")  # the address
             await self.store.people.withdraw(user.account_id, person_id)

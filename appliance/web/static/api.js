@@ -121,5 +121,6 @@ export const get = (path, signal) => call("GET", path, undefined, signal);
 export const stream = (path, signal) => call("GET", path, undefined, signal, {}, "body");
 export const file = (path, signal) => call("GET", path, undefined, signal, {}, "blob");
 export const post = (path, body, headers) => call("POST", path, body, undefined, headers);
+export const patch = (path, body) => call("PATCH", path, body);
 export const put = (path, body) => call("PUT", path, body);
 export const del = (path, body) => call("DELETE", path, body);

@@ -33,6 +33,8 @@ function control(field, id) {
 		placeholder: field.placeholder,
 		minlength: field.minlength,
 		maxlength: field.maxlength,
+		min: field.min,
+		max: field.max,
 	});
 }
 

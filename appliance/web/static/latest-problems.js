@@ -1,5 +1,4 @@
 // Latest undelivered recipients, each linked to its message. Loaded when there may be some.
-import { get } from "./api.js";
 import { h, path, style } from "./dom.js";
 import { badge, section } from "./basics.js";
 import { ago } from "./time.js";
@@ -17,7 +16,8 @@ function problem(each) {
 }
 
 /** Null without problems. */
-export async function latest(signal) {
-	const [{ problems }] = await Promise.all([get("/v1/problems", signal), style("latest-problems")]);
-	return problems.length > 0 && section("Latest problems", h("ul", { class: "card problems" }, problems.map(problem)));
+export async function latest(problems) {
+	if (!problems.length) return null;
+	await style("latest-problems");
+	return section("Latest problems", h("ul", { class: "card problems" }, problems.map(problem)));
 }

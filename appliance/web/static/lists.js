@@ -60,7 +60,7 @@ function standing(message) {
 	const part = (many, what) => `${number(many)} of ${number(message.recipient_count)} ${what}`;
 	if (words.length < 2) return [words[0] ?? message.status];
 	const delivered = (found.delivered ?? 0) + (found.complained ?? 0);
-	const waits = found.deferred ? "deferred" : found.queued ? "queued" : "";
+	const waits = ["deferred", "queued", "scheduled"].find((each) => found[each]);
 	if (found.complained) return ["complained", part(found.complained, "complained")];
 	if (found.late_bounced) return ["late_bounced", part(found.late_bounced, "late bounced")];
 	if (delivered) return [waits || "partial", part(delivered, "delivered")];

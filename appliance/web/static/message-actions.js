@@ -1,19 +1,25 @@
-// Actions on selected messages: try now, send again, cancel; and the export of a filtered list.
+// Actions on selected messages: try now, send again, reschedule, cancel; and the export of a filtered list.
 import { file, post } from "./api.js";
 import { h, path, query, toast } from "./dom.js";
 import { confirmed } from "./form.js";
 import { save } from "./message-body.js";
 import { button } from "./pieces.js";
-import { count, number } from "./time.js";
+import { askTime, move } from "./schedule.js";
+import { count, hour, number } from "./time.js";
 
 const AT_ONCE = 4; // requests
 
 const messages = (many) => count(many, "message", "messages");
+const work = (id, name, ...more) => post(`${path("/v1/emails", id)}/${name}`, ...more);
+/**
+ * `ask` returns what `send` needs beside the id, null if the user declines; without `did` a response means that the
+ * action applied. `undo` reverses it for one row.
+ */
 const ACTIONS = [
 	{
 		label: "Try now",
 		needs: "retryEmail",
-		work: "retry",
+		send: (id) => work(id, "retry"),
 		did: (answer) => answer.retried > 0,
 		done: (many) => `Trying ${messages(many)} now`,
 		skipped: "had nothing to retry, or were tried in the last minute",
@@ -21,42 +27,54 @@ const ACTIONS = [
 	{
 		label: "Send again",
 		needs: "resendEmail",
-		work: "resend",
-		body: {},
-		did: () => true,
+		send: (id, key) => work(id, "resend", {}, { "Idempotency-Key": `${key} ${id}` }),
 		done: (many) => `Sent ${messages(many)} again`,
 		skipped: "had no undelivered recipient",
-		question: (many) => [
-			`Send ${messages(many)} again?`,
-			"Each is sent as a new message to its recipients that bounced or failed. Each recipient costs one credit.",
-			"Send again",
-			"Keep",
-			"primary",
-		],
+		ask: async (many) =>
+			(await confirmed(
+				`Send ${messages(many)} again?`,
+				"Each is sent as a new message to its recipients that bounced or failed. Each recipient costs one credit.",
+				"Send again",
+				"Keep",
+				"primary",
+			)) && `${Date.now()}-${Math.random()}`,
+	},
+	{
+		label: "Reschedule",
+		needs: "cancelEmail",
+		only: ".scheduled",
+		send: move,
+		done: (many, at) => `${messages(many)} ${many === 1 ? "goes" : "go"} out ${hour(at)}`,
+		skipped: "were not scheduled",
+		ask: (many) => askTime(`Reschedule ${messages(many)}`),
+		undo: (row) => {
+			const before = row.querySelector(".state time")?.dateTime;
+			return () => before && move(row.dataset.id, before);
+		},
 	},
 	{
 		label: "Cancel messages",
 		needs: "cancelEmail",
-		work: "cancel",
 		kind: "danger",
-		did: () => true,
+		send: (id) => work(id, "cancel"),
 		done: (many) => `Cancelled ${messages(many)}`,
-		skipped: "had no queued recipient",
-		question: (many) => [
-			`Cancel ${messages(many)}?`,
-			"All queued recipients are cancelled. Their credits are returned. A delivery in progress may still complete.",
-			"Cancel messages",
-			"Keep messages",
-		],
+		skipped: "had no queued or scheduled recipient",
+		ask: (many) =>
+			confirmed(
+				`Cancel ${messages(many)}?`,
+				"All queued and scheduled recipients are cancelled. Their credits are returned. " +
+					"A delivery in progress may still complete.",
+				"Cancel messages",
+				"Keep messages",
+			),
 	},
 ];
 
 /** One request, repeated when the server asks to wait. Returns null if the action does not apply to the message. */
-async function ask(id, { work, body }) {
-	const key = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+async function patiently(send) {
 	for (;;) {
 		try {
-			return await post(`${path("/v1/emails", id)}/${work}`, body, body && { "Idempotency-Key": key });
+			return await send();
 		} catch (error) {
 			if (error.status === 409 || error.status === 404) return null;
 			if (error.status !== 429) throw error;
@@ -65,25 +83,26 @@ async function ask(id, { work, body }) {
 	}
 }
 
-/** Do it for all, a few at a time. Returns how many it applied to. */
-async function forAll(ids, action, tell) {
-	const left = [...ids];
-	let did = 0;
+/** Call `send` for each item, a few at a time. Returns the items for which the response passes `did`. */
+async function forAll(items, send, did = Boolean, tell = () => {}) {
+	const left = [...items];
+	const applied = [];
 	const worker = async () => {
-		for (let id = left.shift(); id; id = left.shift()) {
-			const answer = await ask(id, action);
-			if (answer && action.did(answer)) did += 1;
-			tell(ids.length - left.length);
+		for (let item = left.shift(); item; item = left.shift()) {
+			const current = item;
+			const answer = await patiently(() => send(current));
+			if (answer && did(answer)) applied.push(current);
+			tell(items.length - left.length);
 		}
 	};
 	await Promise.all(Array.from({ length: AT_ONCE }, worker));
-	return did;
+	return applied;
 }
 
 /** The bar with actions on the selected rows; shown while there are any. `after` is called when one is done. */
 export function selectionBar(body, after) {
 	const boxes = (which = "") => [...body.querySelectorAll(`tr input[type=checkbox]${which}`)];
-	const ids = () => boxes(":checked").map((box) => box.closest("tr").dataset.id);
+	const selected = () => boxes(":checked").map((box) => box.closest("tr"));
 	const told = h("span", { role: "status" });
 	const check = (chosen, value) => {
 		for (const box of chosen) box.checked = value;
@@ -93,24 +112,35 @@ export function selectionBar(body, after) {
 		button(
 			action.label,
 			async () => {
-				const chosen = ids();
-				if (action.question && !(await confirmed(...action.question(chosen.length)))) return;
+				const chosen = selected();
+				const how = await action.ask?.(chosen.length);
+				if (action.ask && !how) return;
+				const undo = action.undo && new Map(chosen.map((row) => [row, action.undo(row)]));
 				const tell = (done) => (told.textContent = `${number(done)} of ${number(chosen.length)}…`);
-				let did;
+				let applied;
 				try {
-					did = await forAll(chosen, action, tell);
+					applied = await forAll(chosen, (row) => action.send(row.dataset.id, how), action.did, tell);
 				} finally {
 					show();
 				}
+				const did = applied.length;
 				const skipped = chosen.length - did;
 				toast(
-					[did && action.done(did), skipped && `${messages(skipped)} ${action.skipped}`].filter(Boolean).join("; "),
+					[did && action.done(did, how), skipped && `${messages(skipped)} ${action.skipped}`]
+						.filter(Boolean)
+						.join("; "),
+					undo &&
+						did &&
+						(async () => {
+							await forAll(applied, (row) => undo.get(row)());
+							await after();
+						}),
 				);
 				check(boxes(":checked"), false);
 				await after();
 			},
 			action.kind,
-			{ needs: action.needs },
+			{ needs: action.needs, "data-only": action.only },
 		);
 	const bar = h(
 		"div",
@@ -121,8 +151,10 @@ export function selectionBar(body, after) {
 		button("Clear selection", () => check(boxes(), false), "plain"),
 	);
 	function show() {
-		const many = ids().length;
+		const many = selected().length;
 		bar.hidden = !many;
+		for (const each of bar.querySelectorAll("[data-only]"))
+			each.hidden = !selected().some((row) => row.querySelector(each.dataset.only));
 		told.textContent = `${number(many)} selected`;
 	}
 	body.addEventListener("change", show);

@@ -11,6 +11,7 @@ import { chip, toolbar } from "./toolbar.js";
 // Names in the URL and in words. A new filter of the API needs a line here, and one in `fields`.
 const TITLES = {
 	outcome: "Status",
+	waiting: "Status",
 	status: "Status",
 	recipient: "To",
 	address: "Address contains",
@@ -24,11 +25,15 @@ const TITLES = {
 	until: "Until",
 };
 const TYPED = { to: "recipient", status: "outcome", contains: "address" }; // typed names that differ from the URL's
-const STATUSES = "queued deferred delivered partial bounced failed suppressed cancelled late_bounced complained";
+const STATUSES =
+	"waiting scheduled queued deferred delivered partial bounced failed suppressed cancelled late_bounced complained";
+/** A status as a filter. Of these words, all but two are outcomes of a recipient. */
+const byStatus = (word) => ({ partial: { status: word }, waiting: { waiting: "true" } })[word] ?? { outcome: word };
 const SPANS = { today: "today", "7d": "the last 7 days", "30d": "the last 30 days" };
 const PRESETS = [
 	["Bounced today", { outcome: "bounced", since: "today" }],
-	["Waiting now", { status: "queued" }],
+	["Waiting now", { waiting: "true" }],
+	["Scheduled", { outcome: "scheduled" }],
 	["Complaints", { outcome: "complained" }],
 ];
 const PARTS = 20; // requests of one count at most, of 50 ms each
@@ -48,7 +53,7 @@ export function typed(text) {
 		const known = TYPED[name.toLowerCase()] ?? name.toLowerCase();
 		const value = quoted ?? bare;
 		if (!TITLES[known] || !value) return whole;
-		Object.assign(found, known === "outcome" && value === "partial" ? { status: value } : { [known]: value });
+		Object.assign(found, known === "outcome" ? byStatus(value) : { [known]: value });
 		return "";
 	});
 	return { ...found, q: rest.trim().replace(/\s+/g, " ") };
@@ -71,6 +76,7 @@ export const asked = ({ since, until, ...filters }) => ({
 
 /** A filter in words: `Status: bounced`, `Since: 15 Nov, 05:30`. */
 export function worded(name, value) {
+	if (name === "waiting") return "Status: waiting";
 	const said = { outcome: words, status: words, provider: providerName, from: shownName, recipient: shownName }[name];
 	const text = /^\d{4}-\d\d-\d\dT/.test(value) ? hour(value) : (SPANS[value] ?? value);
 	return `${TITLES[name]}: ${said?.(value) ?? text}`;
@@ -130,7 +136,10 @@ async function choose(page, filters, home) {
 		value: filters[name],
 	});
 	const fields = [
-		{ ...select("outcome", choices(STATUSES.split(" "))), value: filters.outcome ?? filters.status ?? "" },
+		{
+			...select("outcome", choices(STATUSES.split(" "))),
+			value: filters.outcome ?? filters.status ?? (filters.waiting ? "waiting" : ""),
+		},
 		text("recipient", "Address or domain"),
 		text("address", "Part of an address"),
 		text("from", "Address or domain"),
@@ -149,8 +158,7 @@ async function choose(page, filters, home) {
 			extra: [button("Cancel", close)],
 			send: ({ outcome, ...chosen }) => {
 				close();
-				const by = outcome === "partial" ? { status: outcome } : { outcome };
-				return page.go(query(home, { q: filters.q, ...chosen, ...by }), { focus: false });
+				return page.go(query(home, { q: filters.q, ...chosen, ...byStatus(outcome) }), { focus: false });
 			},
 		}),
 	);

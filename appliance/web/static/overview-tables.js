@@ -27,8 +27,8 @@ function queue(waiting, sandbox) {
 	];
 }
 
-export const tables = async (stats, signal) => [
-	await latest(signal),
+export const tables = async (stats, problems) => [
+	await latest(problems),
 	stats.bounce_classes.length > 0 && section("Refused, by class", refused(stats.bounce_classes)),
 	(stats.queue.length > 0 || stats.sandbox > 0) && section("Queue, by provider", queue(stats.queue, stats.sandbox)),
 ];

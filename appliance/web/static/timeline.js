@@ -6,6 +6,7 @@ import { ago, span, when } from "./time.js";
 
 // Where our own sentences contain a UTC time. Nothing that a mail server said is treated as one.
 const BEFORE = [
+	String.raw`scheduled: (?:queued at|due since) `,
 	String.raw`(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at `,
 	String.raw`waiting: (?:pool \S+ slowed down until |a session with \S+(?: \(\S+\))? is under way since )`,
 ].join("|");
@@ -86,7 +87,9 @@ function tried(recipient, attempt) {
 	);
 }
 
-function last(recipient) {
+function last(recipient, scheduledAt) {
+	if (recipient.outcome === "scheduled")
+		return h("li", { class: "next" }, h("p", null, "Next: attempt 1 at ", when(scheduledAt), ", ", ago(scheduledAt)));
 	if (recipient.next_attempt_at) {
 		const due = Date.parse(recipient.next_attempt_at) <= Date.now();
 		return h(
@@ -227,7 +230,7 @@ export function timeline(message, recipient, folded, go) {
 				),
 			),
 			attempts(recipient),
-			last(recipient),
+			last(recipient, message.scheduled_at),
 			bouncedLater(recipient.late_bounce),
 			complained(recipient.complaint),
 		),

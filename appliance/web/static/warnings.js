@@ -7,8 +7,8 @@ const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paus
 const FIXES = {
 	no_domain: () => "/dashboard/domains",
 	domain_pending: (subject) => path("/dashboard/domains", subject),
-	mail_paused: () => "/dashboard/messages?status=queued",
-	pool_held: () => "/dashboard/messages?status=queued",
+	mail_paused: () => "/dashboard/messages?waiting=true",
+	pool_held: () => "/dashboard/messages?waiting=true",
 	webhook_failing: () => "/dashboard/webhook",
 	no_credits: () => "/dashboard/account",
 };

@@ -5,9 +5,11 @@ language, for the same findings.
 """
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -221,15 +223,42 @@ def test_forms_are_no_wider_than_one_reads(browser: Browser, owner: Provisioned)
         assert max(browser.script(wide), default=0) <= 560, path
 
 
-def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned) -> None:
+DIALOGS = (
+    ("", "Send a test"),
+    ("/messages", "New message"),
+    ("/messages", "Filter"),
+    ("/messages?tag=order", "Save view"),
+    ("/messages/{message}", "Cancel message"),
+    ("/suppressions", "Suppress an address"),
+    ("/suppressions", "Import CSV"),
+    ("/suppressions", "Add a tag"),
+    ("/keys", "New key"),
+    ("/keys", "New credential"),
+    ("/domains", "Add a domain"),
+    ("/domains/example.com", "Remove domain"),
+    ("/admin", "New account"),
+    ("/templates/welcome", "Send a test"),
+)
+
+
+def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned, message: str) -> None:
+    """All dialogs, light and dark, wide and narrow; the focus is in the dialog, and returns to what opened it."""
     browser.log_in(owner.email)
-    browser.click("Send a test")
-    browser.one("//dialog[@open]")
-    assert broken(browser) == []
-    assert browser.script("return document.activeElement.closest('dialog') !== null")
-    browser.type(Keys.ESCAPE)
-    browser.until(lambda: browser.count("dialog") == 0, "the end of the dialog")
-    assert browser.script("return document.activeElement.textContent") == "Send a test"
+    findings = []
+    for path, name in DIALOGS:
+        browser.open("/dashboard" + path.format(message=message))
+        browser.click(name)
+        browser.one("//dialog[@open]")
+        assert browser.script("return document.activeElement.closest('dialog') !== null"), name
+        for size, theme in product((DESKTOP, PHONE), ("light", "dark")):
+            browser.size(*size)
+            browser.theme(theme)
+            findings += [f"{name}, {theme}, {size[0]}: {each}" for each in broken(browser)]
+        browser.size(*DESKTOP)
+        ActionChains(browser.driver).send_keys(Keys.ESCAPE).perform()  # `type` would choose a file in a field for one
+        browser.until(lambda: browser.count("dialog") == 0, "the end of the dialog")
+        assert browser.script("return document.activeElement.textContent") == name
+    assert findings == []
 
 
 def test_keys_are_enough(browser: Browser, owner: Provisioned) -> None:

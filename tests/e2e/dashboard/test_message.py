@@ -122,3 +122,24 @@ def test_images_files_and_the_whole_message(stage: Stage, browser: Browser) -> N
         browser.click("Files (2)")
         browser.click("Download invoice.txt")
         assert browser.until(lambda: browser.script("return window.kept"), "the file") == ["invoice.txt", "42 euros"]
+
+
+def test_a_message_is_printed_without_the_frame(stage: Stage, browser: Browser) -> None:
+    """The facts and the chosen tab are on paper; the rail, the command field and the buttons are not."""
+    account = stage.account()
+    message = stage.send(account, "ada@good.test", html="<p>Hello</p>")
+    browser.log_in(account.email)
+    browser.open(f"/dashboard/messages/{message}?tab=content")
+    browser.until(lambda: browser.count("iframe"), "the content")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        seen = "return [...document.querySelectorAll(arguments[0])].filter((each) => each.checkVisibility()).length"
+        for css, visible in (
+            (".facts", True),
+            ("iframe", True),
+            (".timeline", False),
+            (".rail, .top, .tabs, button", False),
+        ):
+            assert bool(browser.script(seen, css)) is visible, css
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

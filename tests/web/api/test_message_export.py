@@ -22,6 +22,7 @@ LINE = ExportedRecipient(
     last_smtp_response="=cmd()",
     delivered_at=None,
     metadata='{"a":"=1"}',
+    scheduled_at=3_600_000_000,
 )
 
 
@@ -34,3 +35,4 @@ def test_no_cell_is_a_formula() -> None:
     assert (row["key"], row["attempts"], row["last_smtp_code"], row["delivered_at"]) == ("key_1", "2", "550", "")
     assert row["metadata"] == '{"a":"=1"}'
     assert row["accepted_at"] == "1970-01-01T00:00:00.000Z"
+    assert row["scheduled_at"] == "1970-01-01T01:00:00.000Z"

@@ -141,7 +141,7 @@ function lead(domain) {
 	const standing = STANDING[status];
 	if (status === "pending") return notice("deferred", standing);
 	if (verdict.status === "problems")
-		return notice("bounced", h("b", null, verdict.text), h("p", { class: "small" }, standing));
+		return notice("bounced", [h("b", null, verdict.text), h("p", { class: "small" }, standing)]);
 	if (verdict.status === "unknown") return notice("deferred", `${standing} ${verdict.text}`);
 	return notice("delivered", standing);
 }

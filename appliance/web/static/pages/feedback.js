@@ -7,6 +7,7 @@ import { code, copyButton, empty, head, notice, section, table } from "../pieces
 import { providerName } from "../provider-names.js";
 import { rate } from "../rate.js";
 import { count, number, percent, utcDay } from "../time.js";
+import { segments } from "../toolbar.js";
 
 const RANGES = [7, 30, 90];
 const CLASSES = [
@@ -48,10 +49,10 @@ function complaints(providers) {
 	const most = Math.max(LIMIT * 1.25, ...providers.map((each) => each.complaint_rate ?? 0));
 	const columns = [
 		{ title: "Provider" },
-		{ title: "Delivered", class: "number wide" },
+		{ title: "Delivered", class: "number" },
 		{ title: "Complaints", ...NUMBER },
 		{ title: "Rate", ...NUMBER },
-		{ title: "Lines: 0.1 % and 0.3 %", class: "share" },
+		{ title: "Lines: 0.1 % and 0.3 %", class: "share table-only" },
 	];
 	const rows = providers.map((each) => [
 		providerName(each.provider),
@@ -66,7 +67,7 @@ function complaints(providers) {
 			{ class: "quiet small said" },
 			"Large providers expect fewer than 1 complaint per 1,000 deliveries (0.1 %) and reject mail above 0.3 %.",
 		),
-		table("Complaints by provider", columns, rows),
+		table("Complaints by provider", columns, rows, "cards"),
 	);
 }
 
@@ -83,7 +84,7 @@ function byProvider(providers) {
 	const columns = [
 		{ title: "Provider" },
 		...["Bounced", "Late", "Failed", "Bounce rate"].map((title) => ({ title, ...NUMBER })),
-		{ title: "Mostly", class: "wide" },
+		{ title: "Mostly" },
 	];
 	const rows = bad.map((each) => {
 		const [key, name] = CLASSES.toSorted((a, b) => each.classes[b[0]] - each.classes[a[0]])[0];
@@ -96,7 +97,7 @@ function byProvider(providers) {
 			each.classes[key] > 0 ? name : "–",
 		];
 	});
-	return section("Bounces by provider", table("Bounces by provider", columns, rows));
+	return section("Bounces by provider", table("Bounces by provider", columns, rows, "cards"));
 }
 
 // ---- reports
@@ -138,11 +139,11 @@ function sources({ domain, dmarc: told }) {
 		{ title: "Source" },
 		{ title: "Failed", ...NUMBER },
 		{ title: "Passed", ...NUMBER },
-		{ title: "DKIM", class: "number wide" },
-		{ title: "SPF", class: "number wide" },
-		{ title: "Quarantined", class: "number wide" },
-		{ title: "Refused", class: "number wide" },
-		{ title: "Last seen", class: "wide" },
+		{ title: "DKIM", class: "number" },
+		{ title: "SPF", class: "number" },
+		{ title: "Quarantined", class: "number" },
+		{ title: "Refused", class: "number" },
+		{ title: "Last seen" },
 	];
 	const failing = told.sources.filter((each) => each.messages > each.passed);
 	if (!failing.length) return h("p", { class: "quiet" }, "All mail in the domain's name passed.");
@@ -156,7 +157,10 @@ function sources({ domain, dmarc: told }) {
 		number(each.rejected),
 		utcDay(each.last_seen),
 	]);
-	return fragment(h("h3", null, "Sources that fail DMARC"), table(`Sources that fail for ${domain}`, columns, rows));
+	return fragment(
+		h("h3", null, "Sources that fail DMARC"),
+		table(`Sources that fail for ${domain}`, columns, rows, "cards"),
+	);
 }
 
 function tls(domain) {
@@ -175,7 +179,7 @@ function tls(domain) {
 		{ title: "Mail server" },
 		{ title: "Failure" },
 		{ title: "Sessions", ...NUMBER },
-		{ title: "Share", class: "share wide" },
+		{ title: "Share", class: "share table-only" },
 	];
 	const rows = told.by_mx.map((each) => [
 		each.mx === null ? "not reported" : h("code", { class: "break" }, each.mx),
@@ -185,7 +189,7 @@ function tls(domain) {
 	]);
 	return fragment(
 		h("p", { class: "quiet small said" }, said),
-		rows.length > 0 && table(`TLS failures of ${domain.domain}`, columns, rows),
+		rows.length > 0 && table(`TLS failures of ${domain.domain}`, columns, rows, "cards"),
 	);
 }
 
@@ -239,20 +243,9 @@ export default async function feedback(page) {
 		head("Feedback", {
 			about: "Bounces, complaints, and reports about your domains.",
 		}),
-		h(
-			"nav",
-			{ class: "row", "aria-label": "Period" },
-			RANGES.map((each) =>
-				h(
-					"a",
-					{
-						class: "button",
-						href: address({ days: each === 30 ? "" : each }),
-						"aria-current": each === days && "true",
-					},
-					`${each} days`,
-				),
-			),
+		segments(
+			"Period",
+			RANGES.map((each) => [`${each} days`, address({ days: each === 30 ? "" : each }), each === days]),
 		),
 		section(
 			"Bounces by class",

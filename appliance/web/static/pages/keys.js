@@ -38,10 +38,10 @@ function revoke(page, what, address, name) {
 }
 
 const KEY_COLUMNS = [
-	{ title: "Name" },
+	{ title: "Name", class: "cut" },
 	{ title: "Key", class: "side" },
-	{ title: "Scope" },
-	{ title: "Last used" },
+	{ title: "Scope", class: "cut" },
+	{ title: "Last used", class: "cut" },
 	{ title: "Expires", class: "side" },
 	{ title: "State", class: "side" },
 	{ title: "Actions", class: "side", needs: "revokeApiKey" },
@@ -104,7 +104,7 @@ function reveal(place, box) {
 
 const named = (each) => [
 	h("bdi", { class: "break" }, each.name || "–"),
-	each.created_by && h("div", { class: "quiet small" }, "by ", h("bdi", { class: "break" }, each.created_by)),
+	each.created_by && h("span", { class: "quiet small" }, " by ", h("bdi", { class: "break" }, each.created_by)),
 ];
 
 const keyRow = (page, place) => (each) => {
@@ -125,7 +125,7 @@ const keyRow = (page, place) => (each) => {
 };
 
 const CREDENTIAL_COLUMNS = [
-	{ title: "Name" },
+	{ title: "Name", class: "cut to" },
 	{ title: "Username" },
 	{ title: "Last used", class: "side" },
 	{ title: "Created", class: "side" },

@@ -10,7 +10,7 @@ import { shownPost } from "../posts.js";
 import { isProblem, sendAgain } from "../problems.js";
 import { tabs } from "../tabs.js";
 import { timeline } from "../timeline.js";
-import { count, number, when } from "../time.js";
+import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
 const HOME = "/dashboard/messages";
@@ -19,15 +19,18 @@ const FOLDED = 4; // number of recipients above which delivered ones are collaps
 // Milliseconds around the next attempt in which the page refreshes every second.
 const NEAR = 30_000;
 
-const isNear = (message) =>
-	message.recipients.some(
-		(each) => each.next_attempt_at && Math.abs(Date.parse(each.next_attempt_at) - Date.now()) < NEAR,
-	);
-const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
+const isScheduled = (message) => message.recipients.some((each) => each.outcome === "scheduled");
+/** The times at which something happens next. */
+const coming = (message) => [
+	...(isScheduled(message) ? [message.scheduled_at] : []),
+	...message.recipients.map((each) => each.next_attempt_at).filter(Boolean),
+];
+const isNear = (message) => coming(message).some((at) => Math.abs(Date.parse(at) - Date.now()) < NEAR);
+const waits = (message) => coming(message).length > 0;
 
 // Display order of recipients: problems first.
 const ORDER = ["complained", "late_bounced", "bounced", "failed", "suppressed", "cancelled", "deferred", "queued"];
-ORDER.push("delivered");
+ORDER.push("scheduled", "delivered");
 const rank = (recipient) => ORDER.indexOf(recipient.outcome);
 const LONG = 160; // characters of a field to show at once
 
@@ -68,6 +71,11 @@ function summary(message, found, home) {
 		repeats && ["Repeats", h("a", { class: "mono break", href: path(home, repeats) }, repeats)],
 		["Message id", h("code", { class: "break" }, message.id), copyButton(message.id, "message id")],
 		["Accepted", when(message.created_at), ` by ${{ api: "the API", smtp: "SMTP", test: "a test" }[message.source]}`],
+		message.scheduled_at && [
+			isScheduled(message) ? "Goes out" : "Scheduled for",
+			when(message.scheduled_at),
+			...(isScheduled(message) ? [", ", ago(message.scheduled_at)] : []),
+		],
 		finished(message) && ["Last result", when(finished(message))],
 	]);
 }
@@ -179,7 +187,7 @@ export default async function message(page) {
 			if (
 				!(await confirmed(
 					"Cancel this message?",
-					"All queued recipients are cancelled. " +
+					"All queued and scheduled recipients are cancelled. " +
 						"Their credits are returned. " +
 						"A delivery in progress may still complete.",
 					"Cancel message",
@@ -193,6 +201,7 @@ export default async function message(page) {
 		},
 		"danger",
 	);
+	const reschedule = button("Reschedule", async () => (await import("../schedule.js")).reschedule(shown, renew));
 	const retry = button("Try now", async () => {
 		const { retried } = await post(`${address}/retry`);
 		toast(
@@ -206,7 +215,8 @@ export default async function message(page) {
 	const offer = () => {
 		const many = undelivered().length;
 		cancel.hidden = !waits(shown) || !may("cancelEmail");
-		retry.hidden = !waits(shown) || !may("retryEmail");
+		reschedule.hidden = !isScheduled(shown) || !may("cancelEmail");
+		retry.hidden = !waits(shown) || isScheduled(shown) || !may("retryEmail");
 		again.hidden = many < 2 || !shown.body_kept || !may("resendEmail");
 		again.textContent = `Send again to ${many}`;
 	};
@@ -215,7 +225,8 @@ export default async function message(page) {
 	const tell = async () => account || update(told, await posts(shown, page.signal, tell));
 	async function renew() {
 		const now = await get(address, page.signal);
-		const changed = JSON.stringify(now.recipients) !== JSON.stringify(shown.recipients);
+		const standing = (each) => JSON.stringify([each.scheduled_at, each.recipients]);
+		const changed = standing(now) !== standing(shown);
 		shown = now;
 		if (!changed) return;
 		update(top, summary(shown, found, home));
@@ -250,7 +261,7 @@ export default async function message(page) {
 		head(shown.subject || "(no subject)", {
 			crumb: { href: list(home), title: account ? `Messages of ${account.name}` : "Messages" },
 			badge: state,
-			actions: account ? [] : [again, retry, cancel],
+			actions: account ? [] : [again, retry, reschedule, cancel],
 		}),
 		top,
 		tabs("Message", null, panels, {

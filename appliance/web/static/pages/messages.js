@@ -21,6 +21,15 @@ const PAGES = 20; // new messages to add at once; beyond that, the list reloads
 const OWN = { api: "/v1/emails", home: "/dashboard/messages" }; // `page.of` has another account's messages
 const TRIES = 40; // incomplete pages in a row that a search skips automatically
 
+/** The status, and when a scheduled message goes out. */
+const state = (message) =>
+	h(
+		"span",
+		{ class: "state" },
+		stateBadge(message),
+		message.outcomes.scheduled && h("span", { class: "quiet" }, " ", when(message.scheduled_at)),
+	);
+
 const columns = (own) => (own ? COLUMNS : COLUMNS.slice(1));
 
 const listed = (home, own) => (message) => {
@@ -44,7 +53,7 @@ const listed = (home, own) => (message) => {
 				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
 			),
 			h("bdi", { class: "mono quiet" }, sender),
-			stateBadge(message),
+			state(message),
 			h("span", { class: "quiet" }, when(message.created_at)),
 		],
 	});
@@ -108,9 +117,9 @@ function merge(body, emails, below, above, toRow) {
 		const old = known.get(message.id);
 		known.delete(message.id);
 		if (old) {
-			const shown = old.querySelector(".badge");
-			const now = stateBadge(message);
-			if (shown.textContent !== now.textContent || shown.className !== now.className) shown.replaceWith(now);
+			const shown = old.querySelector(".state");
+			const now = state(message);
+			if (!shown.isEqualNode(now)) shown.replaceWith(now);
 		} else if (message.id > newest) fresh.push(message);
 		else body.insertBefore(toRow(message), [...body.rows].find((each) => each.dataset.id < message.id) ?? null);
 	}
@@ -155,7 +164,11 @@ export default async function messages(page) {
 	const filters = read(page.query);
 	// Going back shows the loaded rows and fetches new ones.
 	const kept = page.back && left?.href === location.href ? left : null;
-	const actions = [button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" })];
+	const compose = async () => (await import("../compose.js")).compose(page);
+	const actions = [
+		button("Send a test", () => page.sendTest(), "", { needs: "sendTestEmail" }),
+		button("New message", compose, "primary", { needs: "sendTestEmail" }),
+	];
 	const exported = button("Export CSV", async () => (await import("../message-actions.js")).exportFile(asked(filters)));
 	const { parts, recount } = filterBar(page, filters, home, own, own ? [exported] : []);
 	const top = fragment(account ? page.of.head() : head("Messages", { actions }), parts);

@@ -77,10 +77,11 @@ export default async function overview(page) {
 	const content = h("div");
 
 	async function draw() {
-		const [account, stats, { items }] = await Promise.all([
+		const [account, stats, { items }, { problems: undelivered }] = await Promise.all([
 			get("/v1/account", page.signal),
 			get(`/v1/stats?days=${days}`, page.signal),
 			get("/v1/attention", page.signal),
+			get("/v1/problems", page.signal),
 		]);
 		const problems = items.length > 0 && (await import("../attention.js"));
 		const warnings = problems ? problems.others(account.warnings, items) : account.warnings;
@@ -103,7 +104,7 @@ export default async function overview(page) {
 					numbers(stats, kinds, account, (await import("../rate.js")).rate),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
-				more > 0 && (await (await import("../overview-tables.js")).tables(stats, page.signal)),
+				more > 0 && (await (await import("../overview-tables.js")).tables(stats, undelivered)),
 			],
 		);
 	}

@@ -11,9 +11,9 @@ const HOME = "/dashboard/suppressions";
 const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
 	{ title: "Select", class: "side", needs: "removeSuppression" },
-	{ title: "Address", lead: true },
+	{ title: "Address", class: "cut to", lead: true },
 	{ title: "Origin", class: "side" },
-	{ title: "Reason", class: "break second" },
+	{ title: "Reason", class: "cut second" },
 	{ title: "Since", class: "side bare" },
 	{ title: "Action", class: "side", needs: "removeSuppression" },
 ];
