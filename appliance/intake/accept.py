@@ -162,7 +162,7 @@ class MessageIntake:
         _check_domain(message.caller, drafted.sender, "from")
         mime = compose(
             drafted,
-            message_id=header_id_of(message.id, drafted.sender.domain),
+            message_id=drafted.header_id or header_id_of(message.id, drafted.sender.domain),
             date_seconds=message.date_seconds,
             text_from_html=self.text_from_html,
             unsubscribe_urls=self._unsubscribe_urls(message, drafted, template),

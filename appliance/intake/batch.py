@@ -21,7 +21,7 @@ from appliance.errors import Code, Refused
 from appliance.intake.accept import Accepted, Begun, MessageIntake, scheduled, unknown_template
 from appliance.message.compose import Draft
 from appliance.message.limits import BATCH_ASSEMBLED, BATCH_MESSAGES
-from appliance.message.request import Batch, cost_of_request, place
+from appliance.message.request import Batch, Series, cost_of_request, place
 from appliance.message.schema import BatchReceipt, BatchResult, SendRequest
 from appliance.message.template import cost_of_template
 from appliance.model.accounts import Caller
@@ -62,13 +62,17 @@ class BatchIntake:
     intake: MessageIntake
     _turns: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
 
-    async def send(self, caller: Caller, batch: Batch, key: str | None, request_id: str, size: int) -> Accepted:
+    async def send(
+        self, caller: Caller, batch: Batch | Series, key: str | None, request_id: str, size: int
+    ) -> Accepted:
         """Accept the messages of one request. `size` is that of its body. Each BATCH_MESSAGES have a transaction."""
-        if len(batch.items) <= BATCH_MESSAGES:
+        if isinstance(batch, Batch) and len(batch.items) <= BATCH_MESSAGES:
             return await self._send(caller, batch, key, request_id, size)
         accepted: Accepted | None = None
         results, refusals = list[BatchResult](), dict[int, Refused]()
-        for part in batch.parts(BATCH_MESSAGES):
+        for places in batch.places():
+            cost = COMPOSING * len(places) if isinstance(batch, Series) else 0
+            part = await self.intake.workers.run(caller.account_id, cost, batch.part, places)
             part_key = None if key is None else f"{key}#{part.begin}"
             try:
                 sent = await self._send(caller, part, part_key, request_id, size)
@@ -77,7 +81,6 @@ class BatchIntake:
             except Refused as refused:
                 if not results:
                     raise
-                places = range(part.begin, part.begin + len(part.items))
                 refusals |= {index: refused.within(place(index)) for index in places}
             else:
                 accepted = accepted or sent

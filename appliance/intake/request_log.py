@@ -19,7 +19,7 @@ import trio
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
 from appliance.intake.limits import FreeSpace, RequestRate
-from appliance.message.request import Batch, Mime
+from appliance.message.request import Batch, Mime, Series
 from appliance.message.schema import OnError, SendRequest
 from appliance.model.accounts import Caller, CredentialKind
 from appliance.model.dashboard import LoggedRequest
@@ -94,10 +94,12 @@ def _shown_parameter(parameter: re.Match[str]) -> str:
     return parameter[1] + BODY_MASK if _SECRET_PARAMETER.search(parameter[2]) else parameter[0]
 
 
-def shortened(request: SendRequest | Batch | Mime) -> str:
+def shortened(request: SendRequest | Batch | Series | Mime) -> str:
     """The JSON of a large request, so that its texts and attachments do not wait in memory."""
     if isinstance(request, SendRequest):
         return _encoded(msgspec.to_builtins(request))
+    if isinstance(request, Series):
+        request = request.part(range(min(request.count, BATCH_SHOWN)))
     if isinstance(request, Mime):
         return _encoded({"from": request.sender, "to": request.recipients})
     shown = [

@@ -22,7 +22,7 @@ from appliance.message.characters import check_body, check_subject, fault_in_lin
 from appliance.message.header_lines import OWN_UNSUBSCRIBE, read_headers, read_tags
 from appliance.message.labels import read_metadata
 from appliance.message.limits import LINE_LENGTH, MESSAGE_SIZE
-from appliance.message.schema import Attachment, AttachmentReceipt, Receipt, SendRequest
+from appliance.message.schema import Attachment, AttachmentReceipt, DoorRequest, Receipt, SendRequest
 from appliance.message.template import render
 from appliance.message.text_from_html import text_from_html as made_text
 from appliance.model.mail import Billing, StoredTemplate
@@ -95,6 +95,7 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
         tags=tags,
         metadata=None if request.metadata is UNSET else read_metadata(request.metadata),
         files=() if request.attachments is UNSET else read_files(request.attachments),
+        header_id=_or_none(request.header_id) if isinstance(request, DoorRequest) else None,
         stream=_or_none(request.stream),
     )
 

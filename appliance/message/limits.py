@@ -52,6 +52,9 @@ ENCODED_WORDS: Final = 2_000  # in the displayed fields of a submitted header: 5
 HOPS: Final = 100  # Received fields, RFC 5321 6.3: more is a loop
 JSON_VALUES: Final = 50_000  # values in one body; a full request has fewer than 4,000
 BATCH_JSON_VALUES: Final = 400_000  # values in the body of a batch: 100 full requests
+SERIES: Final = 1_000  # messages of one request of another provider's client
+SERIES_PART: Final = 4 * 1024 * 1024  # bytes of its requests that are in memory at once, unless one is larger
+SERIES_SIZE: Final = 320 * 1024 * 1024  # bytes of all its requests: ten batches have as many
 BATCH_ASSEMBLED: Final = 32 * 1024 * 1024  # bytes of all assembled messages of a batch: twice a body of 16 MiB
 
 # Of the wire, RFC 5322 2.1.1 and RFC 2047 2.

@@ -9,8 +9,9 @@ are linear in the body; a large text or attachment is never copied whole more th
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -186,14 +187,45 @@ class Batch(msgspec.Struct, frozen=True):
     fingerprint: bytes
     begin: int = 0  # place of the first one
 
-    def parts(self, most: int) -> list["Batch"]:
-        starts = range(0, len(self.items), most)
-        part = [(self.items[at : at + most], self.sizes[at : at + most], at) for at in starts]
-        return [Batch(items, sizes, self.skip, self.fingerprint, at) for items, sizes, at in part]
+    def places(self) -> list[range]:
+        """The places of the messages of each transaction."""
+        return _ranges(len(self.items), limits.BATCH_MESSAGES)
+
+    def part(self, places: range) -> "Batch":
+        part = slice(places.start, places.stop)
+        return Batch(self.items[part], self.sizes[part], self.skip, self.fingerprint, places.start)
 
     @property
     def requests(self) -> int:
-        return -(-len(self.items) // REQUESTS_PER_TOKEN)
+        return requests_of(len(self.items))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One message for many recipients, with a request for each. They are made in parts, when they are composed."""
+
+    count: int
+    make: Callable[[int], SendRequest]
+    size: int  # bytes of the largest request
+
+    @property
+    def requests(self) -> int:
+        return requests_of(self.count)
+
+    def places(self) -> list[range]:
+        return _ranges(self.count, max(1, min(limits.BATCH_MESSAGES, limits.SERIES_PART // self.size)))
+
+    def part(self, places: range) -> Batch:
+        return Batch([self.make(index) for index in places], [self.size] * len(places), False, b"", places.start)
+
+
+def _ranges(count: int, step: int) -> list[range]:
+    return [range(at, min(count, at + step)) for at in range(0, count, step)]
+
+
+def requests_of(messages: int) -> int:
+    """How many requests a batch of so many messages counts for."""
+    return -(-messages // REQUESTS_PER_TOKEN)
 
 
 def place(index: int) -> str:
@@ -201,7 +233,7 @@ def place(index: int) -> str:
 
 
 def cost_of_batch(size: int, most: int = limits.BATCH_MESSAGES) -> int:
-    return cost_of_size(size) + DECODING * min(most, size // SMALLEST)
+    return cost_of_size(size) + (0 if most == 1 else DECODING * min(most, size // SMALLEST))
 
 
 def batch_of(items: Sequence[SendRequest | Refused], *, skip: bool) -> Batch:
@@ -217,10 +249,12 @@ def batch_of(items: Sequence[SendRequest | Refused], *, skip: bool) -> Batch:
         else:
             placed.append(item)
             digest.update(b"+" + fingerprint(item))
-    return Batch(placed, [0 if isinstance(item, Refused) else _size(item) for item in items], skip, digest.digest())
+    return Batch(
+        placed, [0 if isinstance(item, Refused) else size_of_request(item) for item in items], skip, digest.digest()
+    )
 
 
-def _size(request: SendRequest) -> int:
+def size_of_request(request: SendRequest) -> int:
     texts = [text for text in (request.text, request.html) if isinstance(text, str)]
     texts += [file.content for file in request.attachments or ()]
     return SMALLEST + sum(map(len, texts))

@@ -144,7 +144,9 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
 
 
 class DoorRequest(SendRequest):
-    """A request of another provider's client, whose Reply-To may have several addresses."""
+    """A request of another provider's client: several Reply-To addresses, and a Message-ID that the door chose."""
+
+    header_id: str | UnsetType = UNSET
 
     reply_to: Annotated[Mailbox | Annotated[list[Mailbox], _REPLY_TO_LIST], _CC] | UnsetType = UNSET  # type: ignore[assignment]  # wider
 

@@ -35,6 +35,7 @@ from appliance.store.body_parts import BodyParts, written_bytes
 from appliance.store.breakdown import Breakdown
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine, OnFault
+from appliance.store.event_feed import EventFeed
 from appliance.store.feedback import FeedbackStore
 from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords, SharedCertificates
@@ -142,6 +143,7 @@ class Store:
         self.unsubscriptions = Unsubscriptions(engine, env)
         self.webhooks = WebhookStore(engine, env)
         self.webhook_posts = WebhookPosts(engine, env)
+        self.event_feed = EventFeed(engine, env)
         self.webhook_history = WebhookHistory(engine, env, self.webhook_posts)
         self.body_parts = BodyParts(engine, env)
         self.feedback = FeedbackStore(engine, env, self.webhook_posts)

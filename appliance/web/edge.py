@@ -21,7 +21,7 @@ from appliance.intake.batch import BatchIntake
 from appliance.intake.limits import RequestRate
 from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Mime, cost_of_batch, decode, decode_batch
+from appliance.message.request import Batch, Mime, Series, cost_of_batch, decode, decode_batch
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Source
@@ -82,7 +82,8 @@ _GET_EMAIL = {
     "description": "Status of the message.",
 }
 
-_MESSAGE, _BATCH = Form(decode, cost_of_size), Form(decode_batch, cost_of_batch)
+_MESSAGE = Form(decode, lambda body: cost_of_size(len(body)))
+_BATCH = Form(decode_batch, lambda body: cost_of_batch(len(body)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -253,10 +254,10 @@ class Edge:
             submission.size = size = len(body)
             if form.source == "api":  # the request log knows the secrets of our own requests only
                 submission.body = bytes(body[:LARGE_BODY])
-            workers, cost = self.services.intake.workers, form.cost(size)
+            workers, cost = self.services.intake.workers, form.cost(body)
             request = await workers.run(caller.account_id, cost, form.decode, body)
             body.clear()  # frees memory: a large message does not fit twice
-            if isinstance(request, Batch):
+            if isinstance(request, Batch | Series):
                 self.rate.take(caller.idempotency_scope, request.requests, paid=1)
             if size > LARGE_BODY or form.source != "api":
                 submission.body = await workers.run(caller.account_id, cost, shortened, request)
@@ -268,7 +269,7 @@ class Edge:
                 caller = replace(caller, test=True)
             if isinstance(request, Mime):
                 return await self._accept_mime(caller, request, exchange.request_id)
-            if isinstance(request, Batch):
+            if isinstance(request, Batch | Series):
                 return await self.batches.send(caller, request, key, exchange.request_id, size)
             return await self.services.intake.send(caller, request, key, exchange.request_id, size)
 

@@ -23,7 +23,7 @@ from quart import request
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.message.limits import KEY_LENGTH
-from appliance.message.request import Batch, Body, Mime, explain, find_repeated_key
+from appliance.message.request import Batch, Body, Mime, Series, explain, find_repeated_key
 from appliance.message.schema import SendRequest
 from appliance.store import translated
 from appliance.telemetry.log import get_logger
@@ -427,8 +427,8 @@ def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
 class Form(NamedTuple):
     """A kind of request that sends: how its body is decoded, what that costs in microseconds, and how it is logged."""
 
-    decode: Callable[[Body], SendRequest | Batch | Mime]
-    cost: Callable[[int], int]
+    decode: Callable[[Body], SendRequest | Batch | Series | Mime]
+    cost: Callable[[Body], int]
     key: Callable[[Exchange], str | None] = lambda exchange: idempotency_key(
         exchange.headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled
     )

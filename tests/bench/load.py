@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, islice, repeat
+from urllib.parse import urlencode
 
 PERCENTILES = (1, *range(5, 95, 5), 95, 98, 99, 99.5, 99.9)
 NEVER = float("inf")
@@ -157,13 +158,14 @@ def send_requests(
         message["attachments"] = [{"filename": "bill.bin", "content": content}]
     body = json.dumps({"emails": [message] * batch} if batch else message).encode()
     path, credential = "/emails/batch" if batch else "/emails", f"Authorization: {authorization}"
+    kind = "application/x-www-form-urlencoded" if door == "mailgun" else "application/json"
     if door:
         path, credential, body = of_door(door, authorization.removeprefix("Bearer "), message)
 
     def requests(connection: int) -> Iterator[bytes]:
         head = (
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{credential}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {run}-{connection}-"
+            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {run}-{connection}-"
         ).encode()
         number = 0
         while True:
@@ -177,7 +179,24 @@ def of_door(door: str, key: str, message: dict[str, object]) -> tuple[str, str, 
     """The path, the header with the key, and the body of a door's request for this message."""
     if door == "resend":
         return "/resend/emails", f"Authorization: Bearer {key}", json.dumps(message).encode()
-    to = ", ".join(map(str, message["to"]))  # type: ignore[call-overload]  # a list
+    recipients: list[str] = message["to"]  # type: ignore[assignment]
+    to = ", ".join(recipients)
+    if door == "mailgun":
+        basic = base64.b64encode(f"api:{key}".encode()).decode()
+        return (
+            "/mailgun/v3/example.com/messages",
+            f"Authorization: Basic {basic}",
+            urlencode(message | {"to": to}).encode(),
+        )
+    if door == "sendgrid":
+        content = [{"type": "text/plain", "value": TEXT}, {"type": "text/html", "value": HTML}]
+        mail = {
+            "from": {"email": "orders@example.com", "name": "Shop"},
+            "subject": message["subject"],
+            "content": content,
+        }
+        mail["personalizations"] = [{"to": [{"email": address} for address in recipients]}]
+        return "/sendgrid/v3/mail/send", f"Authorization: Bearer {key}", json.dumps(mail).encode()
     fields = {"From": message["from"], "To": to, "Subject": message["subject"], "TextBody": TEXT, "HtmlBody": HTML}
     return "/postmark/email", f"X-Postmark-Server-Token: {key}", json.dumps(fields).encode()
 
@@ -194,7 +213,7 @@ def main() -> None:
     parser.add_argument("--recipients", type=int, default=1)
     parser.add_argument("--attachment", type=int, default=0, help="bytes")
     parser.add_argument("--batch", type=int, default=0, help="messages in each request; 0: none is a batch")
-    parser.add_argument("--door", default="", help="resend or postmark: requests of that door instead of our own")
+    parser.add_argument("--door", default="", help="requests of this door instead of our own")
     given = parser.parse_args()
     requests = send_requests(
         given.authorization, f"{time.time_ns()}", given.recipients, given.attachment, given.batch, given.door

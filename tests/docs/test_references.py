@@ -22,7 +22,7 @@ KEY = re.compile(r"`\[(\w+)\] (\w+)\b|`(\w+)\.(\w+)`")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 # Files of an installation, of a user, of other projects, and names that stand for any file.
 ELSEWHERE = re.compile(
-    r"(?:[\w./-]+/)?config\.toml|(?:new|template)\.toml|NNNN_name\.sql|a/b\.py|test_x\.py|"
+    r"(?:[\w./-]+/)?config\.toml|(?:new|template)\.toml|NNNN_name\.sql|a/b\.py|test_x\.py|mailgun\.js|"
     r"(?:dns|trio|aiosmtpd|quart|hypercorn|asyncio|h11)/[\w/]+\.py"
 )
 PYTHON_MODULES = ("http.client", "http.server")

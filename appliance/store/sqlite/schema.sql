@@ -291,6 +291,7 @@ CREATE TABLE events (
     body BLOB NOT NULL,                         -- the envelope's bytes, fixed here so that every post of it is the same
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX events_by_account ON events (account_id, id);
 
 -- Keys come in any order, so each lands on a page of its own somewhere: the rows are small, to share their pages.
 CREATE TABLE idempotency_keys (

@@ -37,6 +37,9 @@ class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     address: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Address to suppress.")]
     reason: Annotated[str, Meta(description="Reason, one line."), REASON] = BY_HAND
+    origin: Annotated[SuppressionOrigin, Meta(description="Cause of the suppression (default: `manual`).")] = (
+        SuppressionOrigin.MANUAL
+    )
 
 
 class SuppressionObject(msgspec.Struct):
@@ -126,7 +129,9 @@ class SuppressionRoutes(Routes):
         key = parse(body.address, "address").key
         about(key, {"reason": body.reason})
         may_store = self.services.intake.quota.bytes()
-        entry = await self.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
+        entry = await self.store.suppressions.add(
+            user.account_id, key, body.reason, origin=body.origin, may_store=may_store
+        )
         return object_from(SuppressionAnswer, entry)
 
     @for_customers("POST /v1/suppressions/import", ImportedAnswer, action="suppression.imported")

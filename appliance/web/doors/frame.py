@@ -4,11 +4,11 @@ One file per provider exports its `Door`: its credential, routes and errors; `se
 in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
 
 - A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
-  `Sends` for several, or a complete message as `Mime`. It decodes JSON with `decoded` into structs that forbid unknown
-  fields, and makes each request with `send_request`, which checks sizes and shape; the intake checks all other rules.
-  In `Sends`, `skip` accepts the good messages; `attempted` makes its items, so that one bad message refuses only
-  itself; over 100 messages take several transactions. `answer(call, results)` gets a `Sent` or a Refused for each
-  message, in order; a call that does not skip raises its first refusal instead.
+  `Sends` for several, a `Series` for the same message to many, or a complete message as `Mime`. It decodes JSON with
+  `decoded` into structs that forbid unknown fields, and makes each request with `send_request`, which checks sizes and
+  shape; the intake checks all other rules. In `Sends`, `skip` accepts the good messages; `attempted` makes its items,
+  so that one bad message refuses only itself; over 100 messages take several transactions. `answer(call, results)` gets
+  a `Sent` or a Refused for each message, in order; a call that does not skip raises its first refusal instead.
 - Any other route is `async handle(call, api)`. `await api(method, path, body, **query)` asks our own API and returns
   its JSON, or raises its refusal. `needs` is the key's right; `query` lists the parameters that exist.
 - `refused` lists starts of paths that the provider has and we have not, with a sentence that says what to do.
@@ -21,15 +21,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from appliance.config.settings import DoorName
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
+from appliance.message.request import (
+    Body,
+    Mime,
+    Series,
+    check_number_of_values,
+    colons_outside_strings,
+    explain,
+    explain_value,
+)
 from appliance.message.schema import DoorRequest, SendRequest
+from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.web.exchange import check_content_type
 
 T = TypeVar("T")
@@ -56,6 +65,7 @@ class Call:
     headers: Mapping[bytes, bytes]
     request_id: str
     now: int  # microseconds
+    base_url: str = ""  # of this server
     key: str | None = None  # the client's idempotency key
     body: bytes = b""  # of a request that sends nothing
     kept: Any = None
@@ -85,14 +95,22 @@ class Refusal(NamedTuple):
 
 
 Result = Sent | Refused
-Api = Callable[..., Awaitable[Json]]
+
+
+class Api(Protocol):
+    """Our own API with the rights of the request's key: its JSON routes, and the account's events."""
+
+    async def __call__(self, method: str, path: str, body: Json = None, **query: str | int | None) -> Json: ...
+    async def events(self, select: Callable[[StoredEvent], T | None], wanted: EventRange) -> tuple[list[T], str | None]:
+        """Selected events, and the id to continue behind; None: these were all."""
 
 
 class Send(NamedTuple):
-    parse: Callable[[Call, Body], SendRequest | Sends | Mime]
+    parse: Callable[[Call, Body], SendRequest | Sends | Series | Mime]
     answer: Callable[[Call, list[Result]], DoorReply]
     messages: int = 1  # in one request, at most
     status: int = 200
+    cost: Callable[[Body], int] | None = None  # microseconds that `parse` takes; None: by the size and `messages`
 
 
 class DoorRoute(NamedTuple):

@@ -18,14 +18,17 @@ from appliance.intake.accept import Accepted
 from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Body, Mime, batch_of, cost_of_batch
+from appliance.message.request import Batch, Body, Mime, Series, batch_of, cost_of_batch
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
+from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.telemetry.metrics import REFUSALS
 from appliance.web.app import ApiServices
 from appliance.web.doors.frame import Call, Door, DoorReply, DoorRoute, Json, Needs, Refusal, Result, Send, Sends, Sent
+from appliance.web.doors.mailgun import MAILGUN
 from appliance.web.doors.postmark import POSTMARK
 from appliance.web.doors.resend import RESEND
+from appliance.web.doors.sendgrid import SENDGRID
 from appliance.web.exchange import (
     Answer,
     AsgiScope,
@@ -49,8 +52,10 @@ from appliance.web.sent import SentMessages
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (POSTMARK, RESEND)}
+DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND, POSTMARK, MAILGUN, SENDGRID)}
 REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
+EVENT_READS = 40  # of the store for one page, 50 ms each
+EVENT_SIZE = 2_000  # bytes of a long event
 QUERY_BYTES = 4 * 1024
 PARSING = 2  # times the cost of decoding a request of our own
 ONE_AUTHORIZATION = "Send exactly one Authorization header."
@@ -125,7 +130,7 @@ class Doors:
             raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         route, params = door.route(method, found.path)
         parameters, now = _parameters(query, route.query, door.parameter), core.services.env.now()
-        request = Call(params, parameters, headers, exchange.request_id, now)
+        request = Call(params, parameters, headers, exchange.request_id, now, core.settings.base_url)
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)
@@ -140,13 +145,13 @@ class Doors:
 async def _send(
     core: Core, exchange: Exchange, address: str, door: Door, route: DoorRoute, send: Send, call: Call
 ) -> DoorReply:
-    def decode(body: Body) -> SendRequest | Batch | Mime:
+    def decode(body: Body) -> SendRequest | Batch | Series | Mime:
         parsed = send.parse(call, body)
         return batch_of(parsed.items, skip=parsed.skip) if isinstance(parsed, Sends) else parsed
 
     form = Form(
         decode,
-        lambda size: PARSING * (cost_of_size(size) if send.messages == 1 else cost_of_batch(size, send.messages)),
+        send.cost or (lambda body: PARSING * cost_of_batch(len(body), send.messages)),
         partial(_key, door),
         route.check_type,
         door.name,
@@ -213,7 +218,7 @@ class _Api:
                 check_type(headers.get(b"content-type", b""))
             return bytes(body)
 
-    async def __call__(self, method: str, path: str, body: Json = None, **query: str | int) -> Json:
+    async def __call__(self, method: str, path: str, body: Json = None, **query: str | int | None) -> Json:
         """The JSON with which our API answers this request."""
         payload = b"" if body is None else msgspec.json.encode(body)
         if path.startswith("/emails/"):
@@ -239,6 +244,27 @@ class _Api:
         if status >= 400:
             raise Refused(_CODES[answer["code"]], answer["error"])
         return answer
+
+    async def events(
+        self, select: Callable[[StoredEvent], _T | None], wanted: EventRange
+    ) -> tuple[list[_T], str | None]:
+        key, feed, items = self._caller.key, self._core.services.store.event_feed, list[_T]()
+
+        def select_own(event: StoredEvent) -> _T | None:
+            is_hidden = key is None or (key.test and event.credential != key.id)
+            if is_hidden or (key and not key.reaches(event.envelope_from.rpartition("@")[2])):
+                return None
+            return select(event)
+
+        left, position = wanted, None
+        for _ in range(EVENT_READS):
+            more, position = await feed.page(self._caller.account_id, select_own, left)
+            items += more
+            if position is None or len(items) == wanted.most:
+                break
+            left = left.behind(position, len(more))
+        self._read += EVENT_SIZE * len(items)
+        return items, position
 
     async def _decoded(self, answer: bytes) -> Json:
         self._read += len(answer)

@@ -21,6 +21,7 @@ LISTED = {
     "recipients",
     "created_at",
     "scheduled_at",
+    "stream",
 }
 SCRIPT = "<script>alert(1)</script>"
 

@@ -5,22 +5,25 @@ A mutation that changes nothing in the message must be one that means the same, 
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
 from appliance.errors import Refused
 from appliance.message.compose import draft
-from appliance.message.request import batch_of
+from appliance.message.request import Series, batch_of
 from appliance.message.schema import SendRequest
 from appliance.model.mail import StoredTemplate
 from appliance.web.doors.frame import Call, Door, Send, Sends
+from appliance.web.doors.mailgun import MAILGUN
 from appliance.web.doors.postmark import POSTMARK
 from appliance.web.doors.resend import RESEND
+from appliance.web.doors.sendgrid import SENDGRID
 
 MUTATIONS = 350  # of each sample: over a thousand of a door
 VALUES: list[Any] = [
@@ -41,6 +44,19 @@ VALUES: list[Any] = [
 TEMPLATE = StoredTemplate("welcome", 1, "Hello", "Hi {{name}}", None, 0, 0)
 
 
+def in_json(body: Any) -> bytes:
+    return json.dumps(body).encode()
+
+
+def in_form(body: Any) -> bytes:
+    """A form, with the JSON of what is no text."""
+    lists = {name: value if isinstance(value, list) and value else [value] for name, value in body.items()}
+    pairs = [
+        (name, one if isinstance(one, str) else json.dumps(one)) for name, values in lists.items() for one in values
+    ]
+    return urlencode(pairs, errors="surrogatepass").encode()
+
+
 @dataclass(frozen=True)
 class Sample:
     """A request of a door with every field; fields that may change without changing the message."""
@@ -49,15 +65,18 @@ class Sample:
     path: str
     body: Any
     meaningless: set[str] = field(default_factory=set)
+    encode: Callable[[Any], bytes] = in_json
 
     def parsed(self, body: Any) -> Any:
         """What the messages would be, as JSON, or the refusal's text."""
         route, params = self.door.route("POST", self.path)
         assert isinstance(route.handle, Send)
-        call = Call(params, {}, {}, "req_1", 0)
+        call = Call(params, {}, {b"content-type": b"application/x-www-form-urlencoded"}, "req_1", 0)
         try:
-            parsed = route.handle.parse(call, json.dumps(body).encode())
+            parsed = route.handle.parse(call, self.encode(body))
             items = batch_of(parsed.items, skip=False).items if isinstance(parsed, Sends) else [parsed]
+            if isinstance(parsed, Series):
+                items = parsed.part(range(parsed.count)).items
             for item in items:
                 assert isinstance(item, SendRequest)
                 draft(deepcopy(item), TEMPLATE if item.template == "welcome" else None)
@@ -117,6 +136,74 @@ POSTMARK_TEMPLATE = {
     "TemplateModel": {"name": "Ada"},
     "InlineCss": True,
 }
+MAILGUN_MESSAGE = {
+    "from": "Shop <shop@example.com>",
+    "to": ["ada@example.net, Bob <bob@example.net>", "eve@example.net"],
+    "cc": "carol@example.net",
+    "bcc": "dan@example.net",
+    "subject": "Hi",
+    "text": "Hi",
+    "html": "<p>Hi</p>",
+    "h:Reply-To": "help@example.com, sales@example.com",
+    "h:X-Order": "10045",
+    "h:X-Mailgun-Variables": '{"shop": "a"}',
+    "v:order": "10045",
+    "o:tag": ["receipt", "shop"],
+    "o:deliverytime": "Sun, 15 Nov 2026 13:00:00 +0100",
+    "o:testmode": "no",
+    "o:tracking": "no",
+    "o:dkim": "yes",
+}
+MAILGUN_TEMPLATE = {
+    "from": "shop@example.com",
+    "to": "ada@example.net",
+    "template": "welcome",
+    "t:variables": '{"name": "Ada"}',
+}
+MAILGUN_NEWSLETTER = {
+    "from": "shop@example.com",
+    "to": ["ada@example.net", "bob@example.net"],
+    "subject": "Hi %recipient.name%",
+    "html": "<p>Hi %recipient.name%</p>",
+    "h:List-Unsubscribe": "<https://example.com/%recipient.id%>",
+    "v:reader": "%recipient.id%",
+    "recipient-variables": '{"ada@example.net": {"name": "Ada", "id": 1}, "bob@example.net": {"name": "B", "id": 2}}',
+}
+SENDGRID_MAIL = {
+    "from": {"email": "shop@example.com", "name": "Shop"},
+    "reply_to_list": [{"email": "help@example.com"}, {"email": "sales@example.com"}],
+    "subject": "Hi -name-",
+    "content": [{"type": "text/plain", "value": "Hi -name-"}, {"type": "text/html", "value": "<p>-name-</p>"}],
+    "personalizations": [
+        {
+            "to": [{"email": "ada@example.net", "name": "Ada"}],
+            "cc": [{"email": "carol@example.net"}],
+            "bcc": [{"email": "dan@example.net"}],
+            "substitutions": {"-name-": "Ada"},
+            "custom_args": {"order": "1"},
+            "headers": {"X-Order": "-name-"},
+            "send_at": 1_795_000_000,
+        },
+        {"to": [{"email": "bob@example.net"}], "from": {"email": "b@example.com"}, "subject": "Hello"},
+    ],
+    "headers": {"X-Shop": "a"},
+    "categories": ["receipt", "shop"],
+    "custom_args": {"shop": "a"},
+    "send_at": 1_796_000_000,
+    "attachments": [
+        {"content": "aGk=", "filename": "a.txt", "type": "text/x-a", "disposition": "inline", "content_id": "logo"},
+        {"content": "aGk=", "filename": "b.txt", "disposition": "attachment"},
+    ],
+    "mail_settings": {"sandbox_mode": {"enable": False}, "footer": {"enable": False}},
+    "tracking_settings": {"click_tracking": {"enable": False, "enable_text": False}},
+}
+SENDGRID_TEMPLATE = {
+    "from": {"email": "shop@example.com"},
+    "personalizations": [{"to": [{"email": "ada@example.net"}], "dynamic_template_data": {"name": "Ada"}}],
+    "template_id": "welcome",
+}
+OFF = {"o:testmode", "o:tracking", "o:dkim"}
+SETTINGS = {"mail_settings", "tracking_settings", "disposition"}
 # Fields of which some values mean the same: false and absent, or a length that the content has anyway.
 UNTRACKED = {"MessageStream", "TrackOpens", "TrackLinks", "ContentLength", "InlineCss"}
 SAMPLES = {
@@ -125,6 +212,11 @@ SAMPLES = {
     "resend batch": Sample(RESEND, "/emails/batch", [RESEND_EMAIL, RESEND_TEMPLATE]),
     "postmark": Sample(POSTMARK, "/email", POSTMARK_MESSAGE, UNTRACKED),
     "postmark template": Sample(POSTMARK, "/email/withTemplate", POSTMARK_TEMPLATE, UNTRACKED),
+    "mailgun": Sample(MAILGUN, "/v3/example.com/messages", MAILGUN_MESSAGE, OFF, in_form),
+    "mailgun template": Sample(MAILGUN, "/v3/example.com/messages", MAILGUN_TEMPLATE, set(), in_form),
+    "mailgun newsletter": Sample(MAILGUN, "/v3/example.com/messages", MAILGUN_NEWSLETTER, {"to"}, in_form),
+    "sendgrid": Sample(SENDGRID, "/v3/mail/send", SENDGRID_MAIL, SETTINGS),
+    "sendgrid template": Sample(SENDGRID, "/v3/mail/send", SENDGRID_TEMPLATE),
     "postmark batch": Sample(POSTMARK, "/email/batch", [POSTMARK_MESSAGE, POSTMARK_MESSAGE], UNTRACKED),
 }
 
