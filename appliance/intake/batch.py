@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from appliance.concurrency.fair_share import FairQueue
 from appliance.errors import Code, Refused
 from appliance.intake.accept import Accepted, Begun, MessageIntake, scheduled, unknown_template
+from appliance.message.batch import Batch, Series, place
 from appliance.message.compose import Draft
 from appliance.message.limits import BATCH_ASSEMBLED, BATCH_MESSAGES
-from appliance.message.request import Batch, Series, cost_of_request, place
+from appliance.message.request import cost_of_request
 from appliance.message.schema import BatchReceipt, BatchResult, SendRequest
 from appliance.message.template import cost_of_template
 from appliance.model.accounts import Caller

@@ -19,7 +19,8 @@ import trio
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
 from appliance.intake.limits import FreeSpace, RequestRate
-from appliance.message.request import Batch, Mime, Series
+from appliance.message.batch import Batch, Series
+from appliance.message.request import Mime
 from appliance.message.schema import OnError, SendRequest
 from appliance.model.accounts import Caller, CredentialKind
 from appliance.model.dashboard import LoggedRequest

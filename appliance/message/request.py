@@ -9,19 +9,16 @@ are linear in the body; a large text or attachment is never copied whole more th
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from appliance.errors import Refused, invalid
 from appliance.message import limits
 from appliance.message.addresses import cost_of_address
 from appliance.message.characters import cost_of_size
-from appliance.message.schema import HeaderValue, MetadataValue, NullableSendRequest, OnError, SendRequest
+from appliance.message.schema import HeaderValue, MetadataValue, NullableSendRequest, SendRequest
 from appliance.message.template import Variable, check_numbers
 from appliance.message.text_from_html import cost_of_html
 
@@ -31,7 +28,7 @@ TOKENS = 2_200  # in 1 to 3 ms; a request at every limit has 2,181
 
 _DECODER = msgspec.json.Decoder(SendRequest)
 _NULLABLE: msgspec.json.Decoder[SendRequest] = msgspec.json.Decoder(NullableSendRequest)
-_ENCODER = msgspec.json.Encoder(order="deterministic")
+ORDERED = msgspec.json.Encoder(order="deterministic")
 # For a body with masked escapes. An unfinished string runs to the end, so that the search stays linear.
 _STRING = rb'"[^"]*"?'
 _STRINGS = re.compile(_STRING)
@@ -70,7 +67,7 @@ def decode(body: Body) -> SendRequest:
 
 def check_number_of_values(body: Body, most: int = limits.JSON_VALUES) -> None:
     """Refuse millions of tiny values before each becomes an object of 60 bytes or more."""
-    if len(body) <= most or _count(body, b",") <= most:
+    if len(body) <= most or occurrences(body, b",") <= most:
         return
     commas = strings = 0
     for token in _STRING_OR_COMMA.finditer(mask_escapes(body)):
@@ -89,10 +86,10 @@ def _has_repeated_key(request: SendRequest, body: Body) -> bool:
     dropped. A body with escaped colons is compared without its strings.
     """
     slim, texts = _take_out_long_texts(request) if len(body) > _BLOCK else (request, [])
-    again = _ENCODER.encode(slim)
+    again = ORDERED.encode(slim)
     if b"\\" in body and b"\\u003" in body and _ESCAPED_COLON.search(body):
         return colons_outside_strings(body) != colons_outside_strings(again)
-    return _count(body, b":") != _count(again, b":") + sum(_count(text, ":") for _, text in texts)
+    return occurrences(body, b":") != occurrences(again, b":") + sum(occurrences(text, ":") for _, text in texts)
 
 
 def colons_outside_strings(body: Body) -> int:
@@ -109,12 +106,17 @@ def _take_out_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[
     return msgspec.structs.replace(request, **changes) if changes else request, texts
 
 
-def _count(data: Any, mark: Any) -> int:
+def occurrences(data: Any, mark: Any) -> int:
     """Return `data.count(mark)`; blocks without a mark, such as base64, are skipped ten times faster."""
     if len(data) <= _BLOCK:
         return int(data.count(mark))
     blocks = range(0, len(data), _BLOCK)
     return sum(data.count(mark, at, at + _BLOCK) for at in blocks if data.find(mark, at, at + _BLOCK) >= 0)
+
+
+def json_number(value: float) -> int | float:
+    """1.0 and 1 are the same number in JSON."""
+    return int(value) if value.is_integer() else value
 
 
 def fingerprint(request: SendRequest) -> bytes:
@@ -126,16 +128,16 @@ def fingerprint(request: SendRequest) -> bytes:
     """
     slim, texts = _take_out_long_texts(request)
     if not texts and request.variables is UNSET:
-        return hashlib.sha256(_ENCODER.encode(request)).digest()
+        return hashlib.sha256(ORDERED.encode(request)).digest()
     digest = hashlib.sha256()
     for name, text in texts:
         digest.update(f"{name}{len(text)}:".encode("ascii"))
         for start in range(0, len(text), _BLOCK):
             digest.update(text[start : start + _BLOCK].encode("utf-8"))
     if slim.variables is not UNSET:
-        numbers = {name: _number(value) for name, value in slim.variables.items() if isinstance(value, float)}
+        numbers = {name: json_number(value) for name, value in slim.variables.items() if isinstance(value, float)}
         slim = msgspec.structs.replace(slim, variables=dict(slim.variables) | numbers)
-    digest.update(_ENCODER.encode(slim))
+    digest.update(ORDERED.encode(slim))
     return digest.digest()
 
 
@@ -161,157 +163,6 @@ class Mime(msgspec.Struct, frozen=True):
     recipients: list[str]
     data: bytes
     due_at: int | None = None  # microseconds
-
-
-# ---- batches
-
-DECODING = 80  # microseconds to decode and fingerprint the smallest request
-SMALLEST = 40  # bytes of a request
-REQUESTS_PER_TOKEN = 10  # messages of a batch that count as one request
-
-
-class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    emails: Annotated[list[Raw], Meta(min_length=1, max_length=limits.BATCH_MESSAGES)]
-    on_error: str | UnsetType | None = UNSET
-
-
-_ENVELOPE = msgspec.json.Decoder(_Envelope)
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """A decoded batch: its requests by their place, and refusals in the places of the others."""
-
-    items: list[SendRequest | Refused]
-    sizes: list[int]  # bytes of each
-    skip: bool
-    fingerprint: bytes
-    begin: int = 0  # place of the first one
-
-    def places(self) -> list[range]:
-        """The places of the messages of each transaction."""
-        return _ranges(len(self.items), limits.BATCH_MESSAGES)
-
-    def part(self, places: range) -> "Batch":
-        part = slice(places.start, places.stop)
-        return Batch(self.items[part], self.sizes[part], self.skip, self.fingerprint, places.start)
-
-    @property
-    def requests(self) -> int:
-        return requests_of(len(self.items))
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One message for many recipients, with a request for each. They are made in parts, when they are composed."""
-
-    count: int
-    make: Callable[[int], SendRequest]
-    size: int  # bytes of the largest request
-
-    @property
-    def requests(self) -> int:
-        return requests_of(self.count)
-
-    def places(self) -> list[range]:
-        return _ranges(self.count, max(1, min(limits.BATCH_MESSAGES, limits.SERIES_PART // self.size)))
-
-    def part(self, places: range) -> Batch:
-        return Batch([self.make(index) for index in places], [self.size] * len(places), False, b"", places.start)
-
-
-def _ranges(count: int, step: int) -> list[range]:
-    return [range(at, min(count, at + step)) for at in range(0, count, step)]
-
-
-def requests_of(messages: int) -> int:
-    """How many requests a batch of so many messages counts for."""
-    return -(-messages // REQUESTS_PER_TOKEN)
-
-
-def place(index: int) -> str:
-    return f"emails[{index}]"
-
-
-def cost_of_batch(size: int, most: int = limits.BATCH_MESSAGES) -> int:
-    return cost_of_size(size) + (0 if most == 1 else DECODING * min(most, size // SMALLEST))
-
-
-def batch_of(items: Sequence[SendRequest | Refused], *, skip: bool) -> Batch:
-    """A batch of requests that came in another form. Unless it skips, the first refusal among them counts."""
-    digest = hashlib.sha256()
-    placed: list[SendRequest | Refused] = []
-    for index, item in enumerate(items):
-        if isinstance(item, Refused):
-            if not skip:
-                raise item.within(place(index))
-            placed.append(item.within(place(index)))
-            digest.update(f"-{item.text}".encode())
-        else:
-            placed.append(item)
-            digest.update(b"+" + fingerprint(item))
-    return Batch(
-        placed, [0 if isinstance(item, Refused) else size_of_request(item) for item in items], skip, digest.digest()
-    )
-
-
-def size_of_request(request: SendRequest) -> int:
-    texts = [text for text in (request.text, request.html) if isinstance(text, str)]
-    texts += [file.content for file in request.attachments or ()]
-    return SMALLEST + sum(map(len, texts))
-
-
-def decode_batch(body: Body) -> Batch:
-    """Decode a batch of any bytes; raises only Refused and MemoryError. Unless it skips, the first bad request counts.
-
-    Each request is decoded by itself, with the limits and errors of `decode`.
-    """
-    texts, skip = _open_envelope(body)
-    digest = hashlib.sha256(b"skip" if skip else b"reject")
-    items: list[SendRequest | Refused] = []
-    for index, text in enumerate(texts):
-        try:
-            request = decode(text)
-        except Refused as refused:
-            if not skip:
-                raise refused.within(place(index)) from refused.__cause__
-            items.append(refused.within(place(index)))
-            digest.update(b"-" + _fingerprint_of_refused(text))
-        else:
-            items.append(request)
-            digest.update(b"+" + fingerprint(request))
-    return Batch(items, [len(text) for text in texts], skip, digest.digest())
-
-
-_VALUES: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=lambda text: _number(float(text)))
-
-
-def _fingerprint_of_refused(text: bytes) -> bytes:
-    """Return a SHA-256 that is equal for equal JSON; for what is not valid JSON, that of the bytes."""
-    with suppress(msgspec.DecodeError, ValueError, RecursionError):
-        text = _ENCODER.encode(_VALUES.decode(text))
-    return hashlib.sha256(text).digest()
-
-
-def _number(value: float) -> int | float:
-    """1.0 and 1 are the same number in JSON."""
-    return int(value) if value.is_integer() else value
-
-
-def _open_envelope(body: Body) -> tuple[list[bytes], bool]:
-    check_number_of_values(body, limits.BATCH_JSON_VALUES)
-    try:
-        envelope = _ENVELOPE.decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError) as cause:
-        raise explain(cause, body, TOKENS * limits.BATCH_MESSAGES) from cause
-    if envelope.on_error not in (UNSET, None, *OnError):
-        raise invalid("on_error", f"expected `{OnError.REJECT}` or `{OnError.SKIP}`")
-    texts = [bytes(item) for item in envelope.emails]  # copies: a view would keep the whole body in memory
-    keys = 1 if envelope.on_error is UNSET else 2
-    # No value has a colon but those in the requests: a pair more was dropped as the first of two with the same key.
-    if _count(body, b":") != keys + sum(_count(text, b":") for text in texts):
-        repeated = scan(body, len(body), TOKENS * limits.BATCH_MESSAGES)[1]
-        raise invalid(repeated or "body", "this key occurs twice in one object")
-    return texts, envelope.on_error == OnError.SKIP
 
 
 # ---- errors

@@ -213,8 +213,7 @@ class MailLog(StorePart):
         return FoundMail(tuple(results), None)
 
     async def problems(self, account_id: str, most: int, since: int | None = None) -> list[MailProblem]:
-        since = self.env.now() - PROBLEMS_SINCE if since is None else since
-        bindings = {"account_id": account_id, "since": since, "most": most}
+        bindings = {"account_id": account_id, "since": since or self.env.now() - PROBLEMS_SINCE, "most": most}
         return await self.engine.scan(
             lambda tx: [MailProblem(*row) for row in rows(tx, _PROBLEMS, bindings)], account_id
         )
@@ -232,9 +231,8 @@ class MailLog(StorePart):
         row = await self.engine.read(lambda tx: first(tx, _FACTS, {"account_id": account_id, "id": message_id}))
         if row is None:
             return None
-        envelope_from, tags, alias, version, size, request_id, metadata, stream, *flags = row
-        stored = readable_tags(tags), alias, version, size, request_id, metadata, stream
-        return MessageFacts(envelope_from, *stored, *map(bool, flags))
+        envelope_from, tags, *others, is_kept, is_simulated = row
+        return MessageFacts(*(envelope_from, readable_tags(tags), *others, bool(is_kept), bool(is_simulated)))
 
 
 class _Search:

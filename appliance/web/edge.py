@@ -20,8 +20,9 @@ from appliance.intake.accept import Accepted
 from appliance.intake.batch import BatchIntake
 from appliance.intake.limits import RequestRate
 from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
+from appliance.message.batch import Batch, Series, cost_of_batch, decode_batch
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Mime, Series, cost_of_batch, decode, decode_batch
+from appliance.message.request import Mime, decode
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Source

@@ -22,8 +22,9 @@ from quart import request
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, PublicError, Refused, invalid
+from appliance.message.batch import Batch, Series
 from appliance.message.limits import KEY_LENGTH
-from appliance.message.request import Batch, Body, Mime, Series, explain, find_repeated_key
+from appliance.message.request import Body, Mime, explain, find_repeated_key
 from appliance.message.schema import SendRequest
 from appliance.store import translated
 from appliance.telemetry.log import get_logger

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from appliance.environment import identifier_time
 from appliance.model.mail import BounceClass
+from appliance.model.streams import TRANSACTIONAL
 from appliance.model.webhooks import EventType, WebhookFormat
 from appliance.times import rfc3339
 
@@ -35,6 +36,7 @@ class Data(Struct, gc=False):
     message_id: str = ""  # without brackets
     tags: list[str] = []
     metadata: dict[str, str] = {}
+    stream: str = ""
     test: bool = False
 
     @property
@@ -165,7 +167,7 @@ def _postmark(event: Event, data: Data) -> Json:
     shown: Json = {
         "RecordType": "Delivery" if bounce is None else "SpamComplaint" if bounce is _COMPLAINT else "Bounce",
         "ServerID": 0,
-        "MessageStream": "outbound",
+        "MessageStream": "outbound" if data.stream in ("", TRANSACTIONAL.name) else data.stream,
         "MessageID": data.email_id,
         "Tag": data.tags[0] if data.tags else "",
         "Metadata": data.metadata,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.message import limits
-from appliance.message.request import TOKENS, decode, decode_batch, explain, find_repeated_key, fingerprint, scan
+from appliance.message.batch import decode_batch
+from appliance.message.request import TOKENS, decode, explain, find_repeated_key, fingerprint, scan
 from appliance.message.schema import Attachment, SendRequest
 from tests.cpu_time import cpu_seconds
 from tests.message.samples import body

@@ -147,6 +147,11 @@ LISTMONK = {  # from Postmark, and from SendGrid
 }
 
 
+def test_postmark_has_other_streams_by_their_name() -> None:
+    for stream, name in (("transactional", "outbound"), ("broadcast", "broadcast")):
+        assert json.loads(shaped(POSTMARK, native("bounced", stream=stream)))["MessageStream"] == name
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_listmonk_counts_it(case: str) -> None:
     """Hard only where the address is at fault; with the subscriber and the campaign. It refuses an unknown `Type`."""

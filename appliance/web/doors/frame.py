@@ -28,15 +28,8 @@ import msgspec
 from appliance.config.settings import DoorName
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.request import (
-    Body,
-    Mime,
-    Series,
-    check_number_of_values,
-    colons_outside_strings,
-    explain,
-    explain_value,
-)
+from appliance.message.batch import Series
+from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
 from appliance.message.schema import DoorRequest, SendRequest
 from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.web.exchange import check_content_type

@@ -16,11 +16,12 @@ import pybase64
 from appliance.config.settings import DoorName
 from appliance.errors import Refused, invalid
 from appliance.message.addresses import parse
+from appliance.message.batch import Series
 from appliance.message.decoding import end_of_header, fields_of, read_from
 from appliance.message.header_lines import read_tags
 from appliance.message.labels import read_metadata
 from appliance.message.limits import BATCH_JSON_VALUES, RECIPIENTS, SERIES
-from appliance.message.request import Body, Mime, Series
+from appliance.message.request import Body, Mime
 from appliance.message.schedule import microseconds
 from appliance.message.schema import SendRequest
 from appliance.message.template import Variable, check_numbers, written

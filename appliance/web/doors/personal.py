@@ -9,8 +9,8 @@ from typing import Final
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
+from appliance.message.batch import Series, place, size_of_request
 from appliance.message.compose import draft
-from appliance.message.request import Series, place, size_of_request
 from appliance.message.schema import SendRequest
 
 _PLACEHOLDERS: Final = 1_000  # in one text, and in all texts of a request

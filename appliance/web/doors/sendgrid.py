@@ -13,9 +13,10 @@ from msgspec import Meta, Struct
 
 from appliance.config.settings import DoorName
 from appliance.errors import Refused, invalid
+from appliance.message.batch import Series
 from appliance.message.characters import cost_of_size
 from appliance.message.limits import BATCH_JSON_VALUES, SERIES
-from appliance.message.request import Body, Series
+from appliance.message.request import Body
 from appliance.message.schema import SendRequest
 from appliance.times import SECOND, rfc3339
 from appliance.web.doors.forms import COSTED_BYTES

@@ -17,8 +17,9 @@ from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.accept import Accepted
 from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
+from appliance.message.batch import Batch, Series, batch_of, cost_of_batch
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Batch, Body, Mime, Series, batch_of, cost_of_batch
+from appliance.message.request import Body, Mime
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.store.event_feed import EventRange, StoredEvent

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from appliance.errors import Refused
+from appliance.message.batch import Series, batch_of
 from appliance.message.compose import draft
-from appliance.message.request import Series, batch_of
 from appliance.message.schema import SendRequest
 from appliance.model.mail import StoredTemplate
 from appliance.web.doors.frame import Call, Door, Send, Sends
