@@ -168,6 +168,7 @@ AUDITED_COMMANDS = {
     "webhook set": "webhook.saved",
     "webhook remove": "webhook.deleted",
     "template push": "template.saved",
+    "template import": "template.saved",
     "template remove": "template.deleted",
     "queue cancel": "email.cancelled",
     "queue reschedule": "email.rescheduled",

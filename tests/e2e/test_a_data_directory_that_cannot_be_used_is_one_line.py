@@ -52,6 +52,7 @@ suppression list | demo, suppression add | demo ada@example.net, suppression rem
 suppression import | demo /dev/null, suppression export | demo, webhook show | demo,
 webhook set | demo https://1.1.1.1/, webhook remove | demo, webhook ping | demo, webhook replay | demo whd_1,
 template list | demo, template show | demo welcome, template pull | demo ., template push | demo mounted,
+template import | demo --from postmark templates.json,
 template remove | demo welcome, queue show, queue retry | --pool google, queue cancel | msg_1,
 queue reschedule | msg_1 2h,
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
@@ -76,6 +77,7 @@ def installation(owner: int) -> Iterator[Path]:
         directory.chmod(0o755)
         settle_on(directory, "data")
         (directory / "mounted").mkdir()
+        (directory / "templates.json").write_text("[]")
         add_account(directory / "data", "demo")
         load_or_create(directory / "data")
         (directory / "data" / LOCK_FILE).touch(0o600)

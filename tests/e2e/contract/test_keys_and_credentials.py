@@ -41,7 +41,9 @@ def test_a_credential_works_until_it_is_revoked(new_account: NewAccount) -> None
     made = create(customer, "/v1/smtp-credentials", name="web shop")
     listed = found(customer, "/v1/smtp-credentials", "smtp_credentials", "username", made["username"])
     assert made == listed | {"password": made["password"], "request_id": made["request_id"]}
-    assert set(listed) == {"username", "name", "dsn", "created_by", "created_at", "last_used_at", "revoked_at"}
+    assert set(listed) == {
+        *("username", "name", "dsn", "stream", "created_by", "created_at", "last_used_at", "revoked_at")
+    }
     assert listed["created_by"] == customer.account.email
     assert (listed["name"], listed["last_used_at"], listed["revoked_at"]) == ("web shop", None, None)
     assert made["password"] not in customer.get("/v1/smtp-credentials").text

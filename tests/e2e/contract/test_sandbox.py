@@ -35,6 +35,7 @@ def test_every_final_result_has_one_event(caller: Caller) -> None:
             "from": "shop@example.com",
             "subject": "x" * 200,
             "message_id": f"{sent['id'].removeprefix('msg_')}@example.com",
+            "stream": "transactional",
             "smtp_code": recipient["last_smtp_code"],
             "smtp_response": recipient["last_smtp_response"],
             **({"bounce_class": "invalid_recipient"} if event["type"] == "email.bounced" else {}),

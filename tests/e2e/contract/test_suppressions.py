@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, error
 
-FIELDS = {"address", "reason", "origin", "created_at", "tag", "template"}
+FIELDS = {"address", "reason", "origin", "created_at", "tag", "template", "stream"}
 
 
 def suppress(customer: Caller, address: str, **fields: Any) -> httpx.Response:
