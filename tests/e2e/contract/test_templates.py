@@ -19,6 +19,7 @@ FIELDS = {
     "html": str,
     "variables": list,
     "unsubscribe": bool,
+    "stream": type(None),
     "created_at": str,
     "updated_at": str,
 }
