@@ -306,7 +306,7 @@ class MessageLabels(Struct, frozen=True, gc=False):
     header_id: str | None = None  # the Message-ID without brackets; None: unknown
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
-    stream: str = TRANSACTIONAL.name
+    stream: str = ""  # unknown
 
 
 # ---- outgoing messages

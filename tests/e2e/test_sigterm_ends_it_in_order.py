@@ -160,7 +160,7 @@ async def hangs(store, shared):
     with trio.CancelScope(shield=True):
         await trio.sleep_forever()
 
-supervisor._announce, supervisor._repeat, supervisor._share_failures = announces, fails, hangs
+supervisor._announce, supervisor.repeat, supervisor._share_failures = announces, fails, hangs
 main()
 """
 

@@ -96,7 +96,7 @@ async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
     message = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net", tags=("news",))
     id_, paths = message.recipients[0].id, ReturnPaths(KEY)
     addresses = [
-        paths.unsubscribe_address(id_, NAME, 1),
+        paths.unsubscribe_address(id_, NAME, 2),
         paths.unsubscribe_address(id_, NAME, 0).replace(NAME, "bounces.example.org"),
         paths.unsubscribe_address(read.env.identifier("rcp"), NAME, 0),
         paths.unsubscribe_address(id_, NAME, 0).replace("@", "a@"),
