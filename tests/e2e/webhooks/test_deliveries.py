@@ -73,7 +73,7 @@ def test_a_result_is_posted(customer: Customer, to: str, kind: str, code: int) -
     assert event["id"].startswith("evt_")
     assert event["type"] == kind
     data = event["data"]
-    own |= {"message_id": f"{message['id'].removeprefix('msg_')}@example.com"}
+    own |= {"message_id": f"{message['id'].removeprefix('msg_')}@example.com", "stream": "transactional"}
     own |= {"bounce_class": "invalid_recipient"} if kind == "email.bounced" else {}
     assert {name: data.pop(name) for name in own} == own
     assert f"Message-ID: <{own['message_id']}>\r\n".encode() in customer.sender.mime(message["id"])
