@@ -162,6 +162,9 @@ def write_files(directory: Path) -> None:
     (template / "text.txt").write_text("Hello {{name}}!\n")
     (directory / "password.txt").write_text(PASSWORD_LINE)
     (directory / "bounced.csv").write_text("email,reason\nada@example.net,hard bounce\n")
+    (directory / "templates.json").write_text(
+        '{"Alias": "hello", "Subject": "Hi", "TextBody": "Hello", "HtmlBody": null}'
+    )
     (directory / "new.toml").write_text('[server]\nhostname = "mail.example.com"\n')
     (directory / ".config" / "fish" / "completions").mkdir(parents=True)
     for name in ("fullchain.pem", "privkey.pem"):
