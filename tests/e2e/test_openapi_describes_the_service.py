@@ -582,7 +582,7 @@ def test_webhooks_are_what_is_posted() -> None:
         "evt_1",
         EventType.LATE_BOUNCED,
         1_750_000_000_123,
-        MessageLabels("1@example.com", ("order",), {"order": "10045"}),
+        MessageLabels("1@example.com", ("order",), {"order": "10045"}, "broadcast"),
         email_id="msg_1",
         recipient_id="rcp_1",
         to="ada@example.net",
