@@ -1,4 +1,4 @@
-"""The door for Postmark's clients: messages, alone and in batches. `postmark_records.py` has what is read later.
+"""The door for Postmark's clients: messages, alone and in batches. `postmark_records.py` serves what they read later.
 
 A batch accepts its good messages and answers 200, with an error code for each bad one, as Postmark does.
 """
