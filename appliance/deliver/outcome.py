@@ -198,7 +198,7 @@ def outcome(
         tls=contact.tls,
         decision=decision,
         dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
-        route=via,
+        route=None if via is None else via.value,
     )
     suppression = None
     if judgement.suppresses:

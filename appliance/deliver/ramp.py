@@ -76,7 +76,7 @@ class Ramp:
         if recipient.bucket is None:
             return None
         if recipient.route is not None:
-            return recipient.route
+            return Via(recipient.route)
         return Via.DIRECT if recipient.bucket < self.percent_of(recipient.domain) else Via.RELAY
 
     def percent_of(self, domain: str) -> int:

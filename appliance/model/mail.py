@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from appliance.model.ramp import Via
 from appliance.model.streams import TRANSACTIONAL
 from appliance.times import HOUR
 
@@ -334,7 +333,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     scheduled_at: int | None = None
     low: int = 0  # 1: of a stream with low priority
     bucket: int | None = None  # of the ramp; None: accepted while it was off
-    route: Via | None = None  # under the ramp: the only route that may take it
+    route: str | None = None  # a Via: under the ramp, the only route that may take it
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -348,7 +347,7 @@ class Attempt(Struct, frozen=True, gc=False):
     tls: str | None = None  # version and verification; None: plaintext, or no connection
     decision: str | None = None  # the consequence, in words
     dialogue: str | None = None  # the SMTP transcript: a JSON array of lines
-    route: Via | None = None  # None: simulated, or recorded by an older version
+    route: str | None = None  # a Via; None: simulated, or recorded by an older version
 
 
 class Outcome(Struct, frozen=True, gc=False):

@@ -224,7 +224,7 @@ def encryption(tls: str | None) -> str:
     return "without TLS" if tls is None else f"over {tls}"
 
 
-_ROUTES = {Via.DIRECT: "direct", Via.RELAY: "by the relay"}
+_ROUTES: dict[str, str] = {Via.DIRECT: "direct", Via.RELAY: "by the relay"}
 
 
 def attempt_line(number: int, attempt: Attempt, now: int) -> str:

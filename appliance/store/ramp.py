@@ -130,9 +130,9 @@ def note_results(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> None:
     """Count the results of recipients under the ramp, in the same order on every node, so that none deadlocks."""
     counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COLUMNS.split(", "), 0))
     for result in outcomes:
-        if result.provider is None or (route := result.attempts[-1].route if result.attempts else None) is None:
+        if result.provider is None or not result.attempts or (route := result.attempts[-1].route) is None:
             continue
-        count = counts[result.provider, route.value]
+        count = counts[result.provider, route]
         count[result.status.value] += 1
         if result.status is RecipientStatus.DELIVERED:
             waited = result.at - (result.recipient.scheduled_at or identifier_time(result.recipient.message_id))
