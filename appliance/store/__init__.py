@@ -87,6 +87,7 @@ from appliance.store.sqlite.integrity import (
 from appliance.store.sqlite.migrate import newest_known
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
+from appliance.store.streams import StreamUses
 from appliance.store.suppressions import Suppressions, Unsubscriptions
 from appliance.store.templates import Templates
 from appliance.store.webhook_history import WebhookHistory
@@ -159,6 +160,7 @@ class Store:
         self.records = MessageRecords(engine, env)
         self.statistics = Statistics(engine, env)
         self.breakdown = Breakdown(engine, env)
+        self.stream_uses = StreamUses(engine, env)
         self.reports = Reports(engine, env)
         self.request_pages = RequestPages(engine, env)
         self.scheduled = ScheduledMail(engine, env, *hand_over)

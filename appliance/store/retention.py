@@ -286,11 +286,16 @@ _FOLDED = """INSERT INTO credit_ledger (account_id, id, kind, amount, balance, c
     VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)"""
 ANY_OLD = """SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
         OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
+        OR EXISTS (SELECT 1 FROM hourly_stream_counts WHERE account_id = :account_id AND hour < :hour)
         OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
 _OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
         (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)"""
 _OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
         (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
+        ORDER BY hour LIMIT :most)"""
+_OLD_STREAM_HOURS = """DELETE FROM hourly_stream_counts
+    WHERE account_id = :account_id AND (hour, stream, kind, bucket) IN
+        (SELECT hour, stream, kind, bucket FROM hourly_stream_counts WHERE account_id = :account_id AND hour < :hour
         ORDER BY hour LIMIT :most)"""
 # A template's row goes last, when no message names a version of it. Older releases kept the versions of a deleted
 # template.
@@ -301,7 +306,7 @@ _OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id 
 _OLD_TEMPLATES = """DELETE FROM templates
     WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
         (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)"""
-_TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
+_TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_STREAM_HOURS, _OLD_TEMPLATES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ BOUNDS = {
     "feedback_inbox": "rows: INBOX_MAILS for each account and kind; age: retention.metadata",
     "feedback_mail": "rows: QUEUED_MAILS, and a share for each network, token and account; read within seconds",
     "hourly_counts": "rows: kinds and buckets of an hour; age: STATISTICS_KEPT",
+    "hourly_stream_counts": "rows: configured streams, kinds and buckets of an hour; age: STATISTICS_KEPT",
     "idempotency_keys": "parent: messages; age: a day",
     "installation": "rows: a fixed set of names",
     "loose_parts": "bytes",

@@ -345,6 +345,7 @@ CREATE TABLE unsubscriptions (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (account_id, address, list)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX unsubscriptions_by_list ON unsubscriptions (account_id, list, created_at);
 
 -- Tags whose messages get a link to unsubscribe.
 CREATE TABLE unsubscribe_tags (
@@ -497,6 +498,17 @@ CREATE TABLE hourly_counts (
     PRIMARY KEY (account_id, hour, kind, bucket)
 ) STRICT, WITHOUT ROWID;
 
+-- As hourly_counts and daily_feedback, for each stream but the default one, whose numbers are the difference.
+CREATE TABLE hourly_stream_counts (
+    account_id TEXT NOT NULL,
+    hour INTEGER NOT NULL,                      -- hours since 1970
+    stream TEXT NOT NULL,
+    kind TEXT NOT NULL,                         -- as in hourly_counts, or late_bounced or complained
+    bucket INTEGER NOT NULL,                    -- as in hourly_counts
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, hour, stream, kind, bucket)
+) STRICT, WITHOUT ROWID;
+
 -- How far that has come.
 CREATE TABLE counted_until (
     kind TEXT PRIMARY KEY,
@@ -636,7 +648,7 @@ CREATE INDEX daily_feedback_old ON daily_feedback (day);
 -- Recipients by day (UTC), by one thing that their messages have, and what became of them; added up as hourly_counts are.
 CREATE TABLE daily_breakdown (
     account_id TEXT NOT NULL,
-    dimension TEXT NOT NULL,                    -- domain (of the sender), tag, template or provider
+    dimension TEXT NOT NULL,                    -- domain (of the sender), tag, template, provider, or a pair of them
     day INTEGER NOT NULL,
     value TEXT NOT NULL,                        -- empty: all others
     kind TEXT NOT NULL,                         -- sent, or as in daily_feedback, or see store/breakdown.py
