@@ -43,6 +43,11 @@ class RampPlan(Struct, frozen=True, omit_defaults=True):
     def of(self, provider: str) -> int:
         return self.providers.get(provider, self.percent or 0)
 
+    @property
+    def goes_direct(self) -> bool:
+        """Whether any mail goes direct."""
+        return bool(self.percent or any(self.providers.values()))
+
     def having(self, provider: str, percent: int, now: int, reason: str = "") -> "RampPlan":
         """The plan with another percentage; "" changes the one of all providers without their own."""
         changed_at = {**self.changed_at, provider: now}

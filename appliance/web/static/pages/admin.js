@@ -282,6 +282,7 @@ export default async function admin(page) {
 	const load = loader(page.signal, "/v1/admin/accounts", "accounts");
 	const queue = h("div"),
 		nodes = h("div"),
+		ramp = h("div"),
 		warm = h("div");
 	const past = new Map();
 	const pause = button("Pause all mail", () => pauseAll(draw));
@@ -313,9 +314,14 @@ export default async function admin(page) {
 		remember(past, shared.nodes);
 		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, drawNodes));
 	};
-	const [first] = await Promise.all([load(), draw(), drawNodes()]);
+	const drawRamp = async () => {
+		const found = await get("/v1/admin/ramp", page.signal);
+		update(ramp, found.percent !== null && (await import("../ramp.js")).rampSection(found));
+	};
+	const [first] = await Promise.all([load(), draw(), drawNodes(), drawRamp()]);
 	page.every(5, draw);
 	page.every(LOOKED, drawNodes);
+	page.every(LOOKED, drawRamp);
 	return fragment(
 		head("Admin", {
 			about: "All accounts and the whole queue.",
@@ -323,6 +329,7 @@ export default async function admin(page) {
 		}),
 		h("section", null, h("div", { class: "titled" }, h("h2", null, "Queue by provider"), pause), queue),
 		nodes,
+		ramp,
 		warm,
 		section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")),
 	);
