@@ -370,7 +370,7 @@ class DueMail:
                 taken = [
                     row
                     for row in new
-                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self.via_of(row))
+                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self._via(row))
                 ]
                 return envelopes(taken, self.via_of)
         retries = await self._retries()
@@ -420,6 +420,9 @@ class DueMail:
                 break
         return recipients
 
+    def _via(self, recipient: DueRecipient) -> Via | None:
+        return None if recipient.bucket is None else self.via_of(recipient)
+
     def _is_new(self, recipient: DueRecipient) -> bool:
         was_released = self._released is not None and recipient.id in self._released
         return not (recipient.id in self.taken or was_released or recipient.message_id in self.new_messages)
@@ -431,7 +434,8 @@ def envelopes(
     """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
     groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
     for recipient in recipients:
-        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
+        via = None if recipient.bucket is None else via_of(recipient)
+        groups.setdefault((recipient.message_id, recipient.domain, via), []).append(recipient)
     ordered = [
         Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, via)
         for (message_id, domain, via), group in groups.items()

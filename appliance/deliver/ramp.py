@@ -135,11 +135,11 @@ class Ramp:
         """Whether the plan changed the route of one of these recipients."""
         return via is not None and any(self.via(recipient) is not via for recipient in recipients)
 
-    async def bind(self, recipients: tuple[DueRecipient, ...], via: Via | None) -> bool:
+    async def bind(self, recipients: tuple[DueRecipient, ...], via: Via) -> bool:
         """Store the route of recipients before their first attempt; False: one of them has another route now."""
         if self.is_wrong(recipients, via):
             return False
-        if via is None or all(recipient.route is not None for recipient in recipients):
+        if all(recipient.route is not None for recipient in recipients):
             return True
         return await self.store.ramp.bind(recipients, via)
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from appliance.config.settings import WarmupSettings
 from appliance.environment import Environment, identifier_time
 from appliance.model.database import Feature
-from appliance.model.mail import DueRecipient, NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.ramp import (
     OTHER,
     WINDOW,
@@ -23,7 +23,6 @@ from appliance.model.ramp import (
     RampHour,
     RampPlan,
     Via,
-    bucket_of,
     compared,
 )
 from appliance.store.engine import Bulk, Row, StorePart, Tx, one, rows, run, transaction
@@ -55,16 +54,11 @@ _IS_COUNTED = "SELECT 1 FROM ramp_hours WHERE provider = :provider LIMIT 1"
 _plan = msgspec.json.Decoder(RampPlan)
 
 
+@dataclass(slots=True)
 class Ramping:
     """The plan in force in this process, for acceptance and delivery."""
 
     plan: RampPlan | None = None  # None: the ramp is off
-
-    def with_buckets(self, new: NewMessage) -> NewMessage:
-        """Put the recipients of a new message under the ramp, if it is on."""
-        if self.plan is None or new.simulated:
-            return new
-        return replace(new, recipients=tuple(replace(to, bucket=bucket_of(to.key)) for to in new.recipients))
 
 
 @dataclass(frozen=True, slots=True)
