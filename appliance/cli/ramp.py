@@ -46,9 +46,9 @@ def show_all() -> None:
     if comparison is not None:
         rows = [_row(figures) for figures in comparison.figures]
         show_list({"figures": rows}, COLUMNS, "No results in the last 24 hours.", ("time", "complaints"))
-        for given in comparison.suggestions:
-            name = given.provider or "all providers without a percentage of their own"
-            click.echo(f"Suggestion for {name}: {given.action} ({given.percent} %): {given.reason}.")
+        for suggested in comparison.suggestions:
+            name = suggested.provider or "all providers without a percentage of their own"
+            click.echo(f"Suggestion for {name}: {suggested.action} ({suggested.percent} %): {suggested.reason}.")
 
 
 @ramp.command("set")

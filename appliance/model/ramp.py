@@ -61,7 +61,7 @@ class RampPlan(Struct, frozen=True, omit_defaults=True):
 
 
 def in_force(stored: RampPlan | None, config: Config) -> RampPlan | None:
-    """The plan in force; None: the ramp is off. What is stored wins over the settings."""
+    """The plan in force; None: the ramp is off. A stored percentage wins over the settings."""
     if config.delivery.mode is not DeliveryMode.RELAY or not config.delivery.relay_host:
         return None
     plan = stored or RampPlan()
@@ -273,15 +273,15 @@ def adjusted(plan: RampPlan, suggestions: Iterable[Suggestion], now: int) -> Ram
 
     A provider that should get less gets a percentage of its own, until that has risen to the percentage of all others.
     """
-    for given in suggestions:
-        if given.action is Action.HOLD or (
-            given.action is Action.RAISE and given.provider and given.provider not in plan.providers
+    for suggested in suggestions:
+        if suggested.action is Action.HOLD or (
+            suggested.action is Action.RAISE and suggested.provider and suggested.provider not in plan.providers
         ):
             continue
-        name = given.provider or "all others"
-        before, of_all = plan.of(given.provider), plan.percent or 0
-        reason = f"{name}: {before} % to {given.percent} %, because {given.reason}"
-        plan = plan.having(given.provider, given.percent, now, reason)
-        if given.provider and before < of_all <= given.percent:
-            plan = plan.without(given.provider)
+        name = suggested.provider or "all others"
+        before, of_all = plan.of(suggested.provider), plan.percent or 0
+        reason = f"{name}: {before} % to {suggested.percent} %, because {suggested.reason}"
+        plan = plan.having(suggested.provider, suggested.percent, now, reason)
+        if suggested.provider and before < of_all <= suggested.percent:
+            plan = plan.without(suggested.provider)
     return plan

@@ -74,7 +74,7 @@ class RampStore(StorePart):
 
     @transaction
     def change(self, tx: Tx, new: Callable[[RampPlan], RampPlan | None]) -> RampPlan | None:
-        """Replace the stored plan (an empty one if there is none); None removes it."""
+        """Replace the stored plan, which is empty by default; None removes it."""
         value = one(tx, str, _PLAN, {"name": PLAN})
         plan = new(RampPlan() if value is None else _plan.decode(value))
         if plan is None:

@@ -1,4 +1,4 @@
-// The ramp on the operator's page: direct delivery beside the relay, and the suggested percentages. Loaded while the
+// The ramp on the operator's page: direct delivery compared with the relay, and the suggested percentages. Loaded while the
 // ramp is on.
 import { h } from "./dom.js";
 import { badge, section, table } from "./pieces.js";

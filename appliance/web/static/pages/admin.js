@@ -315,8 +315,8 @@ export default async function admin(page) {
 		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, drawNodes));
 	};
 	const drawRamp = async () => {
-		const found = await get("/v1/admin/ramp", page.signal);
-		update(ramp, found.percent !== null && (await import("../ramp.js")).rampSection(found));
+		const current = await get("/v1/admin/ramp", page.signal);
+		update(ramp, current.percent !== null && (await import("../ramp.js")).rampSection(current));
 	};
 	const [first] = await Promise.all([load(), draw(), drawNodes(), drawRamp()]);
 	page.every(5, draw);
