@@ -26,6 +26,7 @@ FOLLOW_EVERY = 0.5  # seconds between two reads of the stored plan
 ADJUST_EVERY = 60.0  # seconds between two adjustments by `auto`
 PROVIDERS_KEPT, PROVIDERS_FRESH = 50_000, 3_600.0  # domains whose provider is cached; seconds
 LOOKUP = 2.0  # seconds; the relay's mail must not wait for a slow name server
+BUG_PAUSE = 10.0  # seconds after an error that is logged with its traceback and may repeat
 UNKNOWN_FRESH = 60.0  # seconds until a failed lookup is repeated
 
 log = get_logger("deliver")
@@ -40,9 +41,11 @@ async def follow(store: Store, config: Config) -> bool:
         try:
             await store.ramp.fence_older_nodes()
         except Refused as refused:
-            log.warning("ramp not started", reason=refused.text)
+            if refused.text != store.ramping.refusal:
+                log.warning("ramp not started", reason=refused.text)
+            store.ramping.refusal = refused.text
             return False
-    store.ramping.plan = plan
+    store.ramping.plan, store.ramping.refusal = plan, ""
     if plan != before:
         percent = {} if plan is None else {"percent": plan.percent, "providers": plan.providers}
         log.info("ramp off" if plan is None else "ramp changed", **percent)
@@ -163,6 +166,7 @@ class Ramp:
                 pass  # the plan in memory stays in force
             except Exception as error:
                 log.exception("ramp not followed", error)
+                await trio.sleep(BUG_PAUSE)
 
     async def adjust(self, plan: RampPlan) -> None:
         """Change the percentages by the suggestions, unless a command or another node changed them meanwhile."""

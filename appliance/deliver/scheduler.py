@@ -370,6 +370,8 @@ class Scheduler:
                 self.runner.meet_shortage(shortage)
                 await trio.sleep(SHORTAGE_PAUSE)
             except Exception as reason:
+                if envelope.via is not None:  # the provider is known by now
+                    envelope = envelope._replace(via=self.deliverer.ramp.via(envelope.recipients[0]))
                 self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
                 return
         await self._prepare(envelope._replace(via=path.route.via), pool, path, mime, since)

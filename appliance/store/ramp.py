@@ -59,6 +59,7 @@ class Ramping:
     """The plan in force in this process, for acceptance and delivery."""
 
     plan: RampPlan | None = None  # None: the ramp is off
+    refusal: str = ""  # why it cannot start, as logged
 
 
 @dataclass(frozen=True, slots=True)
