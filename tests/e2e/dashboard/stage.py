@@ -80,13 +80,14 @@ class Stage:
 
 
 @contextmanager
-def staged(directory: Path) -> Iterator[Stage]:
+def staged(directory: Path, mode: str = "direct", *settings: str) -> Iterator[Stage]:
     """The world, with three domains: good.test takes mail, grey.test later, bad.test knows no user."""
     begun: queue.Queue[Stage | BaseException] = queue.Queue()
     ended = trio.Event()
 
     async def play() -> None:
-        async with world(directory, delays("4m", "10m", "1h"), "[warmup]", "enabled = true", ELSEWHERE) as made:
+        sections = [*settings, "[warmup]", "enabled = true", ELSEWHERE]
+        async with world(directory, delays("4m", "10m", "1h"), *sections, mode=mode) as made:
             await made.domain("good.test", FakeMx())
             await made.domain("grey.test", FakeMx(answers={"RCPT": GREYLISTED}))
             await made.domain("bad.test", FakeMx(answers={"RCPT": UNKNOWN}))
