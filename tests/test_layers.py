@@ -14,7 +14,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
-    ("supervisor",),
+    ("dev", "supervisor"),
     ("backup", "doctor"),
     ("inbound",),
     ("retention", "submission", "web"),
