@@ -42,6 +42,7 @@ class Guard:
             refusal = self._refusal(scope["peer"], scope["method"], scope["path"], headers)
             if refusal is not None:
                 exchange = AsgiExchange(receive, send, scope, self.edge.services.env.identifier("req"))
+                exchange.expects_body = True  # it stays unread, so the connection ends
                 await exchange.send(error_answer(Code.FORBIDDEN, refusal, exchange.request_id))
                 return
         await self.edge(scope, receive, send)
@@ -50,7 +51,7 @@ class Guard:
         refusal = self._refusal(peer, "POST", request.path, request.headers)
         if refusal is not None:
             request_id = self.edge.services.env.identifier("req")
-            return error_answer(Code.FORBIDDEN, refusal, request_id), True
+            return error_answer(Code.FORBIDDEN, refusal, request_id), False
         return await self.edge.send_whole(request, peer, secure=secure)
 
     def _refusal(self, peer: Peer, method: str, path: str, headers: dict[bytes, bytes]) -> str | None:

@@ -9,6 +9,7 @@ import errno
 import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -16,7 +17,7 @@ import trio
 from appliance.concurrency.wake import repeat
 from appliance.config.settings import Config, ConfigError
 from appliance.deliver.due_schedule import release_scheduled
-from appliance.deliver.outcome import Outcome, observe, run_sandbox
+from appliance.deliver.outcome import observe, run_sandbox
 from appliance.dev.access import OpenAuthenticator, OpenCredentials, everyone
 from appliance.dev.console import Console, PrintedRequests
 from appliance.dev.guard import Guard
@@ -25,14 +26,14 @@ from appliance.dev.routes import dev_routes
 from appliance.dev.settings import check_loopback, is_loopback
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
-from appliance.errors import StorageFault
+from appliance.errors import PublicError, StorageFault
 from appliance.feedback.return_path import UnsubscribeLinks
 from appliance.intake.services import IntakeServices, build_services
 from appliance.keys.keyfile import derive, load_or_create
 from appliance.keys.secrets import WebhookSecrets
-from appliance.message.addresses import SINGLE_LABELS
+from appliance.message.addresses import SINGLE_LABELS, parse
 from appliance.model.accounts import Caller, Role, User
-from appliance.model.mail import NewMessage
+from appliance.model.mail import NewMessage, Outcome
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, Shutdown
 from appliance.store import Store, open_store
@@ -98,7 +99,7 @@ async def _serve(
     assert account is not None  # noqa: S101 - it exists
     caller = everyone(account)
     inbox, console = Inbox(store, developer.account_id), Console(store, developer.account_id, write)
-    shared = _open_services(config, env, store, key, caller, inbox, console)
+    shared = _open_services(config, env, store, key, caller, console)
     webhooks = _local_webhooks(config, env, store, key)
     edge = web.build(
         config,
@@ -126,6 +127,14 @@ async def _serve(
         console.changed([outcome.recipient.message_id for outcome in outcomes])
 
     async with trio.open_nursery() as workers:
+
+        def accepted(new: NewMessage) -> None:
+            inbox.accepted(new)
+            console.accepted(new)
+            if new.scheduled_at is not None:
+                workers.start_soon(_register_domains, store, new)
+
+        shared.intake.notify = accepted
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(run_sandbox, store, env, store.new_simulated_mail, attempts, notify)
         workers.start_soon(release_scheduled, store)
@@ -163,17 +172,18 @@ async def _developer(config: Config, store: Store) -> User:
     return dataclasses.replace(user, role=Role.CUSTOMER)
 
 
+async def _register_domains(store: Store, new: NewMessage) -> None:
+    """Scheduled mail is checked again when it is due: by then, its domains must be the account's."""
+    for address in (new.sender, new.envelope_from):
+        with suppress(PublicError):
+            await store.access.add_domain(new.account_id, parse(address, "from").domain, usable=True)
+
+
 def _open_services(
-    config: Config, env: Environment, store: Store, key: bytes, caller: Caller, inbox: Inbox, console: Console
+    config: Config, env: Environment, store: Store, key: bytes, caller: Caller, console: Console
 ) -> IntakeServices:
     shared = build_services(config, env, store, key)
     shared.intake.links = UnsubscribeLinks(key, config.http.base_url, plain=True)
-
-    def accepted(new: NewMessage) -> None:
-        inbox.accepted(new)
-        console.accepted(new)
-
-    shared.intake.notify = accepted
     return dataclasses.replace(
         shared,
         credentials=OpenCredentials(store, env, shared.guesses, everyone=caller),

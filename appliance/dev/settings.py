@@ -36,12 +36,16 @@ def dev_settings(http_port: int, smtp_port: int, data_dir: Path) -> Config:
     hosts = [LOOPBACK, LOOPBACK6] if _has_ipv6() else [LOOPBACK]
     http_port, smtp_port = http_port or _free_port(), smtp_port or _free_port()
     http_binds, smtp_binds = (tuple(Endpoint(host, port) for host in hosts) for port in (http_port, smtp_port))
-    crowd = {"max_connections": CONNECTIONS, "max_connections_per_address": CONNECTIONS}
     return replace(
         base,
         server=replace(base.server, data_dir=data_dir, shutdown_timeout=STOP_SECONDS, log_level=LogLevel.WARNING),
-        http=replace(base.http, bind=http_binds, base_url=f"http://localhost:{http_port}", **crowd),
-        smtp=replace(base.smtp, bind=smtp_binds, allow_plaintext_auth=True, **crowd),
+        http=replace(
+            base.http,
+            bind=http_binds,
+            base_url=f"http://localhost:{http_port}",
+            max_connections_per_address=CONNECTIONS,
+        ),
+        smtp=replace(base.smtp, bind=smtp_binds, allow_plaintext_auth=True, max_connections_per_address=CONNECTIONS),
         dns=replace(base.dns, resolvers=(NOWHERE,)),
         webhooks=replace(base.webhooks, ports=()),  # none but plain http to this machine
         limits=replace(

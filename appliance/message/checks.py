@@ -231,7 +231,7 @@ def _dropped(html: _Html) -> Iterator[Finding]:
             yield Finding("warning", f"<{name}> is dropped", f"Dropped by {where}.", source)
     for feature in DROPPED_CSS:
         if feature.pattern.search(html.css):
-            yield Finding("info", f"{feature.what} is ignored", f"Ignored by {feature.where}.", feature.source)
+            yield Finding("info", f"Ignored CSS: {feature.what}", f"Ignored by {feature.where}.", feature.source)
 
 
 def _scan(markup: str) -> _Html:

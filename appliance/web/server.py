@@ -373,6 +373,7 @@ def build(
         store, env, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
     )
     hashing, routes = PasswordHasher(), route_classes()
+    makers: list[Callable[[ApiServices], Routes]] = [*routes, *more_routes]
     operations = [operation for kind in routes for _, operation in operations_of(kind)]
     services = ApiServices(
         config=config,
@@ -398,7 +399,7 @@ def build(
         pages.blueprint(site, sandbox=intake.sandbox, inbox=inbox),
         pages.unsubscribe_blueprint(site, services),
     )
-    app = create_app(auth, [kind(services) for kind in (*routes, *more_routes)], blueprints)
+    app = create_app(auth, [make(services) for make in makers], blueprints)
     budgets = BodyBudgets(memory.for_messages(config.http.body_memory))
     return Edge(
         services=services,

@@ -33,7 +33,14 @@ from appliance.model.mail import DsnRequest
 from appliance.store import open_store
 from appliance.submission import protocol, server
 from appliance.submission.connection import SmtpSession
-from appliance.tls.certificate import CERTIFICATE, CERTIFICATE_CHECK_INTERVAL, Certificate, generate
+from appliance.tls.certificate import (
+    CERTIFICATE,
+    CERTIFICATE_CHECK_INTERVAL,
+    Certificate,
+    generate,
+    load_certificate,
+    smtp_files,
+)
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 
