@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.database import refusals
-from appliance.cli.options import config_option, is_json, json_option, named_config
+from appliance.cli.options import is_json, json_option, named_config
 from appliance.cli.serve import STDOUT, end, guarded
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
 
-HTTP_PORT, SMTP_PORT = 8080, 1025
+DEV_HTTP_PORT, DEV_SMTP_PORT = 8080, 1025
 LINES_TIMEOUT = 1.5  # seconds to write the last lines
 _PORT = click.IntRange(0, 65535)
 
 
 @click.command()
-@click.option("--port", type=_PORT, default=HTTP_PORT, show_default=True, help="HTTP port; 0 chooses a free one.")
-@click.option("--smtp-port", type=_PORT, default=SMTP_PORT, show_default=True, help="SMTP port; 0 chooses a free one.")
+@click.option("--port", type=_PORT, default=DEV_HTTP_PORT, show_default=True, help="HTTP port; 0 chooses a free one.")
+@click.option(
+    "--smtp-port", type=_PORT, default=DEV_SMTP_PORT, show_default=True, help="SMTP port; 0 chooses a free one."
+)
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Directory for the messages (default: memory, until the server stops).",
 )
+@click.option("--config", "config_file", hidden=True)  # refused below, with the reason
 @json_option
-@config_option
-def dev(port: int, smtp_port: int, data: Path | None) -> None:
+def dev(port: int, smtp_port: int, data: Path | None, config_file: str | None) -> None:
     """Run a mail server for development: no login, no settings, and no mail leaves this machine.
 
     Send by SMTP to port 1025 without TLS or password, or by HTTP with any key, from any domain. The inbox shows every
@@ -43,19 +45,19 @@ def dev(port: int, smtp_port: int, data: Path | None) -> None:
       appliance dev --data ./mail
       appliance dev --port 0 --smtp-port 0 --json
     """
-    _check_place()
+    _check_place(named=bool(config_file or named_config()))
     guarded(partial(_run, port, smtp_port, data))
 
 
-def _check_place() -> None:
-    """Refuse to run as a service or with settings: everybody on the machine could read its mail."""
+def _check_place(*, named: bool) -> None:
+    """Refuse to run as a service or with settings: every user of the machine could read its mail."""
     from appliance.config.load import LOCAL_FILE, VARIABLE
 
     if os.environ.get("NOTIFY_SOCKET"):
         text = "appliance dev has no login and must not run as a service. Run appliance serve instead"
         raise click.ClickException(f"{text} (NOTIFY_SOCKET is set).")
-    if named_config() or os.environ.get(VARIABLE):
-        what = "--config" if named_config() else f"${VARIABLE}"
+    if named or os.environ.get(VARIABLE):
+        what = "--config" if named else f"${VARIABLE}"
         raise click.UsageError(f"{what}: appliance dev reads no settings file. Remove it, or run appliance serve.")
     if LOCAL_FILE.exists():
         click.echo(f"{LOCAL_FILE} is not read: appliance dev has no settings.", err=True)

@@ -12,7 +12,7 @@ from appliance.store import Store
 from appliance.times import SECOND
 
 PENDING = 20_000  # messages without a line yet, and with one; further ones get none
-SHOWN = 70  # characters of a subject or a reply
+LINE_SHOWN = 70  # characters of a subject or a reply
 PRINT_EVERY = 0.1  # seconds: under load, lines are written together
 
 
@@ -68,7 +68,7 @@ def described(message: Message) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= LINE_SHOWN else f"{text[:LINE_SHOWN]}…"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from appliance.model.dashboard import ListedMessage, MailFilter, MailPage
 from appliance.model.mail import MessageStatus, NewMessage
 from appliance.store import Store
 
-KEPT = 10_000  # messages; then the oldest go
-KEPT_BYTES = 512 * 1024 * 1024
+MESSAGES_KEPT = 10_000  # messages; then the oldest go
+MESSAGE_BYTES_KEPT = 512 * 1024 * 1024
 DELETED_TOGETHER = 100  # messages
 TRIM_EVERY = 1.0  # seconds
 WAITERS = 100  # requests that wait at once
@@ -27,8 +27,8 @@ class _Waiter:
 
     def may_want(self, new: NewMessage) -> bool:
         """Whether to search again: a cheap test, because every waiting request tests every message."""
-        wanted = self.recipient.removeprefix("@")
-        is_addressed = not wanted or any(wanted in (to.key.lower(), to.domain) for to in new.recipients)
+        to = self.recipient.removeprefix("@")
+        is_addressed = not to or any(to in (recipient.key.lower(), recipient.domain) for recipient in new.recipients)
         return is_addressed and self.subject in new.subject.casefold()
 
 
@@ -60,16 +60,16 @@ class Inbox:
             await trio.sleep(TRIM_EVERY)
             has_new, self._has_new = self._has_new, False
             if has_new:
-                await self._delete(KEPT)
+                await self._delete(MESSAGES_KEPT)
 
     async def clear(self) -> None:
-        queued = await self.find(MailFilter(status=MessageStatus.QUEUED), "", KEPT)
+        queued = await self.find(MailFilter(status=MessageStatus.QUEUED), "", MESSAGES_KEPT)
         for message in queued.messages:
             await self.store.queue_control.cancel(message.id, "the inbox was emptied", self.account_id)
         await self._delete(0)
 
     async def _delete(self, kept: int) -> None:
-        while await self.store.deletion.surplus(self.account_id, kept, KEPT_BYTES, DELETED_TOGETHER):
+        while await self.store.deletion.surplus(self.account_id, kept, MESSAGE_BYTES_KEPT, DELETED_TOGETHER):
             pass
 
     async def find(self, filters: MailFilter, subject: str, most: int, before: str | None = None) -> MailPage:

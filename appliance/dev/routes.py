@@ -26,7 +26,7 @@ from appliance.web.app import ApiServices, Routes, page_limit
 from appliance.web.exchange import ApiAnswer, DeletedAnswer, request_id
 from appliance.web.operations import MESSAGE_ID, Operation, Tag, for_customers
 
-LONGEST_WAIT = 60  # seconds
+LONGEST_POLL = 60  # seconds
 _WAIT = re.compile(r"([0-9]{1,2})s?")
 
 
@@ -92,8 +92,8 @@ class InboxRoutes(Routes):
 
 def _seconds(text: str) -> float:
     match = _WAIT.fullmatch(text)
-    if match is None or int(match[1]) > LONGEST_WAIT:
-        raise invalid("wait", f"must be a number of seconds up to {LONGEST_WAIT}, such as 10s")
+    if match is None or int(match[1]) > LONGEST_POLL:
+        raise invalid("wait", f"must be a number of seconds up to {LONGEST_POLL}, such as 10s")
     return float(match[1])
 
 

@@ -46,11 +46,11 @@ from appliance.web.auth import Tokens
 from appliance.webhook.dispatcher import Dispatcher, WebhookService
 from appliance.webhook.post import Attempts, Poster
 
-ACCOUNT, EMAIL, DOMAIN = "dev", "developer@example.com", "example.com"
+DEV_ACCOUNT, DEV_EMAIL, DEV_DOMAIN = "dev", "developer@example.com", "example.com"
 NO_PASSWORD = "!"  # noqa: S105 - no hash: no password matches it
 LOCALHOST = "localhost"
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-COUNT_EVERY, COUNT_PAUSE, INDEX_EVERY = 2.0, 0.05, 2.0  # seconds
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+COUNT_EVERY, COUNT_PAUSE, REINDEX_EVERY = 2.0, 0.05, 2.0  # seconds
 
 OnReady = Callable[[list[str], list[str]], Awaitable[None]]  # gets the URLs of HTTP and of SMTP
 
@@ -69,7 +69,7 @@ async def run(config: Config, env: Environment, write: Callable[[str], None], on
         stopping.set()
 
     try:
-        with only_server(data_dir), trio.open_signal_receiver(*SIGNALS) as signals:
+        with only_server(data_dir), trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             async with open_store(data_dir, env, on_failure=failed) as store, trio.open_nursery() as nursery:
                 nursery.start_soon(_stop_by_signal, signals, stopping)
                 await _serve(config, env, store, stopping, shutdown, write, on_ready)
@@ -147,7 +147,7 @@ async def _serve(
         for work, pause in ((store.statistics.count, COUNT_PAUSE), (store.breakdown.count, COUNT_PAUSE)):
             workers.start_soon(partial(repeat, work, log, "statistics not written", pause=pause, every=COUNT_EVERY))
         index = store.search_index.index_some
-        workers.start_soon(partial(repeat, index, log, "messages not indexed", pause=0, every=INDEX_EVERY))
+        workers.start_soon(partial(repeat, index, log, "messages not indexed", pause=0, every=REINDEX_EVERY))
         async with trio.open_nursery() as listeners:
             with shutdown.begun_by_errors():
                 new_id = partial(env.identifier, "req")
@@ -164,9 +164,9 @@ async def _serve(
 
 async def _developer(config: Config, store: Store) -> User:
     """The only user of the only account; created at the first start."""
-    await store.first_start.create(name=ACCOUNT, email=EMAIL, password_hash=NO_PASSWORD, domain=DOMAIN)
-    accounts, user = await store.accounts.page("", 2), await store.accounts.user_by_email(EMAIL)
-    if [account.name for account in accounts] != [ACCOUNT] or user is None:
+    await store.first_start.create(name=DEV_ACCOUNT, email=DEV_EMAIL, password_hash=NO_PASSWORD, domain=DEV_DOMAIN)
+    accounts, user = await store.accounts.page("", 2), await store.accounts.user_by_email(DEV_EMAIL)
+    if [account.name for account in accounts] != [DEV_ACCOUNT] or user is None:
         reason = f"{config.server.data_dir} has the data of another server. Choose an empty directory"
         raise ConfigError("appliance dev", "--data", reason)
     return dataclasses.replace(user, role=Role.CUSTOMER)

@@ -17,23 +17,22 @@ from appliance.config.settings import Config, ConfigError, LogLevel
 from appliance.config.values import MIB, Endpoint, Share
 from appliance.system.data_directory import is_running
 
-HTTP_PORT, SMTP_PORT = 8080, 1025
-LOOPBACK, LOOPBACK6 = "127.0.0.1", "::1"
+LOCAL_IPV4, LOCAL_IPV6 = "127.0.0.1", "::1"
 # A resolver that does not answer: no DNS query leaves the machine.
-NOWHERE = Endpoint(LOOPBACK, 9)
-CONNECTIONS = 500  # from one address: all clients are on this machine
+NOWHERE = Endpoint(LOCAL_IPV4, 9)
+LOCAL_CONNECTIONS = 500  # from one address: all clients are on this machine
 KEPT_SECONDS = 30 * 86400.0
 STOP_SECONDS = 5.0
 STARTING = 60  # seconds in which a directory may not be locked yet
 MEMORY = Path("/dev/shm")  # noqa: S108 - a private directory is created in it
 MEMORY_NEEDED = 256 * MIB  # free space; Docker's default is 64 MiB
-PREFIX = "appliance-dev-"
+MEMORY_PREFIX = "appliance-dev-"
 
 
 def dev_settings(http_port: int, smtp_port: int, data_dir: Path) -> Config:
     """Settings of a server that only this machine can reach and that connects to no other machine."""
     base = embedded(data_dir)
-    hosts = [LOOPBACK, LOOPBACK6] if _has_ipv6() else [LOOPBACK]
+    hosts = [LOCAL_IPV4, LOCAL_IPV6] if _has_ipv6() else [LOCAL_IPV4]
     http_port, smtp_port = http_port or _free_port(), smtp_port or _free_port()
     http_binds, smtp_binds = (tuple(Endpoint(host, port) for host in hosts) for port in (http_port, smtp_port))
     return replace(
@@ -43,9 +42,11 @@ def dev_settings(http_port: int, smtp_port: int, data_dir: Path) -> Config:
             base.http,
             bind=http_binds,
             base_url=f"http://localhost:{http_port}",
-            max_connections_per_address=CONNECTIONS,
+            max_connections_per_address=LOCAL_CONNECTIONS,
         ),
-        smtp=replace(base.smtp, bind=smtp_binds, allow_plaintext_auth=True, max_connections_per_address=CONNECTIONS),
+        smtp=replace(
+            base.smtp, bind=smtp_binds, allow_plaintext_auth=True, max_connections_per_address=LOCAL_CONNECTIONS
+        ),
         dns=replace(base.dns, resolvers=(NOWHERE,)),
         webhooks=replace(base.webhooks, ports=()),  # none but plain http to this machine
         limits=replace(
@@ -84,7 +85,7 @@ def data_directory(named: Path | None) -> Iterator[Path]:
         return
     parent = _memory()
     _delete_leftovers(parent)
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    directory = Path(tempfile.mkdtemp(prefix=MEMORY_PREFIX, dir=parent))
     try:
         yield directory
     finally:
@@ -101,7 +102,7 @@ def _memory() -> Path:
 
 def _delete_leftovers(parent: Path) -> None:
     """Delete this user's directories of servers that were killed."""
-    for directory in parent.glob(f"{PREFIX}*"):
+    for directory in parent.glob(f"{MEMORY_PREFIX}*"):
         with suppress(OSError):
             facts = directory.lstat()
             is_own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
@@ -111,12 +112,12 @@ def _delete_leftovers(parent: Path) -> None:
 
 def _has_ipv6() -> bool:
     with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
-        probe.bind((LOOPBACK6, 0))
+        probe.bind((LOCAL_IPV6, 0))
         return True
     return False
 
 
 def _free_port() -> int:
     with socket.socket() as chosen:
-        chosen.bind((LOOPBACK, 0))
+        chosen.bind((LOCAL_IPV4, 0))
         return int(chosen.getsockname()[1])

@@ -16,21 +16,21 @@ from appliance.message.reader import MessageView
 from appliance.message.text_from_html import ATTRIBUTE, HTML_LENGTH, MARKS, TAG, attribute_value
 
 CLIPPED_FROM: Final = 102 * 1024  # bytes of HTML
-SHOWN: Final = 60  # characters of a value at fault
+VALUE_SHOWN: Final = 60  # characters of a value at fault
 NAMED: Final = 3  # links and images that one finding names
 LINKS: Final = 200
 
 Level = Literal["error", "warning", "info"]
 
 
-class Finding(NamedTuple):
+class MessageFault(NamedTuple):
     level: Level
     title: str
     detail: str
     source: str = ""  # URL of the rule
 
 
-class Link(NamedTuple):
+class LinkTarget(NamedTuple):
     target: str
     text: str
 
@@ -57,16 +57,17 @@ DROPPED_CSS: Final = (
     _css(
         "background images", "Outlook for Windows", "css-background-image", r"background(?:-image)?\s*:[^;}]{0,200}url"
     ),
-    _css("@import", "Gmail and Outlook", "css-at-import", r"@import"),
+    _css("@import", "Gmail and Outlook", "css-at-import", r"@import\b"),
     _css("web fonts", "Gmail and Outlook", "css-at-font-face", r"@font-face"),
     _css("animations", "Gmail and Outlook for Windows", "css-animation", r"@keyframes|animation\s*:"),
     _css("box-shadow", "Gmail and Outlook for Windows", "css-box-shadow", r"box-shadow\s*:"),
     _css("border-radius", "Outlook for Windows", "css-border-radius", r"border-radius\s*:"),
 )
 _FEATURE: Final = "https://www.caniemail.com/features/"
+_LIMITATIONS: Final = "https://mailchimp.com/help/limitations-of-html-email/"
 DROPPED_TAGS: Final = {
-    "script": ("every mail program", "https://support.google.com/mail/answer/13130"),
-    "iframe": ("every mail program", "https://www.caniemail.com/features/html-object/"),
+    "script": ("every mail program", _LIMITATIONS),
+    "iframe": ("every mail program", _LIMITATIONS),
     "object": ("every mail program", f"{_FEATURE}html-object/"),
     "embed": ("every mail program", f"{_FEATURE}html-object/"),
     "link": ("Gmail and Outlook", f"{_FEATURE}html-link/"),
@@ -75,7 +76,7 @@ DROPPED_TAGS: Final = {
     "audio": ("Gmail and Outlook", f"{_FEATURE}html-audio/"),
     "svg": ("Gmail and Outlook", f"{_FEATURE}html-svg/"),
 }
-_CLIPPING: Final = "https://support.google.com/mail/answer/6579"
+_CLIPPING: Final = "https://mailchimp.com/help/gmail-is-clipping-my-email/"
 _BULK: Final = "https://support.google.com/mail/answer/81126"
 _HEADERS: Final = "https://www.rfc-editor.org/rfc/rfc5322#section-2.2"
 
@@ -91,15 +92,15 @@ _PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{%|%7B%7B|\$\{|<%|\*\|", re.IGNORE
 class _Html(NamedTuple):
     tags: list[tuple[str, str]]  # name and attributes of start tags
     css: str  # of style sheets and style attributes
-    links: list[Link]
+    links: list[LinkTarget]
 
 
-def links_of(view: MessageView) -> list[Link]:
+def links_of(view: MessageView) -> list[LinkTarget]:
     """The links of the HTML in order, with their texts."""
     return _scan(view.html or "").links[:LINKS]
 
 
-def check_message(view: MessageView, size: int) -> list[Finding]:
+def check_message(view: MessageView, size: int) -> list[MessageFault]:
     """The findings about a message of `size` bytes, the most serious first."""
     html = _scan(view.html or "")
     headers = {name.lower(): value for name, value in reversed(view.headers)}
@@ -116,62 +117,61 @@ def check_message(view: MessageView, size: int) -> list[Finding]:
     return sorted(findings, key=lambda finding: order[finding.level])
 
 
-def _structure(view: MessageView, size: int) -> Iterator[Finding]:
+def _structure(view: MessageView, size: int) -> Iterator[MessageFault]:
     if view.html is not None and not (view.text or "").strip():
         detail = "The message has only HTML. Some programs show the text part, and spam filters expect one."
-        yield Finding("warning", "No text part", detail)
+        yield MessageFault("warning", "No text part", detail)
     if view.html is None and not (view.text or "").strip():
-        yield Finding("warning", "No content", "The message has neither text nor HTML.")
+        yield MessageFault("warning", "No content", "The message has neither text nor HTML.")
     if view.html is not None and (length := len(view.html.encode("utf-8", "replace"))) > CLIPPED_FROM:
         detail = f"The HTML has {length:,} bytes. Gmail cuts it off after {CLIPPED_FROM:,} and hides the rest."
-        yield Finding("warning", "HTML is clipped by Gmail", detail, _CLIPPING)
+        yield MessageFault("warning", "HTML is clipped by Gmail", detail, _CLIPPING)
     if size > 5 * 1024 * 1024:
         detail = f"The message has {size:,} bytes. Large messages arrive late, and some servers refuse them."
-        yield Finding("info", "Large message", detail)
+        yield MessageFault("info", "Large message", detail)
 
 
-def _addresses(headers: dict[str, str]) -> Iterator[Finding]:
+def _addresses(headers: dict[str, str]) -> Iterator[MessageFault]:
     sender, reply_to = headers.get("from", ""), headers.get("reply-to", "")
     if not sender:
-        yield Finding("error", "No From", "Servers refuse a message without From.", _BULK)
+        yield MessageFault("error", "No From", "Servers refuse a message without From.", _BULK)
     domain, reply_domain = _domain(sender), _domain(reply_to)
     if domain and reply_domain and not _related(domain, reply_domain):
         detail = f"From is at {domain}, Reply-To at {reply_domain}. Spam filters treat different domains as a warning."
-        yield Finding("warning", "From and Reply-To differ", detail)
+        yield MessageFault("warning", "From and Reply-To differ", detail)
     if domain == "localhost" or domain.endswith((".localhost", ".local", ".test", ".invalid")):
         detail = f"{domain} exists on this machine only. Set the sender's domain before you go live."
-        yield Finding("info", "From is a local domain", detail)
+        yield MessageFault("info", "From is a local domain", detail)
 
 
-def _subject(headers: list[tuple[str, str]]) -> Iterator[Finding]:
+def _subject(headers: list[tuple[str, str]]) -> Iterator[MessageFault]:
     subject = next((value for name, value in headers if name.lower() == "subject"), "")
     if not subject.strip():
-        yield Finding("warning", "No subject", "Spam filters distrust a message without a subject.")
+        yield MessageFault("warning", "No subject", "Spam filters distrust a message without a subject.")
     elif found := _PLACEHOLDER.search(subject):
         detail = f"The subject contains {found[0]}: a placeholder was not filled in."
-        yield Finding("error", "Placeholder in the subject", detail)
+        yield MessageFault("error", "Placeholder in the subject", detail)
 
 
-def _bulk(headers: dict[str, str]) -> Iterator[Finding]:
+def _bulk(headers: dict[str, str]) -> Iterator[MessageFault]:
     is_bulk = headers.get("precedence", "").lower() in ("bulk", "list") or "list-id" in headers
     if is_bulk and "list-unsubscribe" not in headers:
         detail = "Gmail and Yahoo require one-click unsubscribe in bulk mail. Send it in the stream broadcast."
-        yield Finding("error", "No List-Unsubscribe", detail, _BULK)
+        yield MessageFault("error", "No List-Unsubscribe", detail, _BULK)
     elif "list-unsubscribe" in headers and "list-unsubscribe-post" not in headers:
-        detail = "Gmail and Yahoo require List-Unsubscribe-Post: List-Unsubscribe=One-Click beside List-Unsubscribe."
-        yield Finding("warning", "Unsubscribe is not one-click", detail, _BULK)
+        detail = "Gmail and Yahoo require List-Unsubscribe-Post: List-Unsubscribe=One-Click besides List-Unsubscribe."
+        yield MessageFault("warning", "Unsubscribe is not one-click", detail, _BULK)
 
 
-def not_ascii(mime: bytes) -> list[Finding]:
+def not_ascii(mime: bytes) -> list[MessageFault]:
     """The finding about a header with bytes outside ASCII, which need encoded words."""
     head = mime[: _header_end(mime)]
     faulty = [line.partition(b":")[0].decode("ascii", "replace") for line in head.split(b"\r\n") if not line.isascii()]
     if not faulty:
         return []
-    detail = (
-        f"{', '.join(dict.fromkeys(name[:SHOWN] for name in faulty[:NAMED]))}: write other characters as encoded words."
-    )
-    return [Finding("warning", "Header is not ASCII", f"{detail} Servers without SMTPUTF8 refuse them.", _HEADERS)]
+    names = ", ".join(dict.fromkeys(name[:VALUE_SHOWN] for name in faulty[:NAMED]))
+    detail = f"{names}: write other characters as encoded words. Servers without SMTPUTF8 refuse them."
+    return [MessageFault("warning", "Header is not ASCII", detail, _HEADERS)]
 
 
 def _header_end(mime: bytes) -> int:
@@ -179,18 +179,18 @@ def _header_end(mime: bytes) -> int:
     return len(mime) if end < 0 else end
 
 
-def _links(links: list[Link]) -> Iterator[Finding]:
+def _links(links: list[LinkTarget]) -> Iterator[MessageFault]:
     faults: dict[tuple[Level, str, str], list[str]] = {}
     for link in links:
         if fault := _fault_in(link.target):
             faults.setdefault(fault, []).append(link.target)
     for (level, title, detail), targets in faults.items():
-        yield Finding(level, title, f"{detail} {_listed(targets)}")
+        yield MessageFault(level, title, f"{detail} {_listed(targets)}")
 
 
 def _fault_in(target: str) -> tuple[Level, str, str] | None:
     if not target or target == "#":
-        return "error", "Link without a target", "A link leads nowhere."
+        return "error", "LinkTarget without a target", "A link leads nowhere."
     if _PLACEHOLDER.search(target):
         return "error", "Placeholder in a link", "A placeholder was not filled in."
     scheme = target.partition(":")[0].lower()
@@ -208,36 +208,36 @@ def _fault_in(target: str) -> tuple[Level, str, str] | None:
     if " " in target or not target.isprintable():
         return "error", "Broken link", "A URL must not contain spaces. Write them as %20."
     if "." not in host or host.endswith((".local", ".test", ".localhost")) or host == "127.0.0.1":
-        return "info", "Link to this machine", "Set the public address before you go live."
-    return ("info", "Link without TLS", "Use https.") if parts.scheme == "http" else None
+        return "info", "LinkTarget to this machine", "Set the public address before you go live."
+    return ("info", "LinkTarget without TLS", "Use https.") if parts.scheme == "http" else None
 
 
-def _images(tags: list[tuple[str, str]]) -> Iterator[Finding]:
+def _images(tags: list[tuple[str, str]]) -> Iterator[MessageFault]:
     images = [attributes for name, attributes in tags if name == "img"]
     without_alt = [_source(image) for image in images if not _HAS_ALT.search(image)]
     if without_alt:
         detail = "Many programs block images and show alt instead. Use an empty alt for decoration."
-        yield Finding("warning", "Image without alt", f"{detail} {_listed(without_alt)}")
+        yield MessageFault("warning", "Image without alt", f"{detail} {_listed(without_alt)}")
     embedded = [image for image in images if _source(image).startswith("data:")]
     if embedded:
         detail = f"{len(embedded)} of {len(images)} images are data: URLs. Gmail and Outlook do not show them."
-        yield Finding("warning", "Image in a data: URL", detail, f"{_FEATURE}image-base64/")
+        yield MessageFault("warning", "Image in a data: URL", detail, f"{_FEATURE}image-base64/")
 
 
-def _dropped(html: _Html) -> Iterator[Finding]:
+def _dropped(html: _Html) -> Iterator[MessageFault]:
     names = {name for name, _ in html.tags}
     for name, (where, source) in DROPPED_TAGS.items():
         if name in names:
-            yield Finding("warning", f"<{name}> is dropped", f"Dropped by {where}.", source)
+            yield MessageFault("warning", f"<{name}> is dropped", f"Dropped by {where}.", source)
     for feature in DROPPED_CSS:
         if feature.pattern.search(html.css):
-            yield Finding("info", f"Ignored CSS: {feature.what}", f"Ignored by {feature.where}.", feature.source)
+            yield MessageFault("info", f"Ignored CSS: {feature.what}", f"Ignored by {feature.where}.", feature.source)
 
 
 def _scan(markup: str) -> _Html:
     tags: list[tuple[str, str]] = []
     css: list[str] = []
-    links: list[Link] = []
+    links: list[LinkTarget] = []
     if len(markup) > HTML_LENGTH or markup.count("<") > MARKS:
         return _Html(tags, "", links)
     at, opened = 0, -1  # where the text of the last link begins
@@ -251,15 +251,15 @@ def _scan(markup: str) -> _Html:
             continue
         at, name = tag.end(), tag[2].lower()
         if name == "a" and opened >= 0:
-            words = " ".join(_MARKUP.sub(" ", markup[opened:start][: 10 * SHOWN]).split())
-            links[-1] = links[-1]._replace(text=words[:SHOWN])
+            words = " ".join(_MARKUP.sub(" ", markup[opened:start][: 10 * VALUE_SHOWN]).split())
+            links[-1] = links[-1]._replace(text=words[:VALUE_SHOWN])
             opened = -1
         if tag[1]:
             continue
         tags.append((name, tag[3]))
         css.append(attribute_value(_STYLE, tag[3]))
         if name == "a" and _HREF.search(tag[3]):
-            links.append(Link(attribute_value(_HREF, tag[3]), ""))
+            links.append(LinkTarget(attribute_value(_HREF, tag[3]), ""))
             opened = at
         elif name == "style":
             end_tag = _STYLE_END.search(markup, at)
@@ -274,7 +274,7 @@ def _source(attributes: str) -> str:
 
 
 def _listed(values: list[str]) -> str:
-    shown = ", ".join(f"“{value[:SHOWN]}”" for value in values[:NAMED])
+    shown = ", ".join(f"“{value[:VALUE_SHOWN]}”" for value in values[:NAMED])
     return shown + (f" and {len(values) - NAMED} more" if len(values) > NAMED else "")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.message.checks import CLIPPED_FROM, Link, check_message, links_of, not_ascii
+from appliance.message.checks import CLIPPED_FROM, LinkTarget, check_message, links_of, not_ascii
 from appliance.message.reader import MessageView
 from tests.cpu_time import cpu_seconds
 
@@ -43,14 +43,14 @@ def test_a_good_message_has_no_findings() -> None:
         (view(headers=with_header("Subject", "Hello {{name}}")), "Placeholder in the subject"),
         (view(headers=with_header("Precedence", "bulk")), "No List-Unsubscribe"),
         (view(headers=with_header("List-Unsubscribe", "<https://a.example/u>")), "Unsubscribe is not one-click"),
-        (view('<a href="">x</a>'), "Link without a target"),
+        (view('<a href="">x</a>'), "LinkTarget without a target"),
         (view('<a href="/start">x</a>'), "Relative link"),
         (view('<a href="https://a.example/{{ token }}">x</a>'), "Placeholder in a link"),
         (view('<a href="https://[oops/">x</a>'), "Broken link"),
         (view('<a href="https://a.example/two words">x</a>'), "Broken link"),
         (view('<a href="javascript:x()">x</a>'), "Script in a link"),
-        (view('<a href="http://localhost:3000/">x</a>'), "Link to this machine"),
-        (view('<a href="http://a.example/">x</a>'), "Link without TLS"),
+        (view('<a href="http://localhost:3000/">x</a>'), "LinkTarget to this machine"),
+        (view('<a href="http://a.example/">x</a>'), "LinkTarget without TLS"),
         (view('<img src="https://a.example/a.png">'), "Image without alt"),
         (view('<img alt="" src="data:image/png;base64,AAAA">'), "Image in a data: URL"),
         (view("<script>x()</script>"), "<script> is dropped"),
@@ -91,7 +91,7 @@ def test_the_most_serious_comes_first() -> None:
 
 
 def test_links_are_listed_with_their_texts() -> None:
-    assert links_of(view()) == [Link("https://acme.example/start?a=1&b=2", "Get started")]
+    assert links_of(view()) == [LinkTarget("https://acme.example/start?a=1&b=2", "Get started")]
 
 
 def test_a_header_outside_ascii_is_found() -> None:

@@ -79,7 +79,7 @@ def test_a_request_waits_for_its_message(dev: Dev) -> None:
 
 
 def test_nothing_comes_and_the_answer_is_empty(dev: Dev) -> None:
-    answer = dev.http.get("/v1/emails", params={"to": "nobody@example.net", "wait": "0s"})
+    answer = dev.http.get("/v1/emails", params={"to": "noone@example.net", "wait": "0s"})
     assert (answer.status_code, answer.json()["emails"]) == (200, [])
     refused = dev.http.get("/v1/emails", params={"wait": "5m"})
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
@@ -145,8 +145,8 @@ def test_a_message_is_checked(dev: Dev) -> None:
 def test_the_doors_need_no_key(dev: Dev) -> None:
     body = {"From": "a@b.example", "To": "ada@example.net", "Subject": "Door", "TextBody": "x"}
     assert dev.http.post("/postmark/email", json=body).json()["ErrorCode"] == 0
-    body = {"from": "a@b.example", "to": ["ada@example.net"], "subject": "Door", "text": "x"}
-    sent = dev.http.post("/resend/emails", json=body).json()
+    mail = {"from": "a@b.example", "to": ["ada@example.net"], "subject": "Door", "text": "x"}
+    sent = dev.http.post("/resend/emails", json=mail).json()
     assert dev.http.get(f"/resend/emails/{sent['id']}").json()["subject"] == "Door"
 
 
