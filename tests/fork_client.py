@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests import readable_copy
 
@@ -59,6 +59,19 @@ class Forked:
                 self.returncode = int(self._told.readline())
                 self._told.close()
             return self.returncode
+
+
+class Piped(Forked):
+    """A forked program whose output and errors are read here."""
+
+    stdout: IO[str]
+    stderr: IO[str]
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Its output and its errors, of which neither fills a pipe, once it has ended."""
+        with self.stdout, self.stderr:
+            self.wait(timeout)
+            return self.stdout.read(), self.stderr.read()
 
 
 def _is_readable(file: IO[bytes], timeout: float | None) -> bool:
@@ -141,3 +154,19 @@ def fork(
     finally:
         os.close(writing)
     return Forked(int(told.readline()), told)
+
+
+def piped(*words: str, stdout: int = -1, stderr: int = -1, **options: Any) -> Piped:
+    """The program with its output and its errors in pipes, or where these descriptors lead."""
+    with ExitStack() as ends:
+        ours, theirs = [], []
+        for descriptor in (stdout, stderr):
+            reading, writing = os.pipe()
+            ours.append(open(reading))  # noqa: SIM115  # the caller's
+            theirs.append(ends.enter_context(open(writing, "wb")))
+            if descriptor != -1:
+                os.dup2(descriptor, writing)
+        forked = fork(*words, stdout=theirs[0], stderr=theirs[1], **options)
+    process = Piped(forked.pid, forked._told)
+    process.stdout, process.stderr = ours
+    return process
