@@ -64,11 +64,13 @@ class Forked:
 class Piped(Forked):
     """A forked program whose output and errors are read here."""
 
+    stdin: IO[str]
     stdout: IO[str]
     stderr: IO[str]
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """Its output and its errors, of which neither fills a pipe, once it has ended."""
+        """The rest of its output and its errors, of which neither fills a pipe, once it has ended."""
+        self.stdin.close()
         with self.stdout, self.stderr:
             self.wait(timeout)
             return self.stdout.read(), self.stderr.read()
@@ -135,9 +137,9 @@ def fork(
     *words: str,
     directory: Path,
     environment: Mapping[str, str],
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-    stdin: IO[bytes] | None = None,
+    stdout: IO[Any],
+    stderr: IO[Any],
+    stdin: IO[Any] | None = None,
     user: int | None = None,
     code: Path = ROOT,
 ) -> Forked:
@@ -157,16 +159,16 @@ def fork(
 
 
 def piped(*words: str, stdout: int = -1, stderr: int = -1, **options: Any) -> Piped:
-    """The program with its output and its errors in pipes, or where these descriptors lead."""
+    """The program with pipes for its input, its output and its errors, or where these descriptors lead."""
     with ExitStack() as ends:
-        ours, theirs = [], []
-        for descriptor in (stdout, stderr):
-            reading, writing = os.pipe()
-            ours.append(open(reading))  # noqa: SIM115  # the caller's
-            theirs.append(ends.enter_context(open(writing, "wb")))
+        pipes = [[open(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)] for _ in range(3)]  # noqa: SIM115
+        (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = pipes
+        for end in (theirs_in, theirs_out, theirs_err):
+            ends.enter_context(end)
+        for descriptor, end in ((stdout, theirs_out), (stderr, theirs_err)):
             if descriptor != -1:
-                os.dup2(descriptor, writing)
-        forked = fork(*words, stdout=theirs[0], stderr=theirs[1], **options)
+                os.dup2(descriptor, end.fileno())
+        forked = fork(*words, stdin=theirs_in, stdout=theirs_out, stderr=theirs_err, **options)
     process = Piped(forked.pid, forked._told)
-    process.stdout, process.stderr = ours
+    process.stdin, process.stdout, process.stderr = ours_in, ours_out, ours_err
     return process
