@@ -18,11 +18,11 @@ from appliance.message.checks import check_message, links_of, not_ascii
 from appliance.message.limits import MAILBOX_LENGTH, SUBJECT_LENGTH
 from appliance.message.reader import read_message
 from appliance.model.accounts import Principal
-from appliance.web.api.emails import EmailRoutes, filter_text, mail_filters
+from appliance.web.api.emails import EmailRoutes, mail_filters
 from appliance.web.api.login import LoginRequest, LoginRoutes, TokenObject
 from appliance.web.api.message_body import JSON
 from appliance.web.api.message_objects import EmailsAnswer, encoded_page
-from appliance.web.app import ApiServices, Routes, page_limit
+from appliance.web.app import ApiServices, Routes, page_limit, text_filter
 from appliance.web.exchange import ApiAnswer, DeletedAnswer, request_id
 from appliance.web.operations import MESSAGE_ID, Operation, Tag, for_customers
 
@@ -63,8 +63,8 @@ class InboxRoutes(Routes):
     @for_customers("GET /v1/emails", EmailsAnswer)
     async def list_emails(self, user: Principal) -> bytes | Response:
         """List messages; with `to` or `subject` those that match, and with `wait` as soon as there is one."""
-        wait, to = request.args.get("wait"), filter_text("to", MAILBOX_LENGTH, searched_recipient)
-        subject = filter_text("subject", SUBJECT_LENGTH, str.casefold)
+        wait, to = request.args.get("wait"), text_filter("to", MAILBOX_LENGTH, searched_recipient)
+        subject = text_filter("subject", SUBJECT_LENGTH, str.casefold)
         filters = mail_filters(user)
         if filters is None or (wait is None and to is None and subject is None):
             return await self.emails.list_emails(user)
