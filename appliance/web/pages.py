@@ -87,8 +87,8 @@ DASHBOARD_SECTIONS = (
 # Instead, in `appliance dev`, whose only account sends from every domain.
 INBOX_SECTIONS = (
     Section("inbox", f"{DASHBOARD_ROOT}/inbox", "Inbox", "i"),
-    *(each for each in DASHBOARD_SECTIONS if each.name in ("overview", "messages", "templates", "webhook")),
-    *(each for each in DASHBOARD_SECTIONS if each.name in ("requests", "suppressions")),
+    *(section for section in DASHBOARD_SECTIONS if section.name in ("overview", "messages", "templates", "webhook")),
+    *(section for section in DASHBOARD_SECTIONS if section.name in ("requests", "suppressions")),
 )
 SANDBOX_NOTICE = "Sandbox: no mail leaves this server. Results are simulated."
 INBOX_NOTICE = "Development: nothing leaves this machine. Results are simulated."

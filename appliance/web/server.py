@@ -367,7 +367,7 @@ def build(
     more_routes: Iterable[Callable[[ApiServices], Routes]] = (),
     inbox: bool = False,
 ) -> Edge:
-    """Assemble the edge. `more_routes` add operations and replace those of the same name; `inbox` shows its page."""
+    """Assemble the edge. `more_routes` add operations or replace some by name; `inbox` shows its page."""
     intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), env)
     auth = auth or Authenticator(
         store, env, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
