@@ -16,7 +16,7 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.times import DAY, HOUR
 
 STEPS = (0, 5, 10, 20, 35, 50, 75, 100)  # percent
-OTHER = "other"  # all organisations without a built-in or configured pool
+OTHER_PROVIDERS = "other"  # all organisations without a built-in or configured pool
 
 
 class Via(StrEnum):
@@ -253,7 +253,7 @@ def compared(
         )
 
     of_all = judged("", providers - plan.providers.keys())
-    of_one = [judged(provider, {provider}) for provider in sorted(providers - {OTHER})]
+    of_one = [judged(provider, {provider}) for provider in sorted(providers - {OTHER_PROVIDERS})]
     return RampComparison(figures, [of_all, *of_one])
 
 

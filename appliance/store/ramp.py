@@ -16,7 +16,7 @@ from appliance.environment import Environment, identifier_time
 from appliance.model.database import Feature
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.ramp import (
-    OTHER,
+    OTHER_PROVIDERS,
     WINDOW,
     RampComparison,
     RampFigures,
@@ -144,4 +144,8 @@ def note_complaint(tx: Tx, env: Environment, message_id: str, recipient_id: str,
         return
     known = rows(tx, _IS_COUNTED, {"provider": provider})
     count = dict.fromkeys(_COLUMNS.split(", "), 0) | {"complaints": 1}
-    run(tx, _NOTE, {"hour": env.now() // HOUR, "provider": provider if known else OTHER, "route": route, **count})
+    run(
+        tx,
+        _NOTE,
+        {"hour": env.now() // HOUR, "provider": provider if known else OTHER_PROVIDERS, "route": route, **count},
+    )

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.model.ramp import (
-    OTHER,
+    OTHER_PROVIDERS,
     Action,
     RampFigures,
     RampHour,
@@ -76,7 +76,7 @@ def test_only_hours_after_the_last_change_count() -> None:
 
 
 def test_a_provider_with_its_own_percentage_is_judged_alone() -> None:
-    rows = [hour("google", Via.DIRECT, 2, bounced=100), hour(OTHER, Via.DIRECT, 2, delivered=100)]
+    rows = [hour("google", Via.DIRECT, 2, bounced=100), hour(OTHER_PROVIDERS, Via.DIRECT, 2, delivered=100)]
     plan = RampPlan(20, {"google": 5})
     made = {each.provider: (each.action, each.percent) for each in compared(plan, rows, {}, {}, NOW).suggestions}
     assert made == {"": (Action.RAISE, 35), "google": (Action.LOWER, 0)}

@@ -6,7 +6,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.feedback.return_path import ReturnPaths
 from appliance.model.feedback import NewComplaint
 from appliance.model.mail import DueRecipient, RecipientStatus
-from appliance.model.ramp import OTHER, Action, RampLane, RampPlan, Via
+from appliance.model.ramp import OTHER_PROVIDERS, Action, RampLane, RampPlan, Via
 from appliance.store import Store
 from tests.store.samples import SECOND, Clock, Messages, outcome
 
@@ -71,9 +71,9 @@ async def test_a_lane_has_the_mail_of_one_route(store: Store, messages: Messages
 async def test_results_are_counted_by_provider_and_route(store: Store, messages: Messages, clock: Clock) -> None:
     statuses = [*RecipientStatus][-4:]  # deferred, delivered, bounced and failed
     recipients = await due(store, messages, 1, 2, 3, 4, 5, None)
-    at = recipients[0].message_id and clock() + 30 * SECOND
+    at = clock() + 30 * SECOND
     results = [
-        outcome(recipient, status, at, provider="google" if status is not RecipientStatus.BOUNCED else OTHER)
+        outcome(recipient, status, at, provider="google" if status is not RecipientStatus.BOUNCED else OTHER_PROVIDERS)
         for recipient, status in zip(recipients, [*statuses, RecipientStatus.DELIVERED], strict=False)
     ]
     results = [
@@ -83,13 +83,13 @@ async def test_results_are_counted_by_provider_and_route(store: Store, messages:
     results.append(outcome(recipients[5], RecipientStatus.DELIVERED, at))  # not under the ramp
     await store.queue.record(results)
     rows = {row.figures.provider: row.figures for row in await store.ramp.hours(0)}
-    assert rows.keys() == {"google", OTHER}
+    assert rows.keys() == {"google", OTHER_PROVIDERS}
     google = rows["google"]
     assert (google.delivered, google.deferred, google.bounced, google.failed) == (2, 1, 0, 1)
     assert (google.within_minute, google.seconds, google.busiest_hour) == (2, 60, 3)
-    assert rows[OTHER].bounced == 1
+    assert rows[OTHER_PROVIDERS].bounced == 1
     comparison = await store.ramp.comparison(RampPlan(20), OFF)
-    assert [row.provider for row in comparison.figures] == ["google", OTHER]
+    assert [row.provider for row in comparison.figures] == ["google", OTHER_PROVIDERS]
     assert comparison.suggestions[0].action is Action.HOLD
 
 
@@ -118,4 +118,4 @@ async def test_a_complaint_counts_for_the_route(store: Store, messages: Messages
     for recipient in (known, plain):
         await complain(recipient)
     counts = {(row.figures.provider, row.figures.route): row.figures.complaints for row in await store.ramp.hours(0)}
-    assert counts == {(OTHER, Via.RELAY): 1, ("google", Via.DIRECT): 1}
+    assert counts == {(OTHER_PROVIDERS, Via.RELAY): 1, ("google", Via.DIRECT): 1}

@@ -182,14 +182,14 @@ def test_what_a_role_may_not_do_is_not_offered(stage: Stage, browser: Browser) -
     assert browser.forbidden() == []
 
 
-def test_both_routes_of_a_ramp_are_compared(_started: Browser, tmp_path: Path) -> None:
+def test_both_routes_of_a_ramp_are_compared(browser: Browser, tmp_path: Path) -> None:
     """Results by provider and route, the suggestion, and the route of each attempt."""
     settings = 'relay_host = "127.0.0.1"', "relay_port = 9", "[delivery.ramp]", "percent = 100"
-    with staged(tmp_path, "relay", *settings) as stage:
+    with staged(tmp_path, *settings, mode="relay") as stage:
         operator = stage.account(role=Role.ADMIN)
         message = stage.send(operator, "ada@good.test")
         stage.run(stage.world.final, message)
-        browser = Browser(_started.driver, stage.url)
+        browser = Browser(browser.driver, stage.url)
         browser.log_in(operator.email)
         browser.go("Admin")
         browser.see("Ramp from the relay to direct delivery", "h2")
