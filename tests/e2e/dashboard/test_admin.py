@@ -196,5 +196,5 @@ def test_both_routes_of_a_ramp_are_compared(browser: Browser, tmp_path: Path) ->
         browser.see("100 % of the recipients go direct, the others by the relay.")
         browser.see("all mail goes direct", "td")
         browser.see("All providers", "td")
-        browser.open(f"/messages/{message}")
+        browser.open(f"/dashboard/messages/{message}")
         browser.see("direct", "p")
