@@ -65,7 +65,7 @@ class Kind(NamedTuple):
 SHOP, LOGIN, NEWS = "Acme Shop <orders@acme.example>", "Acme <login@acme.example>", "Acme News <news@news.acme.example>"
 KINDS = (
     Kind(
-        "Your order {n} is on its way", "Order {n} was shipped today.", SHOP, "shipping", "order-shipped", "transactional", 34
+        "Your order {n} is on its way", "We shipped it today.", SHOP, "shipping", "order-shipped", "transactional", 34
     ),
     Kind("Your receipt for order {n}", "Thank you for order {n}.", SHOP, "receipt", "receipt", "transactional", 22),
     Kind("Your login code", "Your code is {n}.", LOGIN, "login", "login-code", "transactional", 16),
