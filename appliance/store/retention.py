@@ -76,6 +76,7 @@ _DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
 
 # An outgoing address that has sent nothing to a pool for this long has lost its reputation there: warm-up starts again.
 UNUSED_KEPT = 90 * DAY  # microseconds
+RAMP_KEPT = 30 * DAY  # microseconds of hourly results
 
 # Table, key, condition for old rows, and the column that sorts them by age.
 _OLD = (
@@ -86,6 +87,7 @@ _OLD = (
     # A delivery with a next attempt is never too old.
     ("webhook_deliveries", "webhook_id, id", "next_attempt_at IS NULL AND created_at <= :log_since", "created_at"),
     ("webhook_hours", "webhook_id, hour, outcome", "hour < :first_hour", "hour"),
+    ("ramp_hours", "hour, provider, route", "hour < :first_ramp_hour", "hour"),
     ("destinations", "domain", "updated_at < :unused_since", "updated_at"),
     ("warmups", "pool, source", "hour_at < :unused_since", "hour_at"),
     ("dmarc_reports", "account_id, domain, org, report_id", "day < :first_day", "day"),
@@ -126,6 +128,7 @@ class Deletion(StorePart):
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         bindings |= {"unused_since": now - UNUSED_KEPT, "first_hour": bindings["log_since"] // HOUR}
+        bindings |= {"first_ramp_hour": (now - RAMP_KEPT) // HOUR}
         return await self.delete_slice(_ANY, (*_DELETE_OLD, _LOGS_OF_DELETED, _DELETED), bindings)
 
     async def audit(self, after: str, most: int) -> Slice:

@@ -74,6 +74,7 @@ BOUNDS = {
     "users": "rows: PEOPLE_PER_ACCOUNT",
     "warmups": "age: UNUSED_KEPT",
     "webhook_deliveries": "parent: events; age: retention.webhook_logs",
+    "ramp_hours": "rows: providers of an hour; age: 30 days",
     "webhook_hours": "rows: outcomes of an hour; age: retention.webhook_logs",
     "webhook_pings": "parent: accounts",
     "webhooks": "rows: one for each account; deleted ones leave with their log",
