@@ -32,7 +32,7 @@ from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# A run without --level, as .ci/run has it for what parses mail and HTTP, takes hypothesis' own number.
+# A run without --level takes hypothesis' own number.
 settings.register_profile(Level.FAST.value, settings.get_profile("patient"), max_examples=20)
 settings.register_profile(Level.DEFAULT.value, settings.get_profile("patient"), max_examples=50)
 settings.load_profile("patient")
