@@ -71,8 +71,8 @@ LONG = (
     "tests/web/test_hypercorn_parts.py",
     "tests/webhook/test_dispatcher.py",
 )
-# Files of the default run that take longest, the longest first. They are begun first and dealt out there and back, so that
-# all workers end at about the same time.
+# Files of the default run that take longest, the longest first. They are begun first and dealt out there and back, so
+# that all workers end at about the same time.
 LONGEST = (
     "tests/deliver/test_pool_limiters.py",
     "tests/cli/test_serve.py",
