@@ -155,6 +155,7 @@ class MailProblem(NamedTuple):
     pool: str  # of its domain; empty: not looked up
     envelope_from: str
     template_alias: str | None
+    stream: str
 
 
 class MessageFacts(Struct, frozen=True):

@@ -31,6 +31,7 @@ from appliance.message import limits
 from appliance.message.batch import Series
 from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
 from appliance.message.schema import DoorRequest, SendRequest
+from appliance.model.streams import Streams
 from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.web.exchange import check_content_type
 
@@ -59,6 +60,7 @@ class Call:
     request_id: str
     now: int  # microseconds
     base_url: str = ""  # of this server
+    streams: Streams = field(default_factory=Streams)
     key: str | None = None  # the client's idempotency key
     body: bytes = b""  # of a request that sends nothing
     kept: Any = None
@@ -200,6 +202,19 @@ def message_id(call: Call) -> str:
     return call.params["id"]
 
 
+STREAM_HEADER = "X-Service-Stream"
+
+
 def send_request(fields: Mapping[str, Json]) -> DoorRequest:
-    """Our request with these fields; those that are None are left out. `reply_to` may be a list."""
-    return converted({name: value for name, value in fields.items() if value is not None}, DoorRequest)
+    """Our request with these fields; those that are None are left out. `reply_to` may be a list.
+
+    The header X-Service-Stream chooses the stream, as over SMTP, because other providers have no field for it.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    named = [name for name in given.get("headers", ()) if name.lower() == STREAM_HEADER.lower()]
+    if len(named) > 1 or (named and "stream" in given):
+        raise invalid("stream", f"{STREAM_HEADER} names the stream once, and only where no field names it")
+    if named:
+        headers = dict(given["headers"])
+        given |= {"stream": headers.pop(named[0]), "headers": headers}
+    return converted(given, DoorRequest)
