@@ -53,8 +53,8 @@ async def test_messages_above_one(store: Store, messages: Messages, account: Acc
     assert await store.records.ids_above("acc_other", ids[0], 2) == []
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
-@pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
 @pytest.mark.parametrize("wanted", [MailFilter(), MailFilter(sender="a@example.com")])
 async def test_every_message_is_on_one_page(
     store: Store, messages: Messages, account: Account, count: int, most: int, wanted: MailFilter

@@ -1,7 +1,7 @@
 """What a door consists of, and what its translation uses. A door translates requests into ours, and our answers back.
 
 One file per provider exports its `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
-in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
+in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, other requests through our API.
 
 - A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
   `Sends` for several, a `Series` for the same message to many, or a complete message as `Mime`. It decodes JSON with
@@ -210,11 +210,11 @@ def send_request(fields: Mapping[str, Json]) -> DoorRequest:
 
     The header X-Service-Stream chooses the stream, as over SMTP, because other providers have no field for it.
     """
-    given = {name: value for name, value in fields.items() if value is not None}
-    named = [name for name in given.get("headers", ()) if name.lower() == STREAM_HEADER.lower()]
-    if len(named) > 1 or (named and "stream" in given):
+    values = {name: value for name, value in fields.items() if value is not None}
+    named = [name for name in values.get("headers", ()) if name.lower() == STREAM_HEADER.lower()]
+    if len(named) > 1 or (named and "stream" in values):
         raise invalid("stream", f"{STREAM_HEADER} names the stream once, and only where no field names it")
     if named:
-        headers = dict(given["headers"])
-        given |= {"stream": headers.pop(named[0]), "headers": headers}
-    return converted(given, DoorRequest)
+        headers = dict(values["headers"])
+        values |= {"stream": headers.pop(named[0]), "headers": headers}
+    return converted(values, DoorRequest)
