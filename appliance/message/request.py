@@ -279,7 +279,7 @@ def explain_value(text: str, body: Body = b"", kind: Any = None) -> Refused:
         if match := pattern.match(text):
             return invalid(f"{path}.{match[1][:KEY_SHOWN]}".removeprefix("."), reason)
     if text.startswith("Invalid enum value") and (values := _allowed(kind, path)):
-        return invalid(path or "body", f"expected {' or '.join(values)}")
+        return invalid(path or "body", f"must be one of {', '.join(values)}")
     return invalid(path or "body", _reason(text))
 
 

@@ -229,9 +229,9 @@ class Painted(msgspec.Struct):
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b'{"colors": ["red", "green"]}', "colors[1]: expected red or blue"),
-        (b'{"kind": "roof"}', "kind: expected door or wall"),
-        (b'{"parts": [{}, {"kind": "roof"}]}', "parts[1].kind: expected door or wall"),
+        (b'{"colors": ["red", "green"]}', "colors[1]: must be one of red, blue"),
+        (b'{"kind": "roof"}', "kind: must be one of door, wall"),
+        (b'{"parts": [{}, {"kind": "roof"}]}', "parts[1].kind: must be one of door, wall"),
         (b'{"kind": 1}', "kind: expected a string, got a number"),
     ],
 )

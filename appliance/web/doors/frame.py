@@ -195,9 +195,13 @@ def split_addresses(text: str) -> list[str]:
     return [part for listed in _LISTED.findall(text) if (part := listed.strip(" "))]
 
 
+def is_message_id(text: str) -> bool:
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
 def message_id(call: Call) -> str:
     """The id of a message in the path."""
-    if not _MESSAGE_ID.fullmatch(call.params["id"]):
+    if not is_message_id(call.params["id"]):
         raise Refused(Code.NOT_FOUND, "No message has this id.")
     return call.params["id"]
 

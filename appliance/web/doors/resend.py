@@ -35,6 +35,7 @@ from appliance.web.doors.frame import (
     attempted,
     converted,
     decoded,
+    is_message_id,
     message_id,
     send_request,
 )
@@ -251,6 +252,8 @@ def _shown(message: Json, recipients: list[str]) -> Json:
 async def _list(call: Call, api: Api) -> DoorReply:
     """Newest first: behind the message `after`, or directly before the message `before`."""
     limit, older, newer = call.query.get("limit", _PAGE_MESSAGES), call.query.get("after"), call.query.get("before")
+    if newer is not None and (older is not None or not is_message_id(newer)):
+        raise invalid("before", "expected the id of a message, without after")
     page = await api("GET", "/v1/emails", limit=limit, before=older, after=newer)
     data = []
     for message in page["emails"]:

@@ -176,7 +176,7 @@ REFUSED: list[tuple[str, list[Any], int, str, str]] = [
     ("full", ["emails.send", SIMPLE | {"from": "shop@other.example"}], 403, "validation_error", "other.example"),
     ("full", ["emails.send", SIMPLE | {"subject": None}], 422, "missing_required_field", "subject"),
     ("full", ["emails.get", "msg_" + "0" * 32], 404, "not_found", "No message"),
-    ("full", ["emails.list", {"before": "msg_1"}], 400, "validation_error", "the id of a message"),
+    ("full", ["emails.list", {"before": "msg_1"}], 422, "validation_error", "before: expected the id of a message"),
     ("full", ["audiences.list"], 404, "not_found", "no lists of contacts"),
     ("full", ["contacts.create", {"email": "a@b.c"}], 404, "not_found", "no lists of contacts"),
     ("full", ["broadcasts.create", {"name": "a", "html": "b"}], 404, "not_found", "no campaigns"),

@@ -161,3 +161,11 @@ def test_added_slashes_and_many_at_once(stranger: Stranger, customer: Customer) 
     assert len(ids) == (1 if door.repeats else 30)
     assert {answer.status_code for answer in answers} <= {door.status, 409}
     assert before - int(customer.sender.credits() or 0) == 1 + len(ids)
+
+
+def test_the_stream_of_the_key_counts(stranger: Stranger, customer: Customer) -> None:
+    """A door without a field for it sends by the key's stream: here one that this server cannot keep, without https."""
+    key = customer.manager.request("POST", "/v1/api-keys", json={"stream": "broadcast"}).json()["key"]
+    answer = stranger.post(stranger.door.encode(stranger.door.body).encode(), **stranger.door.authorized(key))
+    stranger.refused(answer, 400, 422)
+    assert "messages of the stream broadcast have an unsubscribe link" in answer.text
