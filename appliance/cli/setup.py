@@ -154,7 +154,7 @@ def _set_up(
     waits = asks if wait is None else wait
     try:
         checked = trio.run(wait_for_records, settings, domain, records, timeout if waits else 0, not is_json())
-    except (KeyboardInterrupt, BaseExceptionGroup):  # stopped while DNS is not ready: all else is set up
+    except (KeyboardInterrupt, BaseExceptionGroup):  # Ctrl-C: all other steps are done
         click.echo("\n".join(["", *_dashboard(answer, settings, user)]), err=True)
         raise
     answer["records"] = [record(one.record, "name", "type", "value") | record(one, "status") for one in checked]
