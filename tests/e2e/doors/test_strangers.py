@@ -33,7 +33,7 @@ class Entry:
     repeats: bool = False  # whether its idempotency keys work
 
     def message_id(self, answer: httpx.Response) -> str:
-        return re.findall("msg_[0-9a-f]{32}", f"{answer.headers.get('x-message-id')} {answer.text}")[0]
+        return str(re.findall("msg_[0-9a-f]{32}", f"{answer.headers.get('x-message-id')} {answer.text}")[0])
 
 
 def _mail(to: Any) -> dict[str, Any]:
