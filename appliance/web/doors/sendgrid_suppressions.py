@@ -30,7 +30,7 @@ def _bounce(entry: Json) -> Json:
 
 
 async def _bounces(call: Call, api: Api) -> DoorReply:
-    limit, offset = _number(call, "limit", _PAGE, _PAGE), _number(call, "offset", 0, _LISTED - _PAGE)
+    limit, offset = _number(call, "limit", _PAGE, _PAGE, 1), _number(call, "offset", 0, _LISTED - _PAGE)
     start, end = _number(call, "start_time", 0, _LATEST), _number(call, "end_time", _LATEST, _LATEST)
     most = _LISTED if {"start_time", "end_time"} & call.query.keys() else limit + offset
     entries, _ = await suppressions_after(api, _BOUNCE, None, most)
@@ -38,13 +38,10 @@ async def _bounces(call: Call, api: Api) -> DoorReply:
     return DoorReply(bounces[offset : offset + limit])
 
 
-def _number(call: Call, name: str, default: int, most: int) -> int:
+def _number(call: Call, name: str, default: int, most: int, least: int = 0) -> int:
     text = call.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= most) or (name, text) == (
-        "limit",
-        "0",
-    ):
-        raise invalid(name, f"expected a number up to {most}")
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
+        raise invalid(name, f"expected a number from {least} to {most}")
     return int(text)
 
 
