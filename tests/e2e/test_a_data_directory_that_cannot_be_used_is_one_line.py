@@ -61,12 +61,13 @@ queue reschedule | msg_1 2h,
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,
-status, attention, mcp
+status, attention, ramp show, mcp
 """
 COMMANDS = {
     name.strip(): tuple(words.split()) for name, _, words in (each.partition("|") for each in OPENING.split(","))
 }
-ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
+# These ask for a password or look at delivery.mode before they open anything.
+ASK_FIRST = {"account create", "account password", "ramp reset", "ramp set", "ramp auto"}
 ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
 ELSEWHERE |= {"node list", "node drain", "version", "help", "config path", "config check", "config show"}
 
