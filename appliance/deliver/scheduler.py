@@ -34,6 +34,7 @@ from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
+TAKEN_PER_SLICE = 10  # envelopes taken from the store between two checkpoints: the same
 
 
 class AttemptResult(NamedTuple):
@@ -99,12 +100,18 @@ class SessionRunner:
         queue = self.pending.queues.get(pool)
         if queue is None or not self.in_flight.is_open(queue.limiter):
             return None
+        limit = self.in_flight.round_limit
+        if limit.left <= 0:
+            limit.delay(pool)
+            if not queue.new:
+                return None
         ready = self.pending.next(pool, self.in_flight.may_start)
         if ready is None:
             return None
+        limit.left -= not ready.routed.envelope.new
         routed, recipients = ready.routed, ready.routed.envelope.recipients
-        limit = len(recipients) if routed.return_path is None else 1
-        permit = self.deliverer.warmup.permit(pool, routed.route, limit)
+        most = len(recipients) if routed.return_path is None else 1
+        permit = self.deliverer.warmup.permit(pool, routed.route, most)
         if permit.count < len(recipients):
             self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
@@ -262,6 +269,7 @@ class Scheduler:
                 )
                 is_stopping = trio.Event()
                 self._tasks.start_soon(self._watch_for_stop, in_flight, is_stopping)
+                self._tasks.start_soon(in_flight.round_limit.run, self.runner.start_pool)
                 task_status.started()
                 await is_stopping.wait()
                 grace.deadline = min(trio.current_time() + self.grace, self.stop_by())
@@ -300,6 +308,7 @@ class Scheduler:
                 continue
             if due_mail.is_behind:
                 self._polls.is_requested = True
+            envelope = self._admission.as_new(envelope)
             pool = self._admission.pool_for_new(envelope, is_behind=due_mail.is_behind)
             if pool is not None:
                 await self._take(envelope, pool, mimes[envelope.message_id])
@@ -336,9 +345,11 @@ class Scheduler:
             if has_room and not due_mail.is_behind:  # behind a backlog every poll reads mail left before
                 reads.append(due_mail.left)
             for read in reads:
-                for envelope in await read(self._admission.may_take):
+                for number, envelope in enumerate(await read(self._admission.may_take), 1):
                     if (pool := self._admission.pool_for_due(envelope)) is not None:
                         await self._take(envelope, pool)
+                    if number % TAKEN_PER_SLICE == 0:
+                        await trio.lowlevel.checkpoint()
 
     # ---- preparing
 
