@@ -23,7 +23,6 @@ from appliance.concurrency.fair_share import SHARE_OF_FREE, SPARE_SHARE, Shares
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.attempt import ActiveAttempt, Holder
 from appliance.deliver.pending import PoolQueue
-from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.smtp.connection import CONNECTION, Progress
@@ -138,9 +137,14 @@ class InFlight:
     def __post_init__(self) -> None:
         self.brake = ShortageBrake(self.slots, self.slots.total)
 
-    def is_open(self, limiter: PoolLimiter) -> bool:
-        """Whether a pool may have one more transaction, before its account is considered."""
-        return not self.is_stopping and limiter.is_open(self.limiters.env.now())
+    def is_open(self, queue: PoolQueue) -> bool:
+        """Whether a pool may have one more transaction in this round, before its account is considered."""
+        if self.is_stopping or not queue.limiter.is_open(self.limiters.env.now()):
+            return False
+        if self.round_limit.left > 0:
+            return True
+        self.round_limit.delay(queue.limiter.pool)
+        return queue.new > 0
 
     def may_start(self, ready: Ready) -> bool:
         routed = ready.routed
@@ -179,6 +183,7 @@ class InFlight:
         routed, account = ready.routed, ready.routed.envelope.account_id
         holder, _ = self.claim(routed)
         self.slots.take(holder)
+        self.round_limit.left -= not routed.envelope.new
         if routed.large:
             self.large_slots.take(account)
         slot = self.limiters.slot(routed.limiter, account, routed.envelope.domain)

@@ -21,9 +21,9 @@ from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import InFlight, SlowSessions
 from appliance.deliver.outcome import observe
-from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, envelopes, next_poll
+from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, worth_keeping
+from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, envelopes, worth_keeping
 from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
@@ -98,24 +98,25 @@ class SessionRunner:
     def _next_attempt(self, pool: str) -> ActiveAttempt | None:
         """The next attempt of a pool, for as many recipients as the warm-up permits; with a return path, for one."""
         queue = self.pending.queues.get(pool)
-        if queue is None or not self.in_flight.is_open(queue.limiter):
+        if queue is None or not self.in_flight.is_open(queue):
             return None
-        limit = self.in_flight.round_limit
-        if limit.left <= 0:
-            limit.delay(pool)
-            if not queue.new:
-                return None
         ready = self.pending.next(pool, self.in_flight.may_start)
         if ready is None:
             return None
-        limit.left -= not ready.routed.envelope.new
         routed, recipients = ready.routed, ready.routed.envelope.recipients
-        most = len(recipients) if routed.return_path is None else 1
-        permit = self.deliverer.warmup.permit(pool, routed.route, most)
+        limit = len(recipients) if routed.return_path is None else 1
+        permit = self.deliverer.warmup.permit(pool, routed.route, limit)
         if permit.count < len(recipients):
             self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
         return self.in_flight.enter(ready, permit)
+
+    async def reroute(self) -> None:
+        """Return ready envelopes whose route a new plan of the ramp changed; the next poll reads them again."""
+        for pool in list(self.pending.queues):
+            for envelope in self.pending.drop(pool, self.deliverer.ramp.is_wrong):
+                self.results.add(AttemptResult(envelope, []))
+            await trio.lowlevel.checkpoint()
 
     # ---- running
 
@@ -240,6 +241,7 @@ class Scheduler:
             await self._tasks.start(self._run_sessions, in_flight, upkeep)
             self._tasks.start_soon(self._results.run, self._recorded)
             upkeep.start(self._tasks)
+            self._tasks.start_soon(self.deliverer.ramp.run, self.runner.reroute)
             for _ in range(self.preparing.signer.threads):
                 self._tasks.start_soon(self._sign)
             while True:
@@ -302,7 +304,8 @@ class Scheduler:
         if not messages:
             return
         mimes = {new.message.id: new.message.mime for new in messages}
-        for envelope in envelopes(recipient for new in messages for recipient in due_recipients(new)):
+        new_recipients = (recipient for new in messages for recipient in due_recipients(new))
+        for envelope in envelopes(new_recipients, self.deliverer.ramp.via):
             due_mail = self.due_mail[envelope.low]
             if envelope.recipients[0].id in due_mail.taken:
                 continue
@@ -374,7 +377,7 @@ class Scheduler:
             except Exception as reason:
                 self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
                 return
-        await self._prepare(envelope, pool, path, mime, since)
+        await self._prepare(envelope._replace(via=path.route.via), pool, path, mime, since)
 
     async def _prepare(
         self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
@@ -438,6 +441,9 @@ class Scheduler:
                 if due_at is not None and (self._due_at is None or due_at < self._due_at):
                     self._due_at = due_at
                     self.new_mail.wake()
-            if self._admission.should_poll(envelope.flow, envelope.domain, is_behind=due_mail.is_behind):
+            if not result.outcomes:  # cancelled, or its route has changed
+                self._admission.leave(self.deliverer.limiters.pool_of(envelope.domain, envelope.via), envelope.flow)
+                self.new_mail.wake()
+            if self._admission.should_poll(envelope, is_behind=due_mail.is_behind):
                 self._polls.is_requested = self._polls.has_room = True
                 self.new_mail.wake()

@@ -23,7 +23,7 @@ from appliance.deliver.in_flight import (
     RoundLimit,
     SlowSessions,
 )
-from appliance.deliver.pending import Pending
+from appliance.deliver.pending import Pending, PoolQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
 from appliance.deliver.providers import PoolLimits
@@ -45,12 +45,11 @@ class FullMachine:
         self.brake = SimpleNamespace(is_on=False)
         self.slots, self.large_slots = Shares[Holder](SESSIONS), Shares[str](16)
         self.active: set[Any] = set()
-        self.round_limit = RoundLimit()
 
     def serve_all(self) -> None:
         """As `InFlight.serve_all`."""
 
-    def is_open(self, limiter: PoolLimiter) -> bool:
+    def is_open(self, queue: PoolQueue) -> bool:
         return True
 
     def may_start(self, ready: Ready) -> bool:
