@@ -72,10 +72,11 @@ log = get_logger("deliver")
 
 
 class Holder(NamedTuple):
-    """Who holds a session: an account's mail with one priority, at a pool known to answer or at another pool."""
+    """Who holds a session: an account's mail of one priority and age, at a pool known to answer or at another pool."""
 
     account: str
     low: int
+    new: int
     answers: bool
 
 
@@ -216,10 +217,9 @@ class Deliverer:
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
         recipients, addresses, unreadable = self._addresses(envelope)
-        outcomes = list[Outcome]()
-        if unreadable:
-            rest, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
-            outcomes = self._same_for_all(rest, TEMPORARY, text, Contact(active.started_at), "4.1.3")
+        rest, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
+        contact = Contact(active.started_at)
+        outcomes = self._same_for_all(rest, TEMPORARY, text, contact, "4.1.3") if unreadable else []
         if not recipients:
             self.warmup.use_only(active.permit, 0)
             return outcomes
