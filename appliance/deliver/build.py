@@ -12,12 +12,15 @@ from appliance.deliver.providers import pools
 from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
+from appliance.deliver.sources import Sources
 from appliance.deliver.tls_policy import PolicyFetcher, TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.model.sources import configured_sources
+from appliance.model.streams import configured_streams
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
 from appliance.store.queue import NewMail
@@ -45,6 +48,7 @@ def build(
     servers = ProviderServers(pools(config))
     limiters = PoolLimiters(store, env, servers)
     warmup = Warmup(config.warmup, store, env, servers.known_as)
+    sources = Sources(store, env, limiters, configured_sources(config), configured_streams(config.delivery.streams))
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
         new_mail=new_mail,
@@ -60,6 +64,7 @@ def build(
             limiters=limiters,
             warmup=warmup,
             return_paths=ReturnPaths(key),
+            sources=sources,
         ),
         sessions=delivery.sessions,
         stop_by=stop_by,

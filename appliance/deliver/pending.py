@@ -24,6 +24,7 @@ from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import Envelope, Flow, Ready
+from appliance.deliver.sources import Sources
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
@@ -131,6 +132,21 @@ class Pending:
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
+    def remove_unusable(self, pool: str, may_start: Callable[[Ready], bool]) -> list[Ready]:
+        """Remove the ready envelopes of a pool that may not start from their source any more."""
+        queue = self.queues[pool]
+        if all(map(may_start, queue.heads())):  # each account's next one
+            return []
+        del self.queues[pool]
+        removed = []
+        for ready in queue.drain():
+            if may_start(ready):
+                self.enqueue(ready)
+            else:
+                self.remove(pool, ready.routed.envelope.flow)
+                removed.append(ready)
+        return removed
+
     def reassign(self, pool: str, limiter_of: Callable[[Ready], PoolLimiter]) -> None:
         """Move all ready envelopes of a pool to the pools that they belong to now."""
         queue = self.queues.pop(pool, None)
@@ -220,6 +236,7 @@ class Admission:
     pending: Pending
     limiters: PoolLimiters
     warmup: Warmup
+    sources: Sources
     left: dict[str, set[Flow]] = field(default_factory=dict)  # by pool: flows whose due mail was left in the store
 
     def leave(self, pool: str, flow: Flow) -> None:
@@ -227,14 +244,21 @@ class Admission:
 
     def may_take(self, flow: Flow, domain: str) -> bool:
         """Whether to read more of a flow's untried mail for a domain."""
-        return self._admits(flow, self.limiters.pool_of(domain), PENDING_PER_POOL)
+        pools = self.sources.limits_of_lane(*flow, self.limiters.pool_of(domain))
+        admitted = [pool for pool in pools if self._admits(flow, pool, PENDING_PER_POOL)]  # the others note it
+        return bool(admitted)
 
     def pool_for_due(self, envelope: Envelope) -> str | None:
         """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
-        pool = self.limiters.pool_of(envelope.domain)
+        pools = self._pools(envelope)
         is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
         limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
-        return pool if self._admits(envelope.flow, pool, limit) else None
+        return next((pool for pool in pools if self._admits(envelope.flow, pool, limit)), None)
+
+    def _pools(self, envelope: Envelope) -> list[str]:
+        """The pools under which an envelope may become pending: one for each source that it may use."""
+        pool = self.limiters.pool_of(envelope.domain)
+        return self.sources.limits(envelope, pool) or [UNROUTED]  # without a source it is put off, not left
 
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
         """The same for an envelope that was just accepted; `is_behind`: the store has a backlog of this priority.
@@ -242,7 +266,7 @@ class Admission:
         Behind a backlog, mail for a pool without pending mail of the flow is still taken: the rounds of the store
         visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
         """
-        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
+        flow, pool = envelope.flow, self._pools(envelope)[0] or UNROUTED_NEW
         has_older = is_behind or flow in self.left.get(pool, ())
         if has_older and pool != UNROUTED_NEW and self.pending.of(pool, flow) > 0:
             return None
@@ -265,10 +289,10 @@ class Admission:
 
     def should_poll(self, flow: Flow, domain: str, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
-        pool = self.limiters.pool_of(domain)
-        if is_behind and self.pending[pool] < FEW_PENDING:
+        pools = self.sources.limits_of_lane(*flow, self.limiters.pool_of(domain))
+        if is_behind and any(self.pending[pool] < FEW_PENDING for pool in pools):
             return True
-        return bool(self.left) and (self._has_room(pool, flow) or self._has_room(UNROUTED, flow))
+        return bool(self.left) and any(self._has_room(pool, flow) for pool in (*pools, UNROUTED))
 
     def _has_room(self, pool: str, flow: Flow) -> bool:
         flows = self.left.get(pool)

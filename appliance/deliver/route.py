@@ -17,6 +17,7 @@ import trio
 from appliance.config.settings import DeliveryMode, DeliverySettings, RelayTls
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.dns.wire import Mx
+from appliance.model.sources import OutgoingSource
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.net.dial import Shortage
 from appliance.telemetry.log import get_logger
@@ -87,6 +88,7 @@ class Route:
     port: int
     authentic: bool = False  # DNSSEC authenticates the MX records, or their absence
     relay: Relay | None = None
+    source: OutgoingSource | None = None  # None: the system chooses the address that connections leave from
 
 
 def relay_for(domain: str, relays: Relays) -> Relay | None:

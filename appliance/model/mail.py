@@ -331,6 +331,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     metadata_size: int = 0  # bytes
     scheduled_at: int | None = None
     low: int = 0  # 1: of a stream with low priority
+    stream: str = TRANSACTIONAL.name
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -344,6 +345,7 @@ class Attempt(Struct, frozen=True, gc=False):
     tls: str | None = None  # version and verification; None: plaintext, or no connection
     decision: str | None = None  # the consequence, in words
     dialogue: str | None = None  # the SMTP transcript: a JSON array of lines
+    source: str | None = None  # the name of the source address; None: the system chose the address
 
 
 class Outcome(Struct, frozen=True, gc=False):

@@ -176,6 +176,12 @@ class Pools:
     def pending_limit(self, pool: str) -> int:
         return self.limit
 
+    def limits(self, envelope: Envelope, pool: str) -> list[str]:
+        return [pool]
+
+    def limits_of_lane(self, account: str, low: int, pool: str) -> list[str]:
+        return [pool]
+
 
 def envelope(account: str, domain: str, *, tries: int = 0) -> Envelope:
     sender = "shop@example.com"
@@ -189,7 +195,7 @@ def admission(pending: dict[tuple[str, str], int], pools: Pools | None = None) -
     for (pool, account), number in pending.items():
         for _ in range(number):
             counts.add(pool, Flow(account))
-    return Admission(counts, states, states)
+    return Admission(counts, states, states, states)
 
 
 class Case(NamedTuple):
