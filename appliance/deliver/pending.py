@@ -258,7 +258,7 @@ class Admission:
     def _pools(self, envelope: Envelope) -> list[str]:
         """The pools under which an envelope may become pending: one for each source that it may use."""
         pool = self.limiters.pool_of(envelope.domain)
-        return self.sources.limits(envelope, pool) or [UNROUTED]  # without a source it is put off, not left
+        return self.sources.limits(envelope, pool) or [UNROUTED]  # all sources out: it is put off
 
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
         """The same for an envelope that was just accepted; `is_behind`: the store has a backlog of this priority.

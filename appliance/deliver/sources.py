@@ -3,7 +3,7 @@
 A message keeps its source for each recipient domain: a hash of both orders the sources of its stream, and the first one
 that is in use takes it. So a greylisting server sees the same address again, and all sources get equal shares. A source
 is out on this node while no session can bind to it, and out at a pool while the pool is held for it (`PoolLimiters`).
-An envelope whose sources are all out is put off without an attempt: it never leaves from another address.
+If all sources of an envelope are out, it is put off without an attempt: it never leaves from another address.
 """
 
 from collections import defaultdict
@@ -54,7 +54,7 @@ class Sources:
     _states: dict[str, SourceState] = field(default_factory=dict)
     _said: dict[str, SourceState] | None = None  # None: only by an earlier process
     _days: dict[tuple[str, str, int], PoolDay] = field(default_factory=dict)  # results that are not stored yet
-    _last_return: int = 0  # when the recipient that was put off last is due
+    _last_return: int = 0  # the latest due time of a recipient that was put off
 
     # ---- which sources
 
@@ -193,7 +193,7 @@ class Sources:
     # ---- results
 
     def count(self, outcomes: Iterable[Outcome]) -> None:
-        """Count what became of recipients; one that bounced for another reason says nothing about its source."""
+        """Count the results of attempts. A bounce for another reason says nothing about the source."""
         for outcome in outcomes:
             for attempt in outcome.attempts:
                 if attempt.source is not None and (result := _result(outcome)) is not None:

@@ -14,12 +14,13 @@ from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.attempt import Holder
 from appliance.deliver.in_flight import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, Lack, SlowSessions
+from appliance.deliver.outcome import AttemptResult, recording
 from appliance.deliver.pending import Pending
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
-from appliance.deliver.scheduler import POOLS_PER_SLICE, AttemptResult, SessionRunner, recording
+from appliance.deliver.scheduler import POOLS_PER_SLICE, SessionRunner
 from appliance.errors import StorageUnavailable
 from tests.deliver.test_pending import envelope
 

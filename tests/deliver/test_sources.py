@@ -4,7 +4,7 @@ from collections import Counter
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +12,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.pending import UNROUTED
-from appliance.deliver.pool_limiters import FIRST_PROBE, PoolLimiters, ProviderServers
+from appliance.deliver.pool_limiters import FIRST_PROBE, UNROUTED, PoolLimiters, ProviderServers
 from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import ProviderPools
 from appliance.deliver.sources import PUT_OFF, PUT_OFF_EACH, Sources
@@ -22,11 +21,13 @@ from appliance.model.mail import DueRecipient
 from appliance.model.sources import OutgoingSource, PoolDay, SourceTable, limits_name, pool_and_source
 from appliance.net.address_policy import Address
 from appliance.net.local_addresses import bind_trouble
+from appliance.store import Store
 from appliance.times import SECOND
 from tests.deliver.simulated_delivery import Stage, domains, message, one, stage
-from tests.fakes.mx import FakeMx, say_and_hang_up
+from tests.fakes.mx import Answer, FakeMx, say_and_hang_up
 
 MX = "127.0.0.1"
+GREYLISTED: list[Answer] = [*[b"450 4.2.0 Greylisted\r\n"] * 3, b"250 OK\r\n"]
 BLOCKED: Any = {"greeting": say_and_hang_up(b"554 5.7.1 Your address is on our block list\r\n")}
 
 
@@ -48,16 +49,15 @@ class Machine:
         return "is not on this machine" if str(address) in self.gone else None
 
 
-def sources(table: SourceTable = TABLE, gone: Machine | None = None, store: Any = None) -> Sources:
-    class Engine:
+class FakeStore:
+    class engine:  # noqa: N801 - an attribute of a store
         node = ""
 
-    class FakeStore:
-        engine = Engine()
 
-    env = Environment()
-    limiters = PoolLimiters(store or FakeStore(), env, ProviderServers(ProviderPools()))
-    made = Sources(store or FakeStore(), env, limiters, table, trouble=(gone or Machine()).trouble)  # type: ignore[arg-type]
+def sources(table: SourceTable = TABLE, machine: Machine | None = None) -> Sources:
+    env, store = Environment(), cast(Store, FakeStore())
+    limiters = PoolLimiters(store, env, ProviderServers(ProviderPools()))
+    made = Sources(store, env, limiters, table, trouble=(machine or Machine()).trouble)
     made.look()
     return made
 
@@ -121,7 +121,7 @@ def test_an_account_has_its_own_sources_instead_of_the_streams() -> None:
 
 def test_a_source_that_is_out_is_no_choice() -> None:
     machine = Machine()
-    chosen = sources(gone=machine)
+    chosen = sources(machine=machine)
     machine.gone = {"192.0.2.1"}
     chosen.look()
     assert chosen.limits(envelope("msg_1"), "google") == ["google@b"]
@@ -136,7 +136,7 @@ def test_a_source_that_is_out_is_no_choice() -> None:
 def test_a_source_keeps_the_addresses_that_can_be_bound() -> None:
     machine = Machine()
     machine.gone = {"2001:db8::3"}
-    chosen = sources(gone=machine)
+    chosen = sources(machine=machine)
     assert chosen._here["c"].addresses == (ip_address("192.0.2.3"),)
     assert chosen._states["c"].is_here
     assert chosen._states["c"].detail == "2001:db8::3 is not on this machine"
@@ -199,8 +199,7 @@ async def test_each_stream_leaves_from_its_own_sources(tmp_path: Path, autojump_
 
 async def test_greylisted_mail_returns_from_the_same_address(tmp_path: Path, autojump_clock: MockClock) -> None:
     servers = {
-        f"{MX} from {address}": FakeMx(answers={"RCPT": [b"450 4.2.0 Greylisted\r\n"] * 3 + [b"250 OK\r\n"]})
-        for address in ("192.0.2.1", "192.0.2.2")
+        f"{MX} from {address}": FakeMx(answers={"RCPT": list(GREYLISTED)}) for address in ("192.0.2.1", "192.0.2.2")
     }
     zone, _ = one(FakeMx())
     async with stage(tmp_path, zone, servers, sources=TABLE) as play:
