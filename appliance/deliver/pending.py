@@ -1,10 +1,9 @@
 """Pending envelopes: taken from the store, but in no SMTP session yet. Each is being prepared or is ready.
 
 `Pending` counts them by pool and by account within a pool. Each pool has a queue of ready envelopes, in which accounts
-take turns, an account's retries go before its untried mail, and a large message blocks no small one. `next_poll` says
-when delivery reads the store, and `Admission` which due mail becomes pending: no account may fill all the room, each
-pool and account always has room for its first few envelopes, and mail in memory never passes older mail of the same
-account and pool.
+take turns, an account's retries go before its untried mail, and a large message blocks no small one. `Admission` says
+which due mail becomes pending: no account may fill all the room, each pool and account always has room for its first
+few envelopes, and mail in memory never passes older mail of the same account and pool.
 
 `DueMail` reads due mail from the store as envelopes. Usually one poll reads all due mail, in order of time. Behind a
 backlog the polls visit accounts in turn, each for a few recipients at a few domains, continuing where the last visit
@@ -13,14 +12,11 @@ all older untried mail first. Invariant: a recipient that was taken is not read 
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from math import inf
 
 from appliance.concurrency.fair_share import PriorityQueue, TurnQueue, may_take
-from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import Envelope, Flow, Ready
@@ -28,6 +24,7 @@ from appliance.deliver.sources import Sources
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
+from appliance.model.ramp import RampLane, Via
 from appliance.store import Store
 
 
@@ -132,7 +129,7 @@ class Pending:
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
-    def remove_unusable(self, pool: str, may_start: Callable[[Ready], bool]) -> list[Ready]:
+    def remove_unusable(self, pool: str, may_start: Callable[[Ready], bool]) -> list[Envelope]:
         """Remove the ready envelopes of a pool that may not start from their source any more."""
         queue = self.queues[pool]
         if all(map(may_start, queue.heads())):  # each account's next one
@@ -144,7 +141,7 @@ class Pending:
                 self.enqueue(ready)
             else:
                 self.remove(pool, ready.routed.envelope.flow)
-                removed.append(ready)
+                removed.append(ready.routed.envelope)
         return removed
 
     def reassign(self, pool: str, limiter_of: Callable[[Ready], PoolLimiter]) -> None:
@@ -155,70 +152,23 @@ class Pending:
             self.move(pool, routed.limiter.pool, routed.envelope.flow)
             self.enqueue(ready._replace(routed=routed))
 
+    def drop(self, pool: str, is_wrong: Callable[[Iterable[DueRecipient], Via | None], bool]) -> list[Envelope]:
+        """Remove and return the ready envelopes of a pool that `is_wrong` names."""
+        queue, dropped = self.queues.pop(pool, None), list[Envelope]()
+        for ready in () if queue is None else queue.drain():
+            envelope = ready.routed.envelope
+            if is_wrong(envelope.recipients, envelope.via):
+                self.remove(pool, envelope.flow)
+                dropped.append(envelope)
+            else:
+                self.enqueue(ready)
+        return dropped
+
     def _queue(self, limiter: PoolLimiter) -> PoolQueue:
         queue = self.queues.get(limiter.pool)
         if queue is None:
             queue = self.queues[limiter.pool] = PoolQueue(limiter)
         return queue
-
-
-# ---- when to read the store
-
-POLL_AT_ONCE = 0.005  # seconds; one poll reads all mail that arrives within them
-POLL_SOON = 0.1  # seconds; enough envelopes are pending, but they may all be for one slow pool
-
-
-class Poll(Enum):
-    ALL = auto()  # all due mail, and the holds of pools
-    NEW = auto()  # mail that became due since the last poll
-    LIMITERS = auto()  # no mail: the holds of pools, so that ready mail can go
-
-
-@dataclass(slots=True)
-class PollState:
-    """The inputs of `next_poll`. Times are on Trio's clock."""
-
-    polled_at: float = -inf
-    polled_all_at: float = -inf
-    checked_at: float = -inf  # limiters; checking them must not delay a poll for mail
-    is_requested: bool = True
-    has_room: bool = False  # a pool has room for mail that was left in the store
-    due_in: float = inf  # seconds until the next recipient is due
-    is_short: bool = True  # few envelopes are pending
-    has_left: bool = False  # due mail was left in the store
-    has_ready: bool = False  # envelopes are ready, but have no session
-
-
-def next_poll(state: PollState, now: float, all_every: float) -> tuple[float, Poll]:
-    """Return the seconds until the next poll (0: now) and what it reads.
-
-    The earliest row whose condition holds decides. A poll reads all due mail if the last one that did so was
-    `all_every` seconds ago, else only mail that became due since the last poll.
-
-    | condition                                             | time                                                |
-    |-------------------------------------------------------|-----------------------------------------------------|
-    | a poll is requested or a recipient is due, and few    | `POLL_AT_ONCE` after the last poll                  |
-    | envelopes are pending or a pool has room              |                                                     |
-    | the same, with enough envelopes pending               | `POLL_SOON` after it, or once `all_every` is over   |
-    | due mail was left in the store: its pool was full or  | `all_every` after all due mail was read             |
-    | held, or it exceeded one poll                         |                                                     |
-    | envelopes are ready without a session: limiters open  | no poll; limiters are checked `all_every` after the |
-    | with time, and holds end                              | last check                                          |
-    | always                                                | `SLEEP_LIMIT` after the last poll                   |
-    """
-    all_at = state.polled_all_at + all_every
-    soonest = min(state.polled_at + (POLL_AT_ONCE if state.is_short or state.has_room else POLL_SOON), all_at)
-    at = min(
-        soonest if state.is_requested else inf,
-        max(now + state.due_in, soonest),
-        all_at if state.has_left else inf,
-        state.polled_at + SLEEP_LIMIT,
-    )
-    seconds = max(0.0, at - now)
-    until_check = max(0.0, state.checked_at + all_every - now)
-    if state.has_ready and until_check < seconds:
-        return until_check, Poll.LIMITERS
-    return seconds, Poll.ALL if now + seconds >= all_at else Poll.NEW
 
 
 # ---- which mail to take
@@ -242,9 +192,9 @@ class Admission:
     def leave(self, pool: str, flow: Flow) -> None:
         self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow)
 
-    def may_take(self, flow: Flow, domain: str) -> bool:
-        """Whether to read more of a flow's untried mail for a domain."""
-        pools = self.sources.limits_of_lane(*flow, self.limiters.pool_of(domain))
+    def may_take(self, flow: Flow, domain: str, via: Via | None = None) -> bool:
+        """Whether to read more of a flow's untried mail for a domain, by one route under the ramp."""
+        pools = self.sources.limits_of_lane(flow, domain, via, self.limiters.pool_of(domain, via))
         admitted = [pool for pool in pools if self._admits(flow, pool, PENDING_PER_POOL)]  # the others note it
         return bool(admitted)
 
@@ -257,8 +207,12 @@ class Admission:
 
     def _pools(self, envelope: Envelope) -> list[str]:
         """The pools under which an envelope may become pending: one for each source that it may use."""
-        pool = self.limiters.pool_of(envelope.domain)
+        pool = self.limiters.pool_of(envelope.domain, envelope.via)
         return self.sources.limits(envelope, pool) or [UNROUTED]  # all sources out: it is put off
+
+    def has_room_in_warmup(self, limits: str) -> bool:
+        """Whether one more envelope for a source's pool is worth preparing."""
+        return self.pending[limits] < self.warmup.pending_limit(limits)
 
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
         """The same for an envelope that was just accepted; `is_behind`: the store has a backlog of this priority.
@@ -287,9 +241,10 @@ class Admission:
         self.leave(pool, flow)
         return False
 
-    def should_poll(self, flow: Flow, domain: str, *, is_behind: bool) -> bool:
+    def should_poll(self, envelope: Envelope, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
-        pools = self.sources.limits_of_lane(*flow, self.limiters.pool_of(domain))
+        flow, domain, via = envelope.flow, envelope.domain, envelope.via
+        pools = self.sources.limits_of_lane(flow, domain, via, self.limiters.pool_of(domain, via))
         if is_behind and any(self.pending[pool] < FEW_PENDING for pool in pools):
             return True
         return bool(self.left) and any(self._has_room(pool, flow) for pool in (*pools, UNROUTED))
@@ -310,7 +265,7 @@ DOMAINS_PER_VISIT = 25  # of one account in one round
 RECIPIENTS_PER_VISIT = 50  # of one domain in one round; also the limit of one transaction
 OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due from its arrival, before its commit
 
-MayTake = Callable[[Flow, str], bool]
+MayTake = Callable[[Flow, str, Via | None], bool]
 
 
 @dataclass(slots=True)
@@ -321,6 +276,8 @@ class DueMail:
     env: Environment
     new_messages: Container[str] = frozenset()  # handed over in memory, so not to be read here
     low: int = 0
+    via_of: Callable[[DueRecipient], Via | None] = lambda _: None  # the route under the ramp
+    lanes_of: Callable[[str], Sequence[RampLane | None]] = lambda _: (None,)  # of a domain; None: all its mail
     taken: set[str] = field(default_factory=set)  # pending recipients; for the store they are still due
     is_behind: bool = False  # the last poll read less than was due
     _taken_counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by account and domain
@@ -358,7 +315,7 @@ class DueMail:
     async def left(self, may_take: MayTake) -> list[Envelope]:
         """One round of mail left in the store, for pools that have room again."""
         with self._noting_released():
-            return envelopes(await self._round(may_take))
+            return envelopes(await self._round(may_take), self.via_of)
 
     @contextmanager
     def _noting_released(self) -> Iterator[None]:
@@ -376,14 +333,17 @@ class DueMail:
                 self._read_until = now
                 self._retries_read_until = now
                 new = filter(self._is_new, due)
-                return envelopes(
-                    row for row in new if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain)
-                )
+                taken = [
+                    row
+                    for row in new
+                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self.via_of(row))
+                ]
+                return envelopes(taken, self.via_of)
         retries = await self._retries()
         backlog = await self._round(may_take)
         self.is_behind = len(backlog) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
         known = {row.id for row in retries}
-        return envelopes(retries + [row for row in backlog if row.id not in known])
+        return envelopes(retries + [row for row in backlog if row.id not in known], self.via_of)
 
     # ---- behind a backlog
 
@@ -413,11 +373,13 @@ class DueMail:
         self._last_domains[account] = ""  # start over, unless there are more
         recipients: list[DueRecipient] = []
         for number, domain in enumerate(domains, 1):
-            if may_take(Flow(account, self.low), domain):
+            for lane in self.lanes_of(domain):
+                if not may_take(Flow(account, self.low), domain, lane and lane.via):
+                    continue
                 limit = min(RECIPIENTS_PER_VISIT, share - len(recipients))
                 # For the store, recipients already taken are still due, and come first.
                 limit_with_taken = limit + self._taken_counts.get((account, domain), 0)
-                due = await self.store.lanes.due(self.low, account, domain, limit_with_taken)
+                due = await self.store.lanes.due(self.low, account, domain, limit_with_taken, lane)
                 recipients += [recipient for recipient in due if self._is_new(recipient)][:limit]
             if len(recipients) >= share or number == DOMAINS_PER_VISIT:
                 self._last_domains[account] = domain
@@ -429,17 +391,17 @@ class DueMail:
         return not (recipient.id in self.taken or was_released or recipient.message_id in self.new_messages)
 
 
-def envelopes(recipients: Iterable[DueRecipient]) -> list[Envelope]:
-    """Group recipients by message and domain, up to the limit of one transaction; accounts take turns."""
-    groups: dict[tuple[str, str], list[DueRecipient]] = {}
+def envelopes(
+    recipients: Iterable[DueRecipient], via_of: Callable[[DueRecipient], Via | None] = lambda _: None
+) -> list[Envelope]:
+    """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
+    groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
     for recipient in recipients:
-        groups.setdefault((recipient.message_id, recipient.domain), []).append(recipient)
+        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
     ordered = [
-        Envelope(
-            message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]), group[0].low
-        )
-        for (message_id, domain), group in groups.items()
-        for first in range(0, len(group), RECIPIENTS_PER_VISIT)
+        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, via)
+        for (message_id, domain, via), group in groups.items()
+        for first in range(0, len(group), most)
     ]
     if len({envelope.account_id for envelope in ordered}) < 2:
         return ordered

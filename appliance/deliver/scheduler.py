@@ -2,9 +2,9 @@
 
     due_mail → Envelope → preparing → Ready → a session of its pool → attempt → Outcomes → recorded, many per commit
 
-Others decide: `pending.py` when to read the store and which mail to take, `in_flight.py` which session starts or ends.
-This module calls them in order and owns the tasks. New mail arrives in memory; polls of the store read all other due
-mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session starts,
+Others decide: `polling.py` when to read the store, `pending.py` which mail to take, `in_flight.py` which session starts
+or ends. This module calls them in order and owns the tasks. New mail arrives in memory; polls of the store read all
+other due mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session starts,
 running ones get `grace` seconds, and their outcomes are recorded. Only the attempt holds a session: neither signing
 before it nor the commit after it keeps a server waiting.
 """
@@ -20,7 +20,8 @@ from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import InFlight, SlowSessions
 from appliance.deliver.outcome import AttemptResult, observe, recording
-from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, envelopes, next_poll
+from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, envelopes
+from appliance.deliver.polling import Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED
 from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, worth_keeping
@@ -92,6 +93,13 @@ class SessionRunner:
             self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
         return self.in_flight.enter(ready, permit)
+
+    async def reroute(self) -> None:
+        """Return ready envelopes whose route a new plan of the ramp changed; the next poll reads them again."""
+        for pool in list(self.pending.queues):
+            for envelope in self.pending.drop(pool, self.deliverer.ramp.is_wrong):
+                self.results.add(AttemptResult(envelope, []))
+            await trio.lowlevel.checkpoint()
 
     # ---- running
 
@@ -217,6 +225,7 @@ class Scheduler:
             await self._tasks.start(self._run_sessions, in_flight, upkeep)
             self._tasks.start_soon(self._results.run, self._recorded)
             upkeep.start(self._tasks)
+            self._tasks.start_soon(self.deliverer.ramp.run, self.runner.reroute)
             for _ in range(self.preparing.signer.threads):
                 self._tasks.start_soon(self._sign)
             while True:
@@ -278,7 +287,8 @@ class Scheduler:
         if not messages:
             return
         mimes = {new.message.id: new.message.mime for new in messages}
-        for envelope in envelopes(recipient for new in messages for recipient in due_recipients(new)):
+        new_recipients = (recipient for new in messages for recipient in due_recipients(new))
+        for envelope in envelopes(new_recipients, self.deliverer.ramp.via):
             due_mail = self.due_mail[envelope.low]
             if envelope.recipients[0].id in due_mail.taken:
                 continue
@@ -326,17 +336,17 @@ class Scheduler:
                         await self._take(envelope, pool)
 
     def _leave_unusable(self) -> None:
-        """Release envelopes that are ready for a source that has been taken out: a poll chooses another source."""
+        """Return envelopes to the store whose source has been taken out: a poll chooses another source."""
         for pool in [name for name, queue in self.pending.queues.items() if queue.limiter.source]:
-            for ready in self.pending.remove_unusable(pool, self.deliverer.sources.may_start):
-                self.due_mail[ready.routed.envelope.low].release(ready.routed.envelope)
-                self._polls.is_requested = True
+            for envelope in self.pending.remove_unusable(pool, self.deliverer.sources.may_start):
+                self._return(envelope, pool)
+
+    def _return(self, envelope: Envelope, pool: str) -> None:
+        """Leave an envelope to a later poll, without an attempt."""
+        self.due_mail[envelope.low].release(envelope)
+        self._admission.leave(pool, envelope.flow)
 
     # ---- preparing
-
-    def _has_room(self, limits: str) -> bool:
-        """Whether the warm-up of a source's pool has room for one more pending envelope."""
-        return self.pending[limits] < self.deliverer.warmup.pending_limit(limits)
 
     def _put_off(self, envelope: Envelope) -> None:
         self._results.add(AttemptResult(envelope, [], put_off_until=self.deliverer.sources.put_off_until()))
@@ -365,27 +375,23 @@ class Scheduler:
             except Exception as reason:
                 self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
                 return
-        await self._prepare(envelope, pool, path, mime, since)
+        await self._prepare(envelope._replace(via=path.route.via), pool, path, mime, since)
 
     async def _prepare(
         self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
     ) -> None:
+        limiters, total = self.deliverer.limiters, self.pending.total
         try:
-            route = self.deliverer.sources.route(envelope, path.route, self._has_room)
-        except NoRoute as reason:
-            self._not_prepared(NotPrepared(envelope, pool, reason), self.deliverer.env.now())
-            return
-        if route is None:
-            self.pending.remove(pool, envelope.flow)
-            self._put_off(envelope)
-            return
-        path = path._replace(route=route)
-        limiter, total = self.deliverer.limiters.of_route(route), self.pending.total
-        self.pending.move(pool, limiter.pool, envelope.flow)
-        try:
+            route = self.deliverer.sources.route(envelope, path.route, self._admission.has_room_in_warmup)
+            if route is None:
+                self.pending.remove(pool, envelope.flow)
+                self._put_off(envelope)
+                return
+            path, limiter = path._replace(route=route), limiters.of_route(route)
+            self.pending.move(pool, pool := limiter.pool, envelope.flow)
             await self.deliverer.warmup.load(limiter.base, route)
-        except StorageUnavailable as outage:
-            self._not_prepared(NotPrepared(envelope, limiter.pool, outage), self.deliverer.env.now())
+        except (NoRoute, StorageUnavailable) as reason:
+            self._not_prepared(NotPrepared(envelope, pool, reason), self.deliverer.env.now())
             return
         prepared = await self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
         if isinstance(prepared, Ready | NotPrepared):  # else `_sign` returns it
@@ -411,9 +417,8 @@ class Scheduler:
     def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
         envelope = failed.envelope
         self.pending.remove(failed.pool, envelope.flow)
-        if isinstance(failed.reason, StorageUnavailable):  # no attempt: a poll reads it again
-            self.due_mail[envelope.low].release(envelope)
-            self._admission.leave(failed.pool, envelope.flow)
+        if isinstance(failed.reason, StorageUnavailable):
+            self._return(envelope, failed.pool)
             return
         self._results.add(AttemptResult(envelope, self.deliverer.not_attempted(envelope, failed.reason, started_at)))
 
@@ -439,6 +444,9 @@ class Scheduler:
                 if due_at is not None and (self._due_at is None or due_at < self._due_at):
                     self._due_at = due_at
                     self.new_mail.wake()
-            if self._admission.should_poll(envelope.flow, envelope.domain, is_behind=due_mail.is_behind):
+            if not result.outcomes:  # cancelled, or its route has changed
+                self._admission.leave(self.deliverer.limiters.pool_of(envelope.domain, envelope.via), envelope.flow)
+                self.new_mail.wake()
+            if self._admission.should_poll(envelope, is_behind=due_mail.is_behind):
                 self._polls.is_requested = self._polls.has_room = True
                 self.new_mail.wake()

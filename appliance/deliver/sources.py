@@ -16,11 +16,12 @@ import trio
 from appliance.concurrency.wake import STORAGE_PAUSE
 from appliance.deliver.outcome import NAMED_POOLS, OTHER_POOLS
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
-from appliance.deliver.preparing import Envelope, Ready
+from appliance.deliver.preparing import Envelope, Flow, Ready
 from appliance.deliver.route import Host, NoRoute, Route
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Attempt, BounceClass, Outcome, RecipientStatus
+from appliance.model.ramp import Via
 from appliance.model.sources import OutgoingSource, PoolDay, SourceState, SourceTable, limits_name
 from appliance.model.streams import Streams
 from appliance.net.address_policy import Address
@@ -47,6 +48,8 @@ class Sources:
     limiters: PoolLimiters
     table: SourceTable = field(default_factory=SourceTable)
     streams: Streams = field(default_factory=Streams)
+    # Whether mail for a domain, by this route under the ramp, goes through a relay: that sees the system's choice.
+    is_relayed: Callable[[str, Via | None], bool] = lambda domain, via: False
     trouble: Callable[[Address], str | None] = bind_trouble
     _own: OwnSources = field(default_factory=dict)
     _version: str = ""  # of `_own`
@@ -67,8 +70,8 @@ class Sources:
     def in_order(self, envelope: Envelope) -> list[str]:
         """The sources of an envelope, the one to use first; none: the system chooses the address."""
         names = self.names(envelope.account_id, envelope.stream)
-        if len(names) < 2:
-            return list(names)
+        if not names or self.is_relayed(envelope.domain, envelope.via):
+            return []
         start = f"{envelope.message_id} {envelope.domain} "
         return sorted(names, key=lambda name: blake2b((start + name).encode(), digest_size=8).digest())
 
@@ -80,9 +83,10 @@ class Sources:
         every = [limits_name(pool, name) for name in names if name in self._here]
         return [limits for limits in every if self.may_use(limits, envelope.account_id)]
 
-    def limits_of_lane(self, account: str, low: int, pool: str) -> list[str]:
+    def limits_of_lane(self, flow: Flow, domain: str, via: Via | None, pool: str) -> list[str]:
         """The names of the limits in a pool that an account's mail with one priority may need."""
-        if not self.table.by_stream and account not in self._own:
+        account, low = flow
+        if (not self.table.by_stream and account not in self._own) or self.is_relayed(domain, via):
             return [pool]
         streams = [name for name, stream in self.streams.by_name.items() if stream.is_low == bool(low)]
         names = {name for stream in streams for name in self.names(account, stream) or ("",)}
@@ -92,12 +96,12 @@ class Sources:
         return not self.limiters.is_held(limits) or self.limiters.may_probe(limits, account)
 
     def route(self, envelope: Envelope, route: Route, has_room: Callable[[str], bool]) -> Route | None:
-        """The route from the envelope's source; None: all of its sources are out. Relays see the system's choice.
+        """The route from the envelope's source; None: all of its sources are out.
 
         A source whose warm-up has no room for more pending mail gets it only if no other source has room.
         """
         names = self.in_order(envelope)
-        if not names or route.relay is not None:
+        if not names:
             return route
         here = [self._here[name] for name in names if name in self._here]
         routes = [routed for source in here if (routed := _from_source(route, source)) is not None]

@@ -111,6 +111,7 @@ class Feature(StrEnum):
     CONFIDENTIAL = "confidential mail"  # they show its contents in the dashboard
     FORMATS = "webhook formats"  # they post the native one
     SCHEDULE = "scheduled messages"  # they can neither release nor cancel them
+    RAMP = "mail under a ramp"  # they would send it by the other route
 
 
 class FailureKind(StrEnum):

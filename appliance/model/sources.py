@@ -1,7 +1,7 @@
 """Sources: the outgoing addresses that streams and accounts send from, and the names of their limits.
 
-Receivers judge the address that mail comes from, so each source has limits of its own in every pool: `google@news` names
-the limits of the source `news` in the pool `google`. Mail without a source uses the limits named `google`.
+Receivers judge the address that mail comes from, so each source has limits of its own in every pool: `google@news`
+names the limits of the source `news` in the pool `google`. Mail without a source uses the limits named `google`.
 """
 
 from collections.abc import Mapping

@@ -15,16 +15,12 @@ from appliance.deliver.pending import (
     PENDING_OF_ONE,
     PENDING_PER_POOL,
     PENDING_WITH_RETRIES,
-    POLL_AT_ONCE,
-    POLL_SOON,
     UNROUTED_NEW,
     Admission,
     Pending,
-    Poll,
-    PollState,
     PoolQueue,
-    next_poll,
 )
+from appliance.deliver.polling import POLL_AT_ONCE, POLL_SOON, Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED
 from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
@@ -164,7 +160,7 @@ class Pools:
     probes: set[str] = field(default_factory=set)
     limit: int = 10**9  # of the warm-up
 
-    def pool_of(self, domain: str) -> str:
+    def pool_of(self, domain: str, via: object = None) -> str:
         return UNROUTED if domain.startswith("x") else domain
 
     def is_held(self, pool: str) -> bool:
@@ -179,7 +175,7 @@ class Pools:
     def limits(self, envelope: Envelope, pool: str) -> list[str]:
         return [pool]
 
-    def limits_of_lane(self, account: str, low: int, pool: str) -> list[str]:
+    def limits_of_lane(self, flow: Flow, domain: str, via: object, pool: str) -> list[str]:
         return [pool]
 
 
@@ -282,7 +278,7 @@ def test_room_for_mail_that_was_left(
     made = admission({("a.test", "me"): pending}, Pools({"a.test"} if held else set()))
     if left is not None:
         made.leave(left, Flow("me"))
-    assert made.should_poll(Flow("me"), "a.test", is_behind=is_behind) == expected
+    assert made.should_poll(Envelope("m", "me", "a.test", ()), is_behind=is_behind) == expected
 
 
 NOW = 1_000.0

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.pool_limiters import FIRST_PROBE, UNROUTED, PoolLimiters, ProviderServers
-from appliance.deliver.preparing import Envelope
+from appliance.deliver.preparing import Envelope, Flow
 from appliance.deliver.providers import ProviderPools
 from appliance.deliver.sources import PUT_OFF, PUT_OFF_EACH, Sources
 from appliance.environment import CannotBind, Environment
@@ -50,7 +50,7 @@ class Machine:
 
 
 class FakeStore:
-    class engine:  # noqa: N801 - an attribute of a store
+    class engine:
         node = ""
 
 
@@ -65,7 +65,7 @@ def sources(table: SourceTable = TABLE, machine: Machine | None = None) -> Sourc
 def envelope(message_id: str, domain: str = "a.test", stream: str = "transactional") -> Envelope:
     sender = "shop@example.com"
     fields = "r", message_id, "acc", f"ada@{domain}", domain, 0, None, None, sender, "s", 1, 1, sender
-    return Envelope(message_id, "acc", domain, (DueRecipient(*fields, stream=stream),))  # type: ignore[arg-type]
+    return Envelope(message_id, "acc", domain, (DueRecipient(*fields, stream=stream),))
 
 
 async def send(play: Stage, count: int, stream: str = "transactional", start: int = 0) -> list[str]:
@@ -107,7 +107,7 @@ def test_a_source_that_goes_away_moves_no_other_mail() -> None:
 def test_a_stream_without_sources_has_the_address_that_the_system_chooses() -> None:
     assert sources().in_order(envelope("msg_1", stream="digest")) == []
     assert sources().limits(envelope("msg_1", stream="digest"), "google") == ["google"]
-    assert sources(SourceTable()).limits_of_lane("acc", 0, "google") == ["google"]
+    assert sources(SourceTable()).limits_of_lane(Flow("acc"), "a.test", None, "google") == ["google"]
 
 
 def test_an_account_has_its_own_sources_instead_of_the_streams() -> None:
