@@ -129,19 +129,19 @@ class Pending:
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
-    def remove_unusable(self, pool: str, may_start: Callable[[Ready], bool]) -> list[Envelope]:
-        """Remove the ready envelopes of a pool that may not start from their source any more."""
-        queue = self.queues[pool]
-        if all(map(may_start, queue.heads())):  # each account's next one
-            return []
-        del self.queues[pool]
+    def remove_unusable(self, may_start: Callable[[Ready], bool]) -> list[tuple[str, Envelope]]:
+        """Remove ready envelopes that may not start from their source any more; return each with its pool."""
         removed = []
-        for ready in queue.drain():
-            if may_start(ready):
-                self.enqueue(ready)
-            else:
-                self.remove(pool, ready.routed.envelope.flow)
-                removed.append(ready.routed.envelope)
+        for pool, queue in list(self.queues.items()):
+            if not queue.limiter.source or all(map(may_start, queue.heads())):  # each account's next one
+                continue
+            del self.queues[pool]
+            for ready in queue.drain():
+                if may_start(ready):
+                    self.enqueue(ready)
+                else:
+                    self.remove(pool, ready.routed.envelope.flow)
+                    removed.append((pool, ready.routed.envelope))
         return removed
 
     def reassign(self, pool: str, limiter_of: Callable[[Ready], PoolLimiter]) -> None:

@@ -3,10 +3,10 @@
     due_mail → Envelope → preparing → Ready → a session of its pool → attempt → Outcomes → recorded, many per commit
 
 Others decide: `polling.py` when to read the store, `pending.py` which mail to take, `in_flight.py` which session starts
-or ends. This module calls them in order and owns the tasks. New mail arrives in memory; polls of the store read all
-other due mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session starts,
-running ones get `grace` seconds, and their outcomes are recorded. Only the attempt holds a session: neither signing
-before it nor the commit after it keeps a server waiting.
+or ends. This module calls them in order. New mail arrives in memory; polls of the store read all other due mail. All
+state is in the store, so a restart continues where the last process ended. On shutdown no session starts, running ones
+get `grace` seconds, and their outcomes are recorded. Only the attempt holds a session: neither signing before it nor
+the commit after it keeps a server waiting.
 """
 
 from collections.abc import Callable
@@ -337,9 +337,8 @@ class Scheduler:
 
     def _leave_unusable(self) -> None:
         """Return envelopes to the store whose source has been taken out: a poll chooses another source."""
-        for pool in [name for name, queue in self.pending.queues.items() if queue.limiter.source]:
-            for envelope in self.pending.remove_unusable(pool, self.deliverer.sources.may_start):
-                self._return(envelope, pool)
+        for pool, envelope in self.pending.remove_unusable(self.deliverer.sources.may_start):
+            self._return(envelope, pool)
 
     def _return(self, envelope: Envelope, pool: str) -> None:
         """Leave an envelope to a later poll, without an attempt."""
