@@ -259,16 +259,16 @@ class AttemptResult(NamedTuple):
     envelope: Envelope
     outcomes: list[Outcome]
     limiter: PoolLimiter | None = None  # counts the result as unrecorded until it is on disk
-    put_off_until: int | None = None  # there was no attempt, because all sources of the envelope are out
+    postponed_until: int | None = None  # there was no attempt, because all sources of the envelope are out
 
 
 def recording(store: Store) -> BatchWriter[AttemptResult]:
     async def write(batch: list[AttemptResult]) -> None:
         if outcomes := [outcome for result in batch for outcome in result.outcomes]:
             await store.queue.record(outcomes)
-        waiting = [(each, result.put_off_until) for result in batch for each in result.envelope.recipients]
-        if put_off := [(recipient, until) for recipient, until in waiting if until is not None]:
-            await store.queue.put_off(put_off)
+        waiting = [(one, result.postponed_until) for result in batch for one in result.envelope.recipients]
+        if postponed := [(recipient, until) for recipient, until in waiting if until is not None]:
+            await store.queue.postpone(postponed)
 
     def fields(result: AttemptResult) -> dict[str, str]:
         return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}

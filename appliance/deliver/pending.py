@@ -208,7 +208,7 @@ class Admission:
     def _pools(self, envelope: Envelope) -> list[str]:
         """The pools under which an envelope may become pending: one for each source that it may use."""
         pool = self.limiters.pool_of(envelope.domain, envelope.via)
-        return self.sources.limits(envelope, pool) or [UNROUTED]  # all sources out: it is put off
+        return self.sources.limits(envelope, pool) or [UNROUTED]  # all sources out: it is postponed
 
     def has_room_in_warmup(self, limits: str) -> bool:
         """Whether one more envelope for a source's pool is worth preparing."""

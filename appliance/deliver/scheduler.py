@@ -347,13 +347,13 @@ class Scheduler:
 
     # ---- preparing
 
-    def _put_off(self, envelope: Envelope) -> None:
-        self._results.add(AttemptResult(envelope, [], put_off_until=self.deliverer.sources.put_off_until()))
+    def _postpone(self, envelope: Envelope) -> None:
+        self._results.add(AttemptResult(envelope, [], postponed_until=self.deliverer.sources.postponed_until()))
 
     async def _take(self, envelope: Envelope, pool: str, mime: bytes | None = None) -> None:
         self.due_mail[envelope.low].take(envelope)
         if not self.deliverer.sources.limits(envelope, UNROUTED):
-            self._put_off(envelope)
+            self._postpone(envelope)
             return
         self.pending.add(pool, envelope.flow)
         path = self.preparing.known(envelope)
@@ -384,7 +384,7 @@ class Scheduler:
             route = self.deliverer.sources.route(envelope, path.route, self._admission.has_room_in_warmup)
             if route is None:
                 self.pending.remove(pool, envelope.flow)
-                self._put_off(envelope)
+                self._postpone(envelope)
                 return
             path, limiter = path._replace(route=route), limiters.of_route(route)
             self.pending.move(pool, pool := limiter.pool, envelope.flow)
@@ -439,7 +439,7 @@ class Scheduler:
             self.deliverer.sources.count(result.outcomes)
             due_mail = self.due_mail[envelope.low]
             due_mail.release(envelope)
-            for due_at in (result.put_off_until, *(outcome.next_attempt_at for outcome in result.outcomes)):
+            for due_at in (result.postponed_until, *(outcome.next_attempt_at for outcome in result.outcomes)):
                 if due_at is not None and (self._due_at is None or due_at < self._due_at):
                     self._due_at = due_at
                     self.new_mail.wake()

@@ -3,7 +3,7 @@
 A message keeps its source for each recipient domain: a hash of both orders the sources of its stream, and the first one
 that is in use takes it. So a greylisting server sees the same address again, and all sources get equal shares. A source
 is out on this node while no session can bind to it, and out at a pool while the pool is held for it (`PoolLimiters`).
-If all sources of an envelope are out, it is put off without an attempt: it never leaves from another address.
+If all sources of an envelope are out, it is postponed without an attempt: it never leaves from another address.
 """
 
 from collections import defaultdict
@@ -33,8 +33,8 @@ from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import SOURCE_RESULTS, SOURCES_IN_USE
 from appliance.times import DAY, SECOND
 
-PUT_OFF = 30 * SECOND  # until mail without a usable source is looked at again
-PUT_OFF_EACH = SECOND // 200  # between two recipients: a large backlog returns at a steady rate
+POSTPONED = 30 * SECOND  # until mail without a usable source is looked at again
+POSTPONED_EACH = SECOND // 200  # between two recipients: a large backlog returns at a steady rate
 REPLY_KEPT = 500  # characters
 ABOUT_SOURCE = frozenset((BounceClass.REPUTATION, BounceClass.POLICY))  # servers refuse mail from this source
 
@@ -57,7 +57,7 @@ class Sources:
     _states: dict[str, SourceState] = field(default_factory=dict)
     _said: dict[str, SourceState] | None = None  # None: only by an earlier process
     _days: dict[tuple[str, str, int], PoolDay] = field(default_factory=dict)  # results that are not stored yet
-    _last_return: int = 0  # the latest due time of a recipient that was put off
+    _last_return: int = 0  # the latest due time of a recipient that was postponed
 
     # ---- which sources
 
@@ -129,12 +129,12 @@ class Sources:
         limits = [limits_name(pool, name) for name in others]
         return any(not (self.limiters.is_held(name) or self.limiters.is_closing(name)) for name in limits)
 
-    def put_off_until(self) -> int:
+    def postponed_until(self) -> int:
         """When the next recipient that waits for a source is due again."""
         now = self.env.now()
         if self._last_return > now + DAY:  # the clock was set back
             self._last_return = 0
-        self._last_return = max(now + PUT_OFF, self._last_return + PUT_OFF_EACH)
+        self._last_return = max(now + POSTPONED, self._last_return + POSTPONED_EACH)
         return self._last_return
 
     # ---- what this node has

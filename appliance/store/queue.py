@@ -212,7 +212,7 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.status IN ('queued', 'deferred') AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
-_PUT_OFF = Bulk("""WITH new (message_id, id, due_at) AS (VALUES {(?, ?, ?i)})
+_POSTPONE = Bulk("""WITH new (message_id, id, due_at) AS (VALUES {(?, ?, ?i)})
     UPDATE recipients SET next_attempt_at = new.due_at FROM new
     WHERE recipients.message_id = new.message_id AND recipients.id = new.id
         AND recipients.next_attempt_at IS NOT NULL""")
@@ -288,10 +288,10 @@ class Queue(StorePart):
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True, large=size > WRITTEN_ON_LOOP):
             self.posts.add_new(accounts)
 
-    async def put_off(self, recipients: Iterable[tuple[DueRecipient, int]]) -> None:
+    async def postpone(self, recipients: Iterable[tuple[DueRecipient, int]]) -> None:
         """Make waiting recipients due at a later time. Uses up no attempt, and they keep their status."""
         values = sorted((recipient.message_id, recipient.id, at) for recipient, at in recipients)
-        await self.engine.write(lambda tx: _PUT_OFF.run(tx, values), urgent=True, locks=True)
+        await self.engine.write(lambda tx: _POSTPONE.run(tx, values), urgent=True, locks=True)
 
     def _record(self, tx: Tx, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
         return [record(tx, self.env, chain.from_iterable(several))] * len(several)

@@ -44,8 +44,8 @@ class SourceStore(StorePart):
 
     async def own_of(self, account_id: str) -> dict[str, tuple[str, ...]]:
         """An account's own sources, by stream."""
-        found = await self.engine.rows(_OWN_OF, {"account_id": account_id})
-        return {stream: tuple(names.split(",")) for stream, names in found}
+        selected = await self.engine.rows(_OWN_OF, {"account_id": account_id})
+        return {stream: tuple(names.split(",")) for stream, names in selected}
 
     async def set_own(self, account_id: str, stream: str, names: Collection[str]) -> None:
         """Set an account's sources of a stream; none: it has the stream's."""
@@ -59,13 +59,13 @@ class SourceStore(StorePart):
     # ---- what delivery finds
 
     async def states(self) -> list[SourceState]:
-        """What running nodes last found."""
+        """What running nodes last selected."""
         live = {state.name for state in await self.engine.nodes() if not state.ended} if self.engine.is_shared else {""}
-        found = [SourceState(*row) for row in await self.engine.rows(_STATES, {})]
-        return [state for state in found if state.node in live]
+        selected = [SourceState(*row) for row in await self.engine.rows(_STATES, {})]
+        return [state for state in selected if state.node in live]
 
     async def say(self, states: Iterable[SourceState], days: Mapping[tuple[str, str, int], PoolDay]) -> None:
-        """Publish what this node found, and add results to the counts."""
+        """Publish what this node selected, and add results to the counts."""
         node = self.engine.node
         said = [astuple(state) for state in states]
         counts = [(*key, node, *astuple(day)) for key, day in sorted(days.items())]
@@ -80,8 +80,8 @@ class SourceStore(StorePart):
     async def days(self, since: int) -> dict[tuple[str, str], dict[int, PoolDay]]:
         """The results by source and pool, then by day, of all nodes."""
         every: dict[tuple[str, str], dict[int, PoolDay]] = {}
-        found = await self.engine.scan(lambda tx: rows(tx, _DAYS, {"since": since}))
-        for source, pool, day, _, *counts in found:
+        selected = await self.engine.scan(lambda tx: rows(tx, _DAYS, {"since": since}))
+        for source, pool, day, _, *counts in selected:
             by_day = every.setdefault((source, pool), {})
             by_day[day] = by_day.get(day, PoolDay()).plus(PoolDay(*counts))
         return every

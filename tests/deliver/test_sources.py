@@ -15,7 +15,7 @@ from appliance.deliver.attempt import Deliverer
 from appliance.deliver.pool_limiters import FIRST_PROBE, UNROUTED, PoolLimiters, ProviderServers
 from appliance.deliver.preparing import Envelope, Flow
 from appliance.deliver.providers import ProviderPools
-from appliance.deliver.sources import PUT_OFF, PUT_OFF_EACH, Sources
+from appliance.deliver.sources import POSTPONED, POSTPONED_EACH, Sources
 from appliance.environment import CannotBind, Environment
 from appliance.model.mail import DueRecipient
 from appliance.model.sources import OutgoingSource, PoolDay, SourceTable, limits_name, pool_and_source
@@ -148,15 +148,15 @@ def test_a_source_of_another_node_is_no_choice() -> None:
     assert chosen.limits(envelope("msg_1"), UNROUTED) == []
 
 
-def test_put_off_mail_returns_at_a_steady_rate() -> None:
+def test_postpone_mail_returns_at_a_steady_rate() -> None:
     chosen = sources()
     now = chosen.env.now()
     object.__setattr__(chosen.env, "now", lambda: now)
-    times = [chosen.put_off_until() for _ in range(1_000)]
-    assert times[0] == now + PUT_OFF
-    assert times[-1] == now + PUT_OFF + 999 * PUT_OFF_EACH
+    times = [chosen.postponed_until() for _ in range(1_000)]
+    assert times[0] == now + POSTPONED
+    assert times[-1] == now + POSTPONED + 999 * POSTPONED_EACH
     object.__setattr__(chosen.env, "now", lambda: now - 3 * 86_400 * SECOND)  # the clock was set back
-    assert chosen.put_off_until() == now - 3 * 86_400 * SECOND + PUT_OFF
+    assert chosen.postponed_until() == now - 3 * 86_400 * SECOND + POSTPONED
 
 
 def test_a_name_of_limits_has_the_pool_and_the_source() -> None:
