@@ -353,14 +353,21 @@ def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcom
     return Outcome(recipient, status, attempts, at=now, next_attempt_at=retry_at, bounce_class=bounce_class)
 
 
-async def run_sandbox(store: Store, env: Environment, wake: Wake, attempts_allowed: int) -> None:
+async def run_sandbox(
+    store: Store,
+    env: Environment,
+    wake: Wake,
+    attempts_allowed: int,
+    notify: Callable[[Sequence[Outcome]], None] = observe,
+) -> None:
+    """Simulate the results of due recipients; `notify` gets them once they are recorded."""
     while True:
         polled_at = env.now()
         try:
             if await store.pools.paused() is not None or not store.engine.holds_lease():
                 await wake.wait(PAUSE_CHECK)
                 continue
-            count = await deliver_due(store, env, attempts_allowed)
+            count = await deliver_due(store, env, attempts_allowed, notify)
             if not count:  # a fast clock may have postponed recipients: make them due
                 latest = env.now() + LONGEST_DEFERRAL
                 count = await store.queue_control.bring_forward(latest, simulated=True)
@@ -373,11 +380,13 @@ async def run_sandbox(store: Store, env: Environment, wake: Wake, attempts_allow
             await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - env.now()) / 1_000_000))
 
 
-async def deliver_due(store: Store, env: Environment, attempts_allowed: int) -> int:
+async def deliver_due(
+    store: Store, env: Environment, attempts_allowed: int, notify: Callable[[Sequence[Outcome]], None] = observe
+) -> int:
     due = await store.queue.due(simulated=True, most=SANDBOX_BATCH)
     now = env.now()
     if due:
         outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
         await store.queue.record(outcomes)
-        observe(outcomes)
+        notify(outcomes)
     return len(due)

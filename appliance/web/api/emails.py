@@ -140,7 +140,7 @@ def for_email(name: str, success: type | Success, *declared: Code | Json, action
 class EmailRoutes(Routes):
     tag = Tag.MESSAGES
 
-    async def _visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
+    async def visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
         message = await self.store.messages.read(principal.account_id, message_id)
         facts = await self.store.mail_log.facts(principal.account_id, message_id)
         key = principal if isinstance(principal, KeyPrincipal) else None
@@ -156,7 +156,7 @@ class EmailRoutes(Routes):
         API key that is limited to a domain sees only messages from that domain. With `Accept: text/csv` or
         `format=csv`, the response is CSV with one line per recipient of the newest 100,000 matching messages.
         """
-        limit, filters = page_limit(), _filters(user)
+        limit, filters = page_limit(), mail_filters(user)
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
         if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
             lines = exported(self.store.mail_log, self.services.intake.workers, account_id, filters, before)
@@ -174,7 +174,7 @@ class EmailRoutes(Routes):
 
         A request counts for at most 50 ms. If `next` is not null, continue from there and add the numbers.
         """
-        filters = _filters(user)
+        filters = mail_filters(user)
         if filters is None:
             return CountAnswer(0, None)
         counted = await self.store.mail_log.count(user.account_id, filters, request.args.get("before"))
@@ -184,7 +184,7 @@ class EmailRoutes(Routes):
     async def get_email_details(self, user: Principal, message_id: str) -> bytes:
         """Read a message with every delivery attempt and the next step."""
         store, account_id = self.store, user.account_id
-        message, facts = await self._visible(user, message_id)
+        message, facts = await self.visible(user, message_id)
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
         read = store.records
         record = await read.of(message_id, account_id, off_loop=cost > ON_LOOP)
@@ -207,7 +207,7 @@ class EmailRoutes(Routes):
     @for_email("GET /v1/emails/{id:not_test}/body", BodyAnswer)
     async def get_email_body(self, user: Principal, message_id: str) -> Response:
         """Read the content of a message, while its body is stored."""
-        _, facts = await self._visible(user, message_id)
+        _, facts = await self.visible(user, message_id)
         read = partial(encoded_body, request_id())
         return await self.services.bodies.answer(user.account_id, message_id, facts.size, read, JSON)
 
@@ -217,7 +217,7 @@ class EmailRoutes(Routes):
 
         Queued recipients fail, their credits are returned and their events are posted.
         """
-        await self._visible(user, message_id)
+        await self.visible(user, message_id)
         count = await self.store.queue_control.cancel(message_id, f"by {_named(user)}", user.account_id)
         return CancelledAnswer(count)
 
@@ -228,13 +228,13 @@ class EmailRoutes(Routes):
         The attempt counts like any other, and the limits of the provider pool apply. A recipient that was tried within
         the last minute keeps its time.
         """
-        await self._visible(user, message_id)
+        await self.visible(user, message_id)
         return RetriedAnswer(await self.store.queue_control.retry_own_message(message_id, user.account_id))
 
     @for_email("GET /v1/emails/{id:not_test}/raw", RAW_FILE)
     async def get_email_raw(self, user: Principal, message_id: str) -> Response:
         """Download a message as an `.eml` file, while its body is stored."""
-        _, facts = await self._visible(user, message_id)
+        _, facts = await self.visible(user, message_id)
         file = RAW_MESSAGE, f"{message_id}.eml"
         return await self.services.bodies.answer(user.account_id, message_id, facts.size, bytes, *file)
 
@@ -244,7 +244,7 @@ class EmailRoutes(Routes):
 
         The response type is always `application/octet-stream`. `attachments` has the declared type.
         """
-        _, facts = await self._visible(user, message_id)
+        _, facts = await self.visible(user, message_id)
         if not (number.isascii() and number.isdigit() and len(number) <= 3):
             raise _unknown()
         # Always a download: a stranger chose its type and name.
@@ -261,7 +261,7 @@ class EmailRoutes(Routes):
         """
         keys = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
         key = idempotency_key(keys[0] if keys else None, doubled=len(keys) > 1)
-        message, facts = await self._visible(user, message_id)
+        message, facts = await self.visible(user, message_id)
         addresses = [recipient.email for recipient in _to_repeat(message, body)]
         intake, own_id = self.services.intake, request_id()
         caller = await self.caller_of(user)
@@ -274,7 +274,7 @@ class EmailRoutes(Routes):
         return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
 
 
-def _filters(user: Principal) -> MailFilter | None:
+def mail_filters(user: Principal) -> MailFilter | None:
     """Read the filters of a request; None: the principal can see no message that matches."""
     filters = MailFilter(
         status=choice("status", MessageStatus),
