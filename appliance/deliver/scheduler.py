@@ -340,8 +340,7 @@ class Scheduler:
         for pool, envelope in self.pending.remove_unusable(self.deliverer.sources.may_start):
             self._return(envelope, pool)
 
-    def _return(self, envelope: Envelope, pool: str) -> None:
-        """Leave an envelope to a later poll, without an attempt."""
+    def _return(self, envelope: Envelope, pool: str) -> None:  # without an attempt
         self.due_mail[envelope.low].release(envelope)
         self._admission.leave(pool, envelope.flow)
 

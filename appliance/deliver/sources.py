@@ -33,8 +33,8 @@ from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import SOURCE_RESULTS, SOURCES_IN_USE
 from appliance.times import DAY, SECOND
 
-POSTPONED = 30 * SECOND  # until mail without a usable source is looked at again
-POSTPONED_EACH = SECOND // 200  # between two recipients: a large backlog returns at a steady rate
+SOURCE_WAIT = 30 * SECOND  # until mail without a usable source is looked at again
+SOURCE_WAIT_EACH = SECOND // 200  # between two recipients: a large backlog returns at a steady rate
 REPLY_KEPT = 500  # characters
 ABOUT_SOURCE = frozenset((BounceClass.REPUTATION, BounceClass.POLICY))  # servers refuse mail from this source
 
@@ -134,7 +134,7 @@ class Sources:
         now = self.env.now()
         if self._last_return > now + DAY:  # the clock was set back
             self._last_return = 0
-        self._last_return = max(now + POSTPONED, self._last_return + POSTPONED_EACH)
+        self._last_return = max(now + SOURCE_WAIT, self._last_return + SOURCE_WAIT_EACH)
         return self._last_return
 
     # ---- what this node has

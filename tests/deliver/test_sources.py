@@ -15,7 +15,7 @@ from appliance.deliver.attempt import Deliverer
 from appliance.deliver.pool_limiters import FIRST_PROBE, UNROUTED, PoolLimiters, ProviderServers
 from appliance.deliver.preparing import Envelope, Flow
 from appliance.deliver.providers import ProviderPools
-from appliance.deliver.sources import POSTPONED, POSTPONED_EACH, Sources
+from appliance.deliver.sources import SOURCE_WAIT, SOURCE_WAIT_EACH, Sources
 from appliance.environment import CannotBind, Environment
 from appliance.model.mail import DueRecipient
 from appliance.model.sources import OutgoingSource, PoolDay, SourceTable, limits_name, pool_and_source
@@ -153,10 +153,10 @@ def test_postpone_mail_returns_at_a_steady_rate() -> None:
     now = chosen.env.now()
     object.__setattr__(chosen.env, "now", lambda: now)
     times = [chosen.postponed_until() for _ in range(1_000)]
-    assert times[0] == now + POSTPONED
-    assert times[-1] == now + POSTPONED + 999 * POSTPONED_EACH
+    assert times[0] == now + SOURCE_WAIT
+    assert times[-1] == now + SOURCE_WAIT + 999 * SOURCE_WAIT_EACH
     object.__setattr__(chosen.env, "now", lambda: now - 3 * 86_400 * SECOND)  # the clock was set back
-    assert chosen.postponed_until() == now - 3 * 86_400 * SECOND + POSTPONED
+    assert chosen.postponed_until() == now - 3 * 86_400 * SECOND + SOURCE_WAIT
 
 
 def test_a_name_of_limits_has_the_pool_and_the_source() -> None:
