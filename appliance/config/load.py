@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from appliance.config.check_sources import check_sources
 from appliance.config.settings import (
     DEFAULT_POOL,
     SECTIONS,
@@ -312,6 +313,7 @@ def check_together(config: Config, file: str) -> None:
             raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
     _check_relays(config, file)
     _check_pools(config, file)
+    check_sources(config, file)
 
 
 def _check_acme(config: Config, file: str) -> None:

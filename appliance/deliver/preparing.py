@@ -58,6 +58,10 @@ class Envelope(NamedTuple):
         return Flow(self.account_id, self.low, self.new)
 
     @property
+    def stream(self) -> str:
+        return self.recipients[0].stream
+
+    @property
     def is_retry(self) -> bool:
         return self.recipients[0].attempt_count > 0
 

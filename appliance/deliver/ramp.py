@@ -98,6 +98,9 @@ class Ramp:
         """The route of mail that is not under the ramp."""
         return Via.RELAY if self.relays.only or relay_for(domain, self.relays) is not None else Via.DIRECT
 
+    def is_relayed(self, domain: str, via: Via | None) -> bool:
+        return (via or self.usual(domain)) is Via.RELAY
+
     # ---- the provider of a domain
 
     def knows(self, domain: str) -> bool:
