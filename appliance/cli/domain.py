@@ -210,7 +210,8 @@ def records_of(
         rotation = partial(keys.begin_rotation, at_once=at_once)
         known = await (rotation if rotated else keys.known)(account_id, domain)
         nodes = await store.engine.hosts()
-        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes)
+        sources = await store.sources.of_account(account_id, settings)
+        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes, sources=sources)
         return records_for(settings, sender, known, Environment().now(), sending, nodes)
 
     return database.run_for(account, work, settings=settings)

@@ -24,6 +24,11 @@ class OutgoingSource:
     def address(self, version: int) -> Address | None:
         return next((address for address in self.addresses if address.version == version), None)
 
+    @property
+    def spf_hosts(self) -> list[str]:
+        """What an SPF record lists: the source's own hostname, which DNS leads to its public addresses, or these."""
+        return [self.hostname] if self.named else [str(address) for address in self.addresses]
+
     def only(self, addresses: tuple[Address, ...]) -> "OutgoingSource":
         return self if addresses == self.addresses else replace(self, addresses=addresses)
 

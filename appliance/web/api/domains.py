@@ -26,6 +26,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.accounts import Domain, KeyPrincipal, Principal, RecordStatus
+from appliance.model.sources import OutgoingSource
 from appliance.store.audit import about, unnoted
 from appliance.web.app import ApiServices, Routes, page_limit
 from appliance.web.auth import check_reach
@@ -132,14 +133,17 @@ class DomainsAnswer(ApiAnswer):
     next: NextPage
 
 
+_Sending = tuple[tuple[str, ...], tuple[OutgoingSource, ...]]  # nodes, and sources of an account
+
+
 @dataclass(frozen=True, slots=True)
 class DomainLookups:
     """The records of a domain and their state in DNS. Nothing is cached, because the client has just changed DNS."""
 
     services: ApiServices
     _making: trio.Lock = field(default_factory=trio.Lock)
-    _senders: TtlCache[tuple[str, ...], Senders] = field(default_factory=lambda: TtlCache(10, SENDERS_KEPT))
-    _finding: SingleFlight[tuple[str, ...], Senders] = field(default_factory=SingleFlight)
+    _senders: TtlCache[_Sending, Senders] = field(default_factory=lambda: TtlCache(10, SENDERS_KEPT))
+    _finding: SingleFlight[_Sending, Senders] = field(default_factory=SingleFlight)
     _zones: TtlCache[str, DnsZone] = field(default_factory=lambda: TtlCache(ZONES, ZONES_KEPT))
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(DNS_CHECKS))
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
@@ -150,10 +154,11 @@ class DomainLookups:
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.env.now()
         nodes = await self.services.store.engine.hosts()
-        if (sending := self._senders.get(nodes)) is None:
+        key = nodes, sources = nodes, await self.services.store.sources.of_account(account_id, config)
+        if (sending := self._senders.get(key)) is None:
             resolver = DnsResolver(config.dns.resolvers)
-            sending = await self._finding.run(nodes, partial(find_senders, resolver, config, nodes))
-            self._senders.put(nodes, sending)
+            sending = await self._finding.run(key, partial(find_senders, resolver, config, nodes, sources=sources))
+            self._senders.put(key, sending)
         return dns_records.records_for(config, domain, keys, now, sending, nodes)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
