@@ -43,7 +43,6 @@ from appliance.deliver.smtp.protocol import (
     RelayCredentials,
     ResultKind,
     Stage,
-    TranscriptLine,
     Verdict,
     lost,
 )
@@ -75,10 +74,11 @@ class SourceGone(Exception):
 
 
 class Holder(NamedTuple):
-    """Who holds a session: an account's mail with one priority, at a pool known to answer or at another pool."""
+    """Who holds a session: an account's mail of one priority and age, at a pool known to answer or at another pool."""
 
     account: str
     low: int
+    new: int
     answers: bool
 
 
@@ -184,15 +184,9 @@ class Deliverer:
 
     @staticmethod
     def _contact(
-        active: ActiveAttempt,
-        limiter: PoolLimiter,
-        host: str | None,
-        address: str | None,
-        *,
-        tls: str | None = None,
-        dialogue: tuple[TranscriptLine, ...] = (),
+        active: ActiveAttempt, limiter: PoolLimiter, host: str | None, address: str | None, tls: str | None = None
     ) -> Contact:
-        return Contact(active.started_at, limiter.base, host, address, tls, dialogue, limiter.source or None)
+        return Contact(active.started_at, limiter.base, host, address, tls, limiter.source or None)
 
     def _same_for_all(
         self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact, status: str | None = None
@@ -250,8 +244,12 @@ class Deliverer:
             via=active.ready.routed.route.taken,
             provider=self.ramp.provider_of(envelope.domain),
         )
-        for recipient, judgement, verdict in zip(recipients, judgements, reached.verdicts, strict=True):
-            outcomes.append(record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text))
+        results = zip(recipients, judgements, reached.verdicts, reached.dialogues, strict=True)
+        for recipient, judgement, verdict, dialogue in results:
+            code, status = verdict.code, verdict.enhanced
+            outcomes.append(
+                record(recipient, judgement, code=code, status=status, text=verdict.text, dialogue=dialogue)
+            )
             if verdict.kind is not ResultKind.ACCEPTED:  # judging its text takes up to 0.3 ms
                 await trio.lowlevel.cancel_shielded_checkpoint()
         return outcomes
@@ -300,7 +298,7 @@ class Deliverer:
         if demand.level is TlsLevel.NOT_NOW:
             refused = lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason)
             contact = self._contact(active, active.slot.limiter, host.name, dialled)
-            return Reached((refused,) * count, contact, False, active.slot.limiter)
+            return Reached((refused,) * count, ((),) * count, contact, False, active.slot.limiter)
         security = demand.level, demand.names, demand.records
         key = ConnectionKey(host.name, dialled, route.port, security, route.relay, route.source)
         if (idle := self.connections.take(key)) is not None:
@@ -317,8 +315,8 @@ class Deliverer:
                 self.limiters.servers.silent(dialled)
             if route.relay is not None and verdict.kind is ResultKind.REJECTED and verdict.stage is Stage.AUTH:
                 self._login_refused(route.relay, verdict)
-            contact = self._contact(active, limiter, host.name, dialled, dialogue=failure.transcript)
-            return Reached((verdict,) * count, contact, False, limiter)
+            contact = self._contact(active, limiter, host.name, dialled)
+            return Reached((verdict,) * count, (failure.transcript,) * count, contact, False, limiter)
         if route.relay is None:
             self.limiters.servers.answered(host.name, dialled)
         else:
@@ -411,11 +409,12 @@ class Deliverer:
             connection.timeouts = self.slow.usual
         most = 0 if is_every_rcpt_deferred(result.verdicts) else limiter.limits.messages_per_connection
         self.connections.give_back(key, connection, most)
-        lines = (connection.transcript + result.transcript) if connection.transactions == 1 else result.transcript
-        tls = str(connection.tls) if connection.tls else None
-        contact = self._contact(active, limiter, key.host, key.address, tls=tls, dialogue=lines)
+        dialogues, tls = result.dialogues, str(connection.tls) if connection.tls else None
+        if connection.transactions == 1:
+            dialogues = tuple([connection.transcript + dialogue for dialogue in dialogues])
+        contact = self._contact(active, limiter, key.host, key.address, tls)
         # After the final dot, try no other server: this one may have accepted the message and its reply was lost.
         final = any(
             verdict.kind is not ResultKind.LOST or verdict.stage is Stage.END_OF_DATA for verdict in result.verdicts
         )
-        return Reached(result.verdicts, contact, final, limiter, key.relay is not None)
+        return Reached(result.verdicts, dialogues, contact, final, limiter, key.relay is not None)

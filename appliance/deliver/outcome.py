@@ -29,7 +29,7 @@ from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
+from appliance.deliver.smtp.protocol import Dialogue, ResultKind, Stage, Verdict
 from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
@@ -152,7 +152,6 @@ class Contact(NamedTuple):
     host: str | None = None
     address: str | None = None
     tls: str | None = None
-    dialogue: tuple[TranscriptLine, ...] = ()
     source: str | None = None
 
 
@@ -179,6 +178,7 @@ def outcome(
     code: int | None,
     status: str | None,
     text: str,
+    dialogue: Dialogue = (),
     contact: Contact,
     now: int,
     retries: Retries,
@@ -200,7 +200,7 @@ def outcome(
         mx_address=contact.address,
         tls=contact.tls,
         decision=decision,
-        dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
+        dialogue=msgspec.json.encode(dialogue).decode() if dialogue else None,
         source=contact.source,
         route=None if via is None else via.value,
     )
@@ -308,14 +308,20 @@ def observe(outcomes: Iterable[Outcome]) -> None:
 
 def _note(outcome: Outcome, last: Attempt | None) -> None:
     recipient = outcome.recipient
-    fields: dict[str, object] = {"message_id": recipient.message_id, "recipient_id": recipient.id}
-    fields |= {"domain": recipient.domain, "attempt": recipient.attempt_count + len(outcome.attempts)}
+    fields: dict[str, object] = {
+        "message_id": recipient.message_id,
+        "recipient_id": recipient.id,
+        "domain": recipient.domain,
+        "attempt": recipient.attempt_count + len(outcome.attempts),
+    }
     if last is not None:
-        fields |= {"pool": last.pool, "mx": last.mx_host, "address": last.mx_address, "tls": last.tls}
+        fields["pool"], fields["mx"], fields["address"] = last.pool, last.mx_host, last.mx_address
+        fields["tls"], fields["smtp_code"] = last.tls, last.smtp_code
+        fields["reply"] = (last.smtp_response or "")[:REPLY_CHARACTERS]
+        if last.route is not None:
+            fields["route"] = last.route
         if last.source is not None:
             fields["source"] = last.source
-        fields |= {"route": last.route} if last.route is not None else {}
-        fields |= {"smtp_code": last.smtp_code, "reply": (last.smtp_response or "")[:REPLY_CHARACTERS]}
         fields["ms"] = (last.finished_at - last.started_at) // 1000
     if outcome.bounce_class is not None:
         fields["bounce_class"] = outcome.bounce_class.value

@@ -85,7 +85,7 @@ class Sources:
 
     def limits_of_lane(self, flow: Flow, domain: str, via: Via | None, pool: str) -> list[str]:
         """The names of the limits in a pool that an account's mail with one priority may need."""
-        account, low = flow
+        account, low = flow.account, flow.low
         if (not self.table.by_stream and account not in self._own) or self.is_relayed(domain, via):
             return [pool]
         streams = [name for name, stream in self.streams.by_name.items() if stream.is_low == bool(low)]

@@ -15,7 +15,7 @@ from appliance.deliver.outcome import DELIVERED, Contact, FaultSide, Judgement, 
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Routed
-from appliance.deliver.smtp.protocol import ResultKind, Stage, Verdict
+from appliance.deliver.smtp.protocol import Dialogue, ResultKind, Stage, Verdict
 from appliance.deliver.sources import Sources
 from appliance.environment import Environment
 from appliance.model.mail import RecipientStatus
@@ -25,6 +25,7 @@ class Reached(NamedTuple):
     """The result of a transaction at one server."""
 
     verdicts: tuple[Verdict, ...]
+    dialogues: tuple[Dialogue, ...]  # in the order of the recipients, as the verdicts are
     contact: Contact
     final: bool  # try no other server
     limiter: PoolLimiter  # of that server
