@@ -7,7 +7,6 @@ the workers, then the store.
 import ctypes
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
