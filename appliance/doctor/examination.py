@@ -22,7 +22,7 @@ from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.model.feedback import ComplaintRate
 from appliance.model.queue import PoolHold
 from appliance.model.reports import DmarcStanding
-from appliance.model.sources import OutgoingSource, configured_sources
+from appliance.model.sources import OutgoingSource, configured_sources, node_name
 from appliance.model.warmup import WarmupStatus
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, newest_known, open_store, quick_check
 from appliance.times import DAY, SECOND
@@ -38,13 +38,8 @@ ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "source", "ptr", "port", "relay"),
     *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
 )
-OF_MACHINE = (
-    "server",
-    "hostname",
-    "source",
-    "port",
-    "relay",
-)  # the checks that need neither a database nor a running server
+# The checks that need neither a database nor a running server.
+OF_MACHINE = ("server", "hostname", "source", "port", "relay")
 
 Check = Callable[[], Awaitable[list[Finding]]]
 Report = Callable[[list[Finding]], None]
@@ -87,7 +82,7 @@ class Examination:
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
         self._findings += machine.judge_complaints(stored.complaints)
         table = configured_sources(self.config)
-        self._findings += sources.judge_streams(table, stored.own_sources.items(), self.config.server.node)
+        self._findings += sources.judge_streams(table, stored.own_sources, node_name(self.config))
         return in_order(self._findings)
 
     async def of_machine(self, report: Report) -> None:
@@ -131,18 +126,14 @@ class Examination:
             for relay in names.relays_with_login(self.config):
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
                 checks[name] = partial(names.check_login, self.resolver, self.config, self.env, relay)
-            for source in self._sources():
+        if self.config.delivery.mode is DeliveryMode.DIRECT:
+            for source in configured_sources(self.config).of_node(node_name(self.config)):
                 name = f"source {source.name}"
                 checks[name] = partial(sources.check_source, self.resolver, self.config, self.env, source)
         for domain, keys in stored.senders:
             checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
             checks[f"mx {domain.name}"] = partial(self._mx, domain.name)
         return checks
-
-    def _sources(self) -> list[OutgoingSource]:
-        node = self.config.server.node
-        every = configured_sources(self.config).by_name.values()
-        return [source for source in every if not (source.node and node) or source.node == node]
 
     async def _certificates(self) -> list[Finding]:
         config, now = self.config, datetime.fromtimestamp(self.env.now() / SECOND, UTC)

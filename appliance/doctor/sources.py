@@ -3,7 +3,7 @@
 The SPF records of the domains that use them are checked with the domains.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -67,18 +67,14 @@ async def _check_port(
             return f"it has no IPv{address.version} address"
         return refusal(target, config.delivery.allow_networks)
 
-    found = await probe_mail_servers(resolver, replace(env, dial=dial), config.delivery.mx_port, refused)
-    return [replace(finding, subject=f"{finding.subject} from {address} ({source.name})") for finding in found]
+    findings = await probe_mail_servers(resolver, replace(env, dial=dial), config.delivery.mx_port, refused)
+    return [replace(finding, subject=f"{finding.subject} from {address} ({source.name})") for finding in findings]
 
 
-def judge_streams(
-    table: SourceTable, own: Iterable[tuple[str, dict[str, tuple[str, ...]]]], node: str
-) -> list[Finding]:
-    """Return a fault for each stream of all accounts, or of one, whose sources are all missing on this machine."""
-    is_here = partial(_is_here, table, node)
-    uses = [("", table.by_stream), *own]
-    findings = []
-    for account, by_stream in uses:
+def judge_streams(table: SourceTable, own: Mapping[str, Mapping[str, tuple[str, ...]]], node: str) -> list[Finding]:
+    """Return a fault for each stream, of all accounts or of one, whose sources are all missing on this machine."""
+    is_here, findings = partial(_is_here, table, node), []
+    for account, by_stream in {"": table.by_stream, **own}.items():
         for stream, names in by_stream.items():
             if not any(map(is_here, names)):
                 text = f"none of its sources can be used here ({', '.join(names)}): its mail stays queued"
