@@ -82,10 +82,10 @@ class DevAppliance:
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
-        finally:
+        except subprocess.TimeoutExpired:
             self._process.kill()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+        finally:
+            self._process.communicate()  # also closes the pipe
 
     def __enter__(self) -> "DevAppliance":
         return self
