@@ -1,10 +1,10 @@
 """Pending envelopes: taken from the store, but in no SMTP session yet. Each is being prepared or is ready.
 
-`Pending` counts them by pool and by account within a pool. Each pool has a queue of ready envelopes, in which accounts
-take turns, an account's retries go before its untried mail, and a large message blocks no small one. `next_poll` says
-when delivery reads the store, and `Admission` which due mail becomes pending: no account may fill all the room, each
-pool and account always has room for its first few envelopes, and mail in memory never passes older mail of the same
-account and pool.
+`Pending` counts them by pool and by flow within a pool. Each pool has a queue of ready envelopes, in which accounts
+take turns, an account's new and older mail take turns, its retries go before its untried mail, and a large message
+blocks no small one. `Admission` says which due mail becomes pending: no account may fill all the room, each pool and
+account always has room for its first few envelopes, and only some new mail passes older mail of the same account and
+pool.
 
 `DueMail` reads due mail from the store as envelopes. Usually one poll reads all due mail, in order of time. Behind a
 backlog the polls visit accounts in turn, each for a few recipients at a few domains, continuing where the last visit
@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from math import inf
 
-from appliance.concurrency.fair_share import PriorityQueue, TurnQueue, may_take
-from appliance.concurrency.wake import SLEEP_LIMIT
+import trio
+
+from appliance.concurrency.fair_share import PriorityQueue, may_take
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
-from appliance.deliver.preparing import Envelope, Flow, Ready
+from appliance.deliver.preparing import RECIPIENTS_PER_VISIT, Envelope, Flow, Ready, envelopes
+from appliance.deliver.sources import Sources
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
@@ -39,6 +39,7 @@ class PoolQueue:
         # By account; large messages in the second.
         self._queues = PriorityQueue[str, Ready](), PriorityQueue[str, Ready]()
         self._turn = 0  # the queue that is next
+        self.new = 0  # envelopes that may pass older ones
 
     def __len__(self) -> int:
         return len(self._queues[0]) + len(self._queues[1])
@@ -46,16 +47,19 @@ class PoolQueue:
     def add(self, ready: Ready) -> None:
         envelope = ready.routed.envelope
         ahead_of = (lambda other: not other.routed.envelope.is_retry) if envelope.is_retry else None
-        self._queues[ready.routed.large].of(envelope.low).add(envelope.account_id, ready, ahead_of)
+        self._queues[ready.routed.large].of(envelope.low).add(envelope.account_id, ready, envelope.new, ahead_of)
+        self.new += envelope.new
 
     def put_back(self, ready: Ready) -> None:
-        """Make an envelope the next one of its account and size."""
+        """Make an envelope the next one of its account, size and age."""
         envelope = ready.routed.envelope
-        self._queues[ready.routed.large].of(envelope.low).put_back(envelope.account_id, ready)
+        self._queues[ready.routed.large].of(envelope.low).put_back(envelope.account_id, ready, envelope.new)
+        self.new += envelope.new
 
     def next_that(self, may_go: Callable[[Ready], bool]) -> Ready | None:
         for size in (self._turn, 1 - self._turn):
             if self._queues[size] and (ready := self._queues[size].next_that(may_go)) is not None:
+                self.new -= ready.routed.envelope.new
                 if size == self._turn and self._queues[1 - size]:
                     self._turn = 1 - size
                 return ready
@@ -132,6 +136,21 @@ class Pending:
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
+    def remove_unusable(self, may_start: Callable[[Ready], bool]) -> list[tuple[str, Envelope]]:
+        """Remove ready envelopes that may not start from their source any more; return each with its pool."""
+        removed = []
+        for pool, queue in list(self.queues.items()):
+            if not queue.limiter.source or all(map(may_start, queue.heads())):  # each account's next one
+                continue
+            del self.queues[pool]
+            for ready in queue.drain():
+                if may_start(ready):
+                    self.enqueue(ready)
+                else:
+                    self.remove(pool, ready.routed.envelope.flow)
+                    removed.append((pool, ready.routed.envelope))
+        return removed
+
     def reassign(self, pool: str, limiter_of: Callable[[Ready], PoolLimiter]) -> None:
         """Move all ready envelopes of a pool to the pools that they belong to now."""
         queue = self.queues.pop(pool, None)
@@ -140,16 +159,19 @@ class Pending:
             self.move(pool, routed.limiter.pool, routed.envelope.flow)
             self.enqueue(ready._replace(routed=routed))
 
-    def drop(self, pool: str, is_wrong: Callable[[Iterable[DueRecipient], Via | None], bool]) -> list[Envelope]:
-        """Remove and return the ready envelopes of a pool that `is_wrong` names."""
-        queue, dropped = self.queues.pop(pool, None), list[Envelope]()
-        for ready in () if queue is None else queue.drain():
-            envelope = ready.routed.envelope
-            if is_wrong(envelope.recipients, envelope.via):
-                self.remove(pool, envelope.flow)
-                dropped.append(envelope)
-            else:
-                self.enqueue(ready)
+    async def drop(self, is_wrong: Callable[[Iterable[DueRecipient], Via | None], bool]) -> list[Envelope]:
+        """Remove and return ready envelopes whose route a new plan of the ramp changed; a poll reads them again."""
+        dropped = list[Envelope]()
+        for pool in list(self.queues):
+            queue = self.queues.pop(pool, None)
+            for ready in () if queue is None else queue.drain():
+                envelope = ready.routed.envelope
+                if is_wrong(envelope.recipients, envelope.via):
+                    self.remove(pool, envelope.flow)
+                    dropped.append(envelope)
+                else:
+                    self.enqueue(ready)
+            await trio.lowlevel.checkpoint()
         return dropped
 
     def _queue(self, limiter: PoolLimiter) -> PoolQueue:
@@ -159,71 +181,13 @@ class Pending:
         return queue
 
 
-# ---- when to read the store
-
-POLL_AT_ONCE = 0.005  # seconds; one poll reads all mail that arrives within them
-POLL_SOON = 0.1  # seconds; enough envelopes are pending, but they may all be for one slow pool
-
-
-class Poll(Enum):
-    ALL = auto()  # all due mail, and the holds of pools
-    NEW = auto()  # mail that became due since the last poll
-    LIMITERS = auto()  # no mail: the holds of pools, so that ready mail can go
-
-
-@dataclass(slots=True)
-class PollState:
-    """The inputs of `next_poll`. Times are on Trio's clock."""
-
-    polled_at: float = -inf
-    polled_all_at: float = -inf
-    checked_at: float = -inf  # limiters; checking them must not delay a poll for mail
-    is_requested: bool = True
-    has_room: bool = False  # a pool has room for mail that was left in the store
-    due_in: float = inf  # seconds until the next recipient is due
-    is_short: bool = True  # few envelopes are pending
-    has_left: bool = False  # due mail was left in the store
-    has_ready: bool = False  # envelopes are ready, but have no session
-
-
-def next_poll(state: PollState, now: float, all_every: float) -> tuple[float, Poll]:
-    """Return the seconds until the next poll (0: now) and what it reads.
-
-    The earliest row whose condition holds decides. A poll reads all due mail if the last one that did so was
-    `all_every` seconds ago, else only mail that became due since the last poll.
-
-    | condition                                             | time                                                |
-    |-------------------------------------------------------|-----------------------------------------------------|
-    | a poll is requested or a recipient is due, and few    | `POLL_AT_ONCE` after the last poll                  |
-    | envelopes are pending or a pool has room              |                                                     |
-    | the same, with enough envelopes pending               | `POLL_SOON` after it, or once `all_every` is over   |
-    | due mail was left in the store: its pool was full or  | `all_every` after all due mail was read             |
-    | held, or it exceeded one poll                         |                                                     |
-    | envelopes are ready without a session: limiters open  | no poll; limiters are checked `all_every` after the |
-    | with time, and holds end                              | last check                                          |
-    | always                                                | `SLEEP_LIMIT` after the last poll                   |
-    """
-    all_at = state.polled_all_at + all_every
-    soonest = min(state.polled_at + (POLL_AT_ONCE if state.is_short or state.has_room else POLL_SOON), all_at)
-    at = min(
-        soonest if state.is_requested else inf,
-        max(now + state.due_in, soonest),
-        all_at if state.has_left else inf,
-        state.polled_at + SLEEP_LIMIT,
-    )
-    seconds = max(0.0, at - now)
-    until_check = max(0.0, state.checked_at + all_every - now)
-    if state.has_ready and until_check < seconds:
-        return until_check, Poll.LIMITERS
-    return seconds, Poll.ALL if now + seconds >= all_at else Poll.NEW
-
-
 # ---- which mail to take
 
 PENDING_PER_POOL = 100  # envelopes of one pool, or for domains without a known route
 PENDING_OF_NEW = 1_000  # envelopes in total up to which new mail is taken from memory, and need not be read later
 PENDING_WITH_RETRIES = 2_000  # envelopes in total up to which retries are taken: they go before pending mail
 PENDING_OF_ONE = 5  # envelopes of one account for one pool that are always taken
+PASSING = 20  # new envelopes of one account for one pool that may pass its older mail, turn by turn
 FEW_PENDING = 50  # envelopes, in total or of one pool, below which a poll for more is worth it at any time
 UNROUTED_NEW = "*new"  # as UNROUTED, for mail from memory: older mail that is being routed must not delay it
 
@@ -233,31 +197,49 @@ class Admission:
     pending: Pending
     limiters: PoolLimiters
     warmup: Warmup
+    sources: Sources
     left: dict[str, set[Flow]] = field(default_factory=dict)  # by pool: flows whose due mail was left in the store
 
     def leave(self, pool: str, flow: Flow) -> None:
-        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow)
+        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow._replace(new=0))
 
     def may_take(self, flow: Flow, domain: str, via: Via | None = None) -> bool:
         """Whether to read more of a flow's untried mail for a domain, by one route under the ramp."""
-        return self._admits(flow, self.limiters.pool_of(domain, via), PENDING_PER_POOL)
+        pools = self.sources.limits_of_lane(flow, domain, via, self.limiters.pool_of(domain, via))
+        admitted = [pool for pool in pools if self._admits(flow, pool, PENDING_PER_POOL)]  # the others note it
+        return bool(admitted)
 
     def pool_for_due(self, envelope: Envelope) -> str | None:
         """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
-        pool = self.limiters.pool_of(envelope.domain, envelope.via)
+        pools = self._pools(envelope)
         is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
         limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
-        return pool if self._admits(envelope.flow, pool, limit) else None
+        return next((pool for pool in pools if self._admits(envelope.flow, pool, limit)), None)
+
+    def _pools(self, envelope: Envelope) -> list[str]:
+        """The pools under which an envelope may become pending: one for each source that it may use."""
+        pool = self.limiters.pool_of(envelope.domain, envelope.via)
+        return self.sources.limits(envelope, pool) or [UNROUTED]  # all sources out: it is postponed
+
+    def has_room_in_warmup(self, limits: str) -> bool:
+        """Whether one more envelope for a source's pool is worth preparing."""
+        return self.pending[limits] < self.warmup.pending_limit(limits)
+
+    def as_new(self, envelope: Envelope) -> Envelope:
+        """Let an envelope that was just accepted pass its account's older mail, unless enough others do."""
+        new, pool = envelope._replace(new=1), self._pools(envelope)[0] or UNROUTED_NEW
+        return envelope if envelope.low or self.pending.of(pool, new.flow) >= PASSING else new
 
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
         """The same for an envelope that was just accepted; `is_behind`: the store has a backlog of this priority.
 
-        Behind a backlog, mail for a pool without pending mail of the flow is still taken: the rounds of the store
-        visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
+        Mail that may pass is taken even if the store has older mail. Of other mail only the first of a flow and pool
+        is: the rounds of the store visit one domain after the other, and a message to a healthy domain must not wait
+        for thousands of others.
         """
-        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via) or UNROUTED_NEW
+        flow, pool = envelope.flow, self._pools(envelope)[0] or UNROUTED_NEW
         has_older = is_behind or flow in self.left.get(pool, ())
-        if has_older and pool != UNROUTED_NEW and self.pending.of(pool, flow) > 0:
+        if has_older and pool != UNROUTED_NEW and not flow.new and self.pending.of(pool, flow) > 0:
             return None
         limit = PENDING_OF_NEW if self.pending.total < PENDING_OF_NEW else PENDING_PER_POOL
         return pool if self._admits(flow, pool, limit) else None
@@ -278,10 +260,11 @@ class Admission:
 
     def should_poll(self, envelope: Envelope, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
-        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via)
-        if is_behind and self.pending[pool] < FEW_PENDING:
+        flow, domain, via = envelope.flow._replace(new=0), envelope.domain, envelope.via
+        pools = self.sources.limits_of_lane(flow, domain, via, self.limiters.pool_of(domain, via))
+        if is_behind and any(self.pending[pool] < FEW_PENDING for pool in pools):
             return True
-        return bool(self.left) and (self._has_room(pool, flow) or self._has_room(UNROUTED, flow))
+        return bool(self.left) and any(self._has_room(pool, flow) for pool in (*pools, UNROUTED))
 
     def _has_room(self, pool: str, flow: Flow) -> bool:
         flows = self.left.get(pool)
@@ -296,7 +279,6 @@ class Admission:
 RECIPIENTS_PER_POLL = 500  # in addition to those already taken
 LEAST_PER_ACCOUNT = 5  # recipients per poll, however many accounts have a backlog
 DOMAINS_PER_VISIT = 25  # of one account in one round
-RECIPIENTS_PER_VISIT = 50  # of one domain in one round; also the limit of one transaction
 OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due from its arrival, before its commit
 
 MayTake = Callable[[Flow, str, Via | None], bool]
@@ -370,7 +352,7 @@ class DueMail:
                 taken = [
                     row
                     for row in new
-                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self.via_of(row))
+                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self._via(row))
                 ]
                 return envelopes(taken, self.via_of)
         retries = await self._retries()
@@ -420,26 +402,9 @@ class DueMail:
                 break
         return recipients
 
+    def _via(self, recipient: DueRecipient) -> Via | None:
+        return None if recipient.bucket is None else self.via_of(recipient)
+
     def _is_new(self, recipient: DueRecipient) -> bool:
         was_released = self._released is not None and recipient.id in self._released
         return not (recipient.id in self.taken or was_released or recipient.message_id in self.new_messages)
-
-
-def envelopes(
-    recipients: Iterable[DueRecipient], via_of: Callable[[DueRecipient], Via | None] = lambda _: None
-) -> list[Envelope]:
-    """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
-    groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
-    for recipient in recipients:
-        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
-    ordered = [
-        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, via)
-        for (message_id, domain, via), group in groups.items()
-        for first in range(0, len(group), most)
-    ]
-    if len({envelope.account_id for envelope in ordered}) < 2:
-        return ordered
-    queue = TurnQueue[str, Envelope]()
-    for envelope in ordered:
-        queue.add(envelope.account_id, envelope)
-    return queue.drain()

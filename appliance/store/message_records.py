@@ -1,4 +1,4 @@
-"""Reads messages back: recipients, bytes, every attempt at each recipient, and the texts that a search looks at."""
+"""Reads messages back: recipients, bytes, all attempts, and the texts that a search reads."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -42,6 +42,7 @@ _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.at
     FROM recipients r LEFT JOIN complaints c ON c.account_id = r.account_id AND c.recipient_id = r.id
     WHERE r.message_id = :id ORDER BY r.id"""
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+_ABOVE = "SELECT id FROM messages WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most"
 TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 READ_ON_LOOP = 256 * 1024  # bytes; reading more would block the event loop
@@ -85,9 +86,9 @@ def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -
 # Messages are indexed by account and recipients by message, so the account comes from a recipient.
 _ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
     WHERE r.message_id = :message_id LIMIT 1"""
-_WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE message_id = :message_id"
-_WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, '') FROM recipients r
-    LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
+_WAYS = "SELECT id, domain, simulated, next_attempt_at, '', route FROM recipients WHERE message_id = :message_id"
+_WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, ''), r.route
+    FROM recipients r LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
     WHERE recipient_id = :recipient_id ORDER BY number"""
 _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
@@ -101,6 +102,10 @@ class MessageRecords(StorePart):
         """Return a message of any account, or of this one. Read many dialogues, which may be megabytes, `off_loop`."""
         work = partial(self._record, message_id=message_id, of_account=account_id)
         return await (self.engine.scan(work, account_id or SERVER_WORK) if off_loop else self.engine.snapshot(work))
+
+    async def ids_above(self, account_id: str, message_id: str, most: int) -> list[str]:
+        """The ids of the account's messages next to this one, towards newer ones."""
+        return await self.engine.all(str, _ABOVE, {"account_id": account_id, "after": message_id, "most": most})
 
     def _record(self, tx: Tx, message_id: str, of_account: str | None) -> MessageRecord | None:
         account_id, name = first(tx, _ACCOUNT, {"message_id": message_id}) or ("", "")
@@ -122,14 +127,16 @@ def _tried(
     simulated: int,
     next_attempt_at: int | None,
     node: str,
+    route: str | None,
 ) -> TriedRecipient:
     bindings = {"recipient_id": recipient.id}
     attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
     session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
-    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node, scheduled_at)
+    more = session, node, scheduled_at, route
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, *more)
 
 
-# ---- the texts of a message that a search looks at, and the terms of the index that they make
+# ---- the searched texts of a message, and their index terms
 
 REPLY_LENGTH: Final = 200  # searched characters of a reply
 SEARCHED_LENGTH: Final = 8_000  # searched characters of a message: strangers must not make the index grow without bound

@@ -25,7 +25,8 @@ from tests.terminal import shown_on_terminal
 OF_OTHERS = """
 attention, account create, account remove, backup, completion, config check, config path, config show, doctor,
 domain verify, explain, feedback list, feedback show, health, help,
-install, mcp, message list, request list, node drain, node list, pause, restore,
+install, mcp, message list, request list, node drain, node list, pause, ramp auto,
+ramp reset, ramp set, ramp show, restore,
 resume, send-test, serve, setup, store copy, template import, template list, template pull, template push,
 template remove, template show, status, uninstall, upgrade, user add, user list, user remove, user reset-password,
 user reset-totp, user role, verify, webhook ping, webhook remove, webhook replay, webhook set, webhook show
@@ -379,7 +380,7 @@ def test_a_key_is_rolled(acme: Shell) -> None:
 
 COMMANDS_ON_AN_ACCOUNT = """
 account show missing, account suspend missing, account resume missing, account credit missing 5,
-account cap missing 5, user list missing, user invite missing ann@acme.example --role viewer,
+account cap missing 5, account sources missing, user list missing, user invite missing ann@acme.example --role viewer,
 user role missing ann@acme.example viewer, user remove missing ann@acme.example, domain add missing acme.example,
 domain list missing, domain records missing acme.example, domain rotate missing acme.example,
 domain verify missing acme.example, credential create missing, credential list missing,

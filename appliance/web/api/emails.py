@@ -3,6 +3,7 @@
 Long lists and timelines are read and encoded off the event loop.
 """
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -12,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
 from appliance.concurrency.fair_share import ON_LOOP
+from appliance.environment import identifier_time
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.intake.resend import resend
@@ -129,6 +131,9 @@ EMAIL_FILTERS = (
 )
 
 
+_NEWER = "Id of a message: list those that were accepted next after it. `next` then continues towards newer messages."
+_ID = "^msg_[0-9a-f]{32}$"
+_AFTER = parameter("after", "query", _NEWER, {"type": "string", "pattern": _ID})
 FILE_NUMBER = identifier("Index of the file in `attachments`, starting at 0.", "^[0-9]{1,3}$", "number")
 
 
@@ -148,7 +153,7 @@ class EmailRoutes(Routes):
             raise _unknown()
         return message, facts
 
-    @for_customers("GET /v1/emails", EmailsAnswer, *EMAIL_FILTERS, *PAGING_BACK, limited=Limited.NARROWED)
+    @for_customers("GET /v1/emails", EmailsAnswer, *EMAIL_FILTERS, *PAGING_BACK, _AFTER, limited=Limited.NARROWED)
     async def list_emails(self, user: Principal) -> bytes | Response:
         """List the account's messages, newest first.
 
@@ -164,9 +169,22 @@ class EmailRoutes(Routes):
             return Response(lines, 200, disposition, content_type="text/csv; charset=utf-8")
         if filters is None:
             return encoded_page(MailPage((), None), request_id())
+        if "after" in request.args:
+            page = await self._page_above(account_id, filters, request.args["after"], limit)
+            return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
         page = await self.store.mail_log.page(account_id, filters, before, limit, off_loop=cost > ON_LOOP)
         cost = MESSAGE_COST * len(page.messages)
         return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
+
+    async def _page_above(self, account_id: str, filters: MailFilter, after: str, limit: int) -> MailPage:
+        if "before" in request.args or not re.fullmatch(_ID, after):
+            raise invalid("after", "expected the id of a message, without before")
+        ids = await self.store.records.ids_above(account_id, after, limit + 1)
+        before = ids[limit] if len(ids) > limit else None
+        since = max(filters.since or 0, identifier_time(after))
+        page = await self.store.mail_log.page(account_id, replace(filters, since=since), before, limit, off_loop=True)
+        newer = tuple(message for message in page.messages if message.id > after)
+        return MailPage(newer, None if before is None else ids[limit - 1])
 
     @for_customers("GET /v1/emails/count", CountAnswer, *EMAIL_FILTERS, BEFORE_PARAMETER, limited=Limited.NARROWED)
     async def count_emails(self, user: Principal) -> CountAnswer:

@@ -109,6 +109,8 @@ class Doors:
         except Exception as error:
             refused = public_error(error, exchange.request_id, method, f"/{door.name}{found.path}")
             await keep_connection(exchange, refused)
+            if credential is None and refused.code is Code.UNAUTHORIZED:
+                refused = Refused(Code.UNAUTHORIZED, door.login)
             reply = _refusal(door, refused, has_credential=credential is not None)
         body = b"" if reply.body is None else msgspec.json.encode(reply.body)
         return reply.status, [*json_answer(body, exchange.request_id), *reply.headers], body
@@ -131,7 +133,8 @@ class Doors:
             raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         route, params = door.route(method, found.path)
         parameters, now = _parameters(query, route.query, door.parameter), core.services.env.now()
-        request = Call(params, parameters, headers, exchange.request_id, now, core.settings.base_url)
+        base_url, streams = core.settings.base_url, core.services.intake.streams
+        request = Call(params, parameters, headers, exchange.request_id, now, base_url, streams)
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)
