@@ -24,7 +24,7 @@ from appliance.concurrency.wake import repeat
 from appliance.config.load import LiveSettings, known_keys, load
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
-from appliance.deliver import build
+from appliance.deliver import build, ramp
 from appliance.deliver.domain_watch import DomainWatch
 from appliance.deliver.due_schedule import release_scheduled
 from appliance.deliver.outcome import run_sandbox
@@ -197,6 +197,7 @@ async def _run_all(
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(run_sandbox, store, env, store.new_simulated_mail, attempts)
+        await ramp.start(store, config)
         delivery = build.build(config, env, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
         workers.start_soon(release_scheduled, store)

@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests import readable_copy
 
@@ -59,6 +59,21 @@ class Forked:
                 self.returncode = int(self._told.readline())
                 self._told.close()
             return self.returncode
+
+
+class Piped(Forked):
+    """A forked program whose output and errors are read here."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """The rest of its output and its errors, of which neither fills a pipe, once it has ended."""
+        self.stdin.close()
+        with self.stdout, self.stderr:
+            self.wait(timeout)
+            return self.stdout.read(), self.stderr.read()
 
 
 def _is_readable(file: IO[bytes], timeout: float | None) -> bool:
@@ -122,9 +137,9 @@ def fork(
     *words: str,
     directory: Path,
     environment: Mapping[str, str],
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-    stdin: IO[bytes] | None = None,
+    stdout: IO[Any],
+    stderr: IO[Any],
+    stdin: IO[Any] | None = None,
     user: int | None = None,
     code: Path = ROOT,
 ) -> Forked:
@@ -141,3 +156,19 @@ def fork(
     finally:
         os.close(writing)
     return Forked(int(told.readline()), told)
+
+
+def piped(*words: str, stdout: int = -1, stderr: int = -1, **options: Any) -> Piped:
+    """The program with pipes for its input, its output and its errors, or where these descriptors lead."""
+    with ExitStack() as ends:
+        pipes = [[open(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)] for _ in range(3)]  # noqa: SIM115
+        (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = pipes
+        for end in (theirs_in, theirs_out, theirs_err):
+            ends.enter_context(end)
+        for descriptor, end in ((stdout, theirs_out), (stderr, theirs_err)):
+            if descriptor != -1:
+                os.dup2(descriptor, end.fileno())
+        forked = fork(*words, stdin=theirs_in, stdout=theirs_out, stderr=theirs_err, **options)
+    process = Piped(forked.pid, forked._told)
+    process.stdin, process.stdout, process.stderr = ours_in, ours_out, ours_err
+    return process

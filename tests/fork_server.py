@@ -29,6 +29,7 @@ from tests.torture.dying import DIES_AT, die_at
 LARGEST_ORDER = 1 << 20  # bytes: the words, and an environment
 STDIN, STDOUT, STDERR, FIRST_OF_OURS = range(4)
 SYSTEM_CONFIG = "SYSTEM_CONFIG"  # the variable
+PRELUDE = "TESTS_PRELUDE"  # the variable: code that runs before the program
 
 
 def read_all_the_code() -> None:
@@ -135,6 +136,7 @@ def main() -> None:
             use_clock(Path(os.environ[CLOCK_FILE]))
         if DIES_AT in os.environ:
             die_at(os.environ[DIES_AT])
+        exec(os.environ.pop(PRELUDE, ""), {})
         sys.argv[1:] = words
         runpy.run_module("appliance", run_name="__main__", alter_sys=True)
 

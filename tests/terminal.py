@@ -2,13 +2,12 @@
 
 import os
 import pty
-import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.fork_client import fork
 
 
 def open_terminal() -> tuple[int, int]:
@@ -19,15 +18,16 @@ def open_terminal() -> tuple[int, int]:
         pytest.skip(f"this machine has no terminals (is /dev/pts mounted?): {error}")
 
 
-def shown_on_terminal(command: str, columns: int = 80, **environment: str) -> str:
-    """What a command prints on a terminal of this width."""
-    for end in open_terminal():
-        os.close(end)
-    return subprocess.run(
-        [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1].split())", command],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TERM": "xterm", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    ).stdout.replace("\r", "")
+def shown_on_terminal(*words: str, columns: int = 80, **environment: str) -> str:
+    """What a command of the program prints on a terminal of this width."""
+    ours, theirs = open_terminal()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", **environment}
+    with open(ours, "rb", buffering=0) as shown, open(theirs, "wb") as terminal:
+        process = fork(*words, directory=Path.cwd(), environment=environment, stdout=terminal, stderr=terminal)
+        terminal.close()
+        text = b""
+        with suppress(OSError):  # EIO once the program has ended
+            while data := shown.read(65_536):
+                text += data
+        process.wait(60)
+    return text.decode().replace("\r", "")

@@ -47,8 +47,11 @@ def texts_of(source: str) -> Iterator[tuple[int, str]]:
             )
 
 
+OPERATOR = re.compile(r"[*+?}]\+|\(\?>")
+
+
 def has_forbidden_operator(text: str) -> bool:
-    if not re.search(r"[*+?}]\+|\(\?>", text):
+    if not OPERATOR.search(text):
         return False
     try:
         parsed = re._parser.parse(text)  # the only reader that knows what `*+` is where
@@ -71,7 +74,8 @@ def forbidden_in(source: str) -> list[tuple[int, str]]:
 
 def test_no_possessive_quantifier_and_no_atomic_group() -> None:
     paths = [path for folder in ("appliance", "packaging", "tests") for path in (ROOT / folder).rglob("*.py")]
-    found = {path: forbidden_in(path.read_text()) for path in paths if path != Path(__file__)}
+    sources = {path: path.read_text() for path in paths if path != Path(__file__)}
+    found = {path: forbidden_in(source) for path, source in sources.items() if OPERATOR.search(source)}
     assert len(paths) > 500
     assert {str(path.relative_to(ROOT)): places for path, places in found.items() if places} == {}
 

@@ -65,15 +65,15 @@ def run(
     )
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
-def test_the_end_names_what_was_skipped_and_the_command(tmp_path: Path, options: tuple[str, ...]) -> None:
-    ran = run(tmp_path, *options, need_all=False, elsewhere=KNOWN)
+def test_the_end_names_what_was_skipped_and_the_command(tmp_path: Path) -> None:
+    ran = run(tmp_path, "-n", "2", need_all=False, elsewhere=KNOWN)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert [line for line in ran.stdout.splitlines() if "tests skipped" in line] == [
         "4 tests skipped for want of one, two. To run them, on Debian as root: sh packaging/install-test-programs"
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "elsewhere", "status", "words"),
     [
@@ -91,6 +91,7 @@ def test_a_run_that_must_be_whole(
     assert words in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_red_run_names_the_missing_programs_too(tmp_path: Path) -> None:
     """However many tests failed, the exit status is 1, on which packaging/test retries them."""
     ran = run(tmp_path, "-n", "2", need_all=False, elsewhere=KNOWN, failing=301)

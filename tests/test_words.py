@@ -72,13 +72,6 @@ def test_a_public_name_means_one_thing() -> None:
 PROSE_SUFFIXES = (".py", ".md", ".toml", ".js", ".ts", ".go", ".php", ".rb", ".html", ".css")
 WRITTEN = ("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "config.example.toml", "clients", "packaging")
 NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rules.toml")
-# Packages of appliance/ that still have such phrases. Remove a package when it has none; add none.
-STILL_TO_REWRITE: frozenset[str] = frozenset(
-    {
-        "appliance/cli",
-        "appliance/web",
-    }
-)
 TRANSLATED = re.compile(
     "|".join(
         (
@@ -107,23 +100,18 @@ TRANSLATED = re.compile(
 DIALECT_NAME = re.compile(r"\b(?:found|each|wanted|told|given|alike)\b(?= *(?:=(?!=)|,[^)\]]*=(?!=)| in\b))")
 GENERATED = re.compile(r"^<!-- objects: .*?^<!-- end of objects -->$", re.DOTALL | re.MULTILINE)  # from appliance/web
 OUTPUT = re.compile(r"^```(?:json|text)$.*?^```$", re.DOTALL | re.MULTILINE)  # of the program, which is checked itself
-BENCHMARK_NAME = "tests.bench.beside"
 
 
-def prose_of(path: Path) -> str:
-    text = path.read_text()
+def prose_and_code_of(path: Path) -> tuple[str, str]:
+    text, code = path.read_text(), ""
     if path.suffix == ".py":
         kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
         text = "\n".join(token.string for token in tokens if token.type in kinds)
+        code = " ".join(token.string for token in tokens if token.type not in kinds)
     elif path.suffix == ".md":
-        text = OUTPUT.sub("", GENERATED.sub("", text)).replace(BENCHMARK_NAME, "")
-    return " ".join(re.sub(r"(?m)^\s*(?:#+|//+|/\*+|\*|--)\s", " ", text).split())
-
-
-def package_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).parts
-    return "/".join(parts[:2])
+        text = OUTPUT.sub("", GENERATED.sub("", text))
+    return " ".join(re.sub(r"(?m)^\s*(?:#+|//+|/\*+|\*|--)\s", " ", text).split()), code
 
 
 def written_files() -> Iterator[Path]:
@@ -139,17 +127,10 @@ def written_files() -> Iterator[Path]:
 def test_no_phrase_reads_as_translated() -> None:
     hits = []
     for path in written_files():
-        if package_of(path) in STILL_TO_REWRITE:
-            continue
-        text = prose_of(path)
-        hits += [(str(path), text[max(0, hit.start() - 50) : hit.end() + 50]) for hit in TRANSLATED.finditer(text)]
-        if path.suffix == ".py":
-            hits += [(str(path), name) for name in DIALECT_NAME.findall(path.read_text())]
+        prose, code = prose_and_code_of(path)
+        hits += [(str(path), prose[max(0, hit.start() - 50) : hit.end() + 50]) for hit in TRANSLATED.finditer(prose)]
+        hits += [(str(path), name) for name in DIALECT_NAME.findall(code)]
     assert hits == []
-
-
-def test_no_package_is_listed_in_vain() -> None:
-    assert [name for name in STILL_TO_REWRITE if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize(

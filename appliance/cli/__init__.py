@@ -28,6 +28,7 @@ from appliance.cli.messages import explain, message, request
 from appliance.cli.options import CommandGroup, common
 from appliance.cli.output import show
 from appliance.cli.queue import pause, queue, resume
+from appliance.cli.ramp import ramp
 from appliance.cli.send_test import send_test
 from appliance.cli.serve import serve
 from appliance.cli.setup import setup
@@ -183,21 +184,8 @@ def completion(shell: str) -> None:
 
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, attention, account, user, domain, credential, key)
-_COMMANDS += (
-    suppression,
-    webhook,
-    template,
-    queue,
-    message,
-    request,
-    explain,
-    feedback,
-    inbound,
-    audit,
-    send_test,
-    pause,
-)
-_COMMANDS += (resume, node)
+_COMMANDS += (suppression, webhook, template, queue, message, request, explain, feedback, inbound, audit, send_test)
+_COMMANDS += (pause, resume, ramp, node)
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in (*_COMMANDS, version, show_help):
     main.add_command(_command)

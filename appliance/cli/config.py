@@ -61,18 +61,19 @@ def check() -> None:
 def show_all() -> None:
     """Show all settings in effect, including defaults; passwords are masked."""
     from appliance.config import load
-    from appliance.config.settings import SECTIONS, named_tables, settings
+    from appliance.config.settings import SECTIONS, named_tables, section_of, settings
     from appliance.config.values import field_name
 
     loaded = database.load_settings()
     with database.refusals():
         source = load.find(named_config(), os.environ, Path.cwd())
     document: dict[str, Any] = load.embedded_tables(os.environ) if source is None else tomllib.loads(source[1])
+    document = load.lifted(document)
     tables: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in SECTIONS:
         table = document.get(name, {})
-        values, completed = {}, getattr(loaded, name)
+        values, completed = {}, section_of(loaded, name)
         lines.append(f"[{name}]")
         for row in settings(name):
             value = table.get(row.key, row.default)

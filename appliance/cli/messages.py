@@ -373,7 +373,7 @@ def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, An
 
     milliseconds = (attempt.finished_at - attempt.started_at) // 1000
     answer = {"number": number, **record(attempt, "started_at"), "duration_ms": milliseconds}
-    answer |= record(attempt, "pool", "mx_host", "mx_address", "tls", "smtp_code", "smtp_response", "decision")
+    answer |= record(attempt, "pool", "mx_host", "mx_address", "tls", "smtp_code", "smtp_response", "decision", "route")
     if dialogue:
         lines = words.dialogue(attempt)
         answer["dialogue"] = [{"ms": line.milliseconds, "speaker": line.speaker, "text": line.text} for line in lines]

@@ -69,9 +69,11 @@ async def queue_test(store: "Store", settings: "Config", account: "Account", to:
     from appliance.intake.account_rules import TEST_SUBJECT, TEST_TEXT, test_sender
     from appliance.intake.services import build_services
     from appliance.message.schema import SendRequest
+    from appliance.model.ramp import in_force
 
     key, env = await database.installation_key(store, settings), Environment()
     intake = build_services(settings, env, store, key).intake
+    store.ramping.plan = in_force(await store.ramp.stored(), settings)
     caller = await store.access.caller_by_account(account.id)
     assert caller is not None  # noqa: S101 - the account exists
     intake.check_open(caller)

@@ -22,9 +22,11 @@ from appliance.config.settings import (
     Config,
     ConfigError,
     DeliveryMode,
+    DeliverySettings,
     RelaySettings,
     RelayTls,
     named_tables,
+    section_of,
     settings,
 )
 from appliance.config.values import (
@@ -126,11 +128,23 @@ class _Source:
 
 
 def _build(tables: Mapping[str, Any], source: _Source) -> Config:
+    tables = lifted(tables)
     known = set(source.known(tables, SECTIONS, "section"))
     sections = {name: _section(name, tables[name] if name in known else {}, source) for name in SECTIONS}
-    config = _complete(Config(**sections))
+    config = _complete(Config(**{name.replace(".", "_"): section for name, section in sections.items()}))
     check_together(config, source.file)
     return config
+
+
+def lifted(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables with sections in sections, such as `[delivery.ramp]`, under their whole names."""
+    results = dict(tables)
+    for name in SECTIONS:
+        outer, _, inner = name.rpartition(".")
+        if outer and isinstance(table := results.get(outer), dict) and inner in table:
+            results[name] = table[inner]
+            results[outer] = {key: value for key, value in table.items() if key != inner}
+    return results
 
 
 def _section(name: str, table: object, source: _Source) -> Any:
@@ -329,6 +343,8 @@ def _check_relays(config: Config, file: str) -> None:
     delivery = config.delivery
     if delivery.mode is DeliveryMode.RELAY and not delivery.relay_host and not delivery.relays:
         raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
+    if config.delivery_ramp.percent is not None and (reason := ramp_refusal(delivery)) is not None:
+        raise ConfigError(file, "delivery.ramp.percent", reason)
     main = RelaySettings(
         delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
     )
@@ -338,6 +354,13 @@ def _check_relays(config: Config, file: str) -> None:
         if not relay.host:
             raise ConfigError(file, f"{place}.host", "missing")
         _check_login(relay, file, f"{place}.")
+
+
+def ramp_refusal(delivery: DeliverySettings) -> str | None:
+    """Why there can be no ramp with these settings."""
+    if delivery.mode is not DeliveryMode.RELAY:
+        return f'needs delivery.mode = "relay"; it is "{delivery.mode}"'
+    return None if delivery.relay_host else "needs delivery.relay_host"
 
 
 def _check_login(relay: RelaySettings, file: str, before: str) -> None:
@@ -412,7 +435,7 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
     """Yield the keys whose values differ, in documentation order; for named tables only the table's key."""
     for section in SECTIONS:
         keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
-        before, after = getattr(old, section), getattr(new, section)
+        before, after = section_of(old, section), section_of(new, section)
         yield from (
             f"{section}.{key}" for key in keys if getattr(before, field_name(key)) != getattr(after, field_name(key))
         )

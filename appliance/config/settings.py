@@ -309,6 +309,17 @@ class DeliverySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RampSettings:
+    """Moving from a relay to direct delivery step by step; see ramp.md."""
+
+    percent: int | None = key(
+        v.optional(v.integer(0, 100), None),
+        "",
+        "Percent of recipients that go to MX servers, in mode relay; empty: off",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class WarmupSettings:
     """Lower limits for new sending addresses, per pool and address of this machine; see delivery.md."""
 
@@ -397,6 +408,7 @@ class Config:
     acme: AcmeSettings
     dns: DnsSettings
     delivery: DeliverySettings
+    delivery_ramp: RampSettings
     warmup: WarmupSettings
     webhooks: WebhookSettings
     limits: LimitSettings
@@ -408,9 +420,16 @@ class Config:
     local_webhooks: bool = False  # allows webhook URLs with plain http to this machine: `serve --sandbox`
 
 
+# A section in a section, such as `[delivery.ramp]`, is the field `delivery_ramp`.
 SECTIONS: dict[str, type[Any]] = {
-    entry.name: entry.type for entry in fields(Config) if isinstance(entry.type, type) and is_dataclass(entry.type)
+    entry.name.replace("_", "."): entry.type
+    for entry in fields(Config)
+    if isinstance(entry.type, type) and is_dataclass(entry.type)
 }
+
+
+def section_of(config: Config, name: str) -> Any:
+    return getattr(config, name.replace(".", "_"))
 
 
 def settings(section: str) -> Iterator[Setting]:

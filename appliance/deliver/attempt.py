@@ -27,6 +27,7 @@ from appliance.deliver.outcome import (
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed
+from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import Host, NoRoute, Relay, Route
 from appliance.deliver.smtp.connection import (
     CONNECTION,
@@ -111,6 +112,7 @@ class Deliverer:
     limiters: PoolLimiters
     warmup: Warmup
     return_paths: ReturnPaths
+    ramp: Ramp
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
     refused_logins: TtlCache[Relay, bool] = field(default_factory=lambda: TtlCache(RELAYS_KEPT, LOGIN_REMINDER))
@@ -129,6 +131,8 @@ class Deliverer:
             return None
         try:
             envelope = await self._still_wanted(routed)
+            if envelope is not None and not await self.ramp.bind(envelope.recipients, envelope.via):
+                envelope = None  # the next poll reads it with its route
         except StorageUnavailable:
             return None
         self.warmup.use_only(active.permit, 0 if envelope is None else len(envelope.recipients))
@@ -161,7 +165,7 @@ class Deliverer:
         seconds = trio.current_time() - progress.moved_at
         text = f"no answer for {seconds:.0f} s while other mail needed the session"
         contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
-        return self._same_for_all(active.envelope.recipients, TEMPORARY, text, contact)
+        return self._same_for_all(active.envelope, TEMPORARY, text, contact)
 
     def not_attempted(self, envelope: Envelope, reason: Exception, started_at: int) -> list[Outcome]:
         """Return the outcomes of an envelope without a route, or after an error of ours, which counts as temporary."""
@@ -169,18 +173,14 @@ class Deliverer:
             log.exception("delivery failed", reason, message_id=envelope.message_id, domain=envelope.domain)
             reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
         judgement, text = judge_no_route(reason), f"{reason.status} {reason.text}"
-        return self._same_for_all(envelope.recipients, judgement, text, Contact(started_at), reason.status)
+        return self._same_for_all(envelope, judgement, text, Contact(started_at), reason.status)
 
     def _same_for_all(
-        self,
-        recipients: Iterable[DueRecipient],
-        judgement: Judgement,
-        text: str,
-        contact: Contact,
-        status: str | None = None,
+        self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact, status: str | None = None
     ) -> list[Outcome]:
-        record = partial(outcome, contact=contact, now=self.env.now(), retries=self.retries)
-        return [record(recipient, judgement, code=None, status=status, text=text) for recipient in recipients]
+        via, provider = envelope.via or self.ramp.usual(envelope.domain), self.ramp.provider_of(envelope.domain)
+        record = partial(outcome, contact=contact, now=self.env.now(), retries=self.retries, via=via, provider=provider)
+        return [record(recipient, judgement, code=None, status=status, text=text) for recipient in envelope.recipients]
 
     async def _still_wanted(self, routed: Routed) -> Envelope | None:
         """The envelope without recipients that were cancelled while it was queued; a pool may be held for days.
@@ -206,9 +206,8 @@ class Deliverer:
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
         recipients, addresses, unreadable = self._addresses(envelope)
-        outcomes = self._same_for_all(
-            unreadable, TEMPORARY, "4.1.3 the stored address cannot be read", Contact(active.started_at), "4.1.3"
-        )
+        of_unreadable, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
+        outcomes = self._same_for_all(of_unreadable, TEMPORARY, text, Contact(active.started_at), "4.1.3")
         if not recipients:
             self.warmup.use_only(active.permit, 0)
             return outcomes
@@ -234,6 +233,8 @@ class Deliverer:
             retries=self.retries,
             signature=active.ready.signature,
             mail_from=None if name is None else sender,
+            via=active.ready.routed.route.taken,
+            provider=self.ramp.provider_of(envelope.domain),
         )
         for recipient, judgement, verdict in zip(recipients, judgements, reached.verdicts, strict=True):
             outcomes.append(record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text))

@@ -1,6 +1,7 @@
 """Builds delivery from the configuration."""
 
 from collections.abc import Callable
+from functools import partial
 
 from appliance.config.settings import Config
 from appliance.deliver.attempt import Deliverer
@@ -9,6 +10,7 @@ from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
 from appliance.deliver.preparing import Preparing, RouteCache, Signer
 from appliance.deliver.providers import pools
+from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
@@ -44,12 +46,14 @@ def build(
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
     servers = ProviderServers(pools(config))
     limiters = PoolLimiters(store, env, servers)
+    ramp = Ramp(store, config, resolver, servers.pools, configured_relays(delivery), env.random, limiters.publish_pool)
     warmup = Warmup(config.warmup, store, env, servers.known_as)
+    due_mail = partial(DueMail, store, env, new_mail, via_of=ramp.via, lanes_of=ramp.lanes)
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
         new_mail=new_mail,
-        due_mail=(DueMail(store, env, new_mail), DueMail(store, env, new_mail, low=1)),
-        preparing=Preparing(store, RouteCache(router), signer),
+        due_mail=(due_mail(low=0), due_mail(low=1)),
+        preparing=Preparing(store, RouteCache(router), signer, ramp),
         deliverer=Deliverer(
             store=store,
             env=env,
@@ -60,6 +64,7 @@ def build(
             limiters=limiters,
             warmup=warmup,
             return_paths=ReturnPaths(key),
+            ramp=ramp,
         ),
         sessions=delivery.sessions,
         stop_by=stop_by,

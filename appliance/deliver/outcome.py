@@ -33,6 +33,7 @@ from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
+from appliance.model.ramp import Via
 from appliance.store import Store
 from appliance.store.queue import waiting_since
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
@@ -180,6 +181,8 @@ def outcome(
     retries: Retries,
     signature: bytes | None = None,
     mail_from: str | None = None,
+    via: Via | None = None,
+    provider: str | None = None,
 ) -> Outcome:
     """The record of an attempt; `status` is the enhanced status (RFC 3463) of the reply or of our own error."""
     count = recipient.attempt_count + 1
@@ -195,6 +198,7 @@ def outcome(
         tls=contact.tls,
         decision=decision,
         dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
+        route=None if via is None else via.value,
     )
     suppression = None
     if judgement.suppresses:
@@ -210,6 +214,7 @@ def outcome(
         signature=signature if again is not None else None,
         bounce_class=_bounce_class(judgement, code, status, text[:RECORDED_RESPONSE]),
         mail_from=mail_from,
+        provider=None if recipient.bucket is None else provider,
     )
 
 
@@ -279,6 +284,7 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
     fields |= {"domain": recipient.domain, "attempt": recipient.attempt_count + len(outcome.attempts)}
     if last is not None:
         fields |= {"pool": last.pool, "mx": last.mx_host, "address": last.mx_address, "tls": last.tls}
+        fields |= {"route": last.route} if last.route is not None else {}
         fields |= {"smtp_code": last.smtp_code, "reply": (last.smtp_response or "")[:REPLY_CHARACTERS]}
         fields["ms"] = (last.finished_at - last.started_at) // 1000
     if outcome.bounce_class is not None:

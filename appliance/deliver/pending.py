@@ -13,7 +13,7 @@ all older untried mail first. Invariant: a recipient that was taken is not read 
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -27,6 +27,7 @@ from appliance.deliver.preparing import Envelope, Flow, Ready
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
+from appliance.model.ramp import RampLane, Via
 from appliance.store import Store
 
 
@@ -139,6 +140,18 @@ class Pending:
             self.move(pool, routed.limiter.pool, routed.envelope.flow)
             self.enqueue(ready._replace(routed=routed))
 
+    def drop(self, pool: str, is_wrong: Callable[[Iterable[DueRecipient], Via | None], bool]) -> list[Envelope]:
+        """Remove and return the ready envelopes of a pool that `is_wrong` names."""
+        queue, dropped = self.queues.pop(pool, None), list[Envelope]()
+        for ready in () if queue is None else queue.drain():
+            envelope = ready.routed.envelope
+            if is_wrong(envelope.recipients, envelope.via):
+                self.remove(pool, envelope.flow)
+                dropped.append(envelope)
+            else:
+                self.enqueue(ready)
+        return dropped
+
     def _queue(self, limiter: PoolLimiter) -> PoolQueue:
         queue = self.queues.get(limiter.pool)
         if queue is None:
@@ -225,13 +238,13 @@ class Admission:
     def leave(self, pool: str, flow: Flow) -> None:
         self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow)
 
-    def may_take(self, flow: Flow, domain: str) -> bool:
-        """Whether to read more of a flow's untried mail for a domain."""
-        return self._admits(flow, self.limiters.pool_of(domain), PENDING_PER_POOL)
+    def may_take(self, flow: Flow, domain: str, via: Via | None = None) -> bool:
+        """Whether to read more of a flow's untried mail for a domain, by one route under the ramp."""
+        return self._admits(flow, self.limiters.pool_of(domain, via), PENDING_PER_POOL)
 
     def pool_for_due(self, envelope: Envelope) -> str | None:
         """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
-        pool = self.limiters.pool_of(envelope.domain)
+        pool = self.limiters.pool_of(envelope.domain, envelope.via)
         is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
         limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
         return pool if self._admits(envelope.flow, pool, limit) else None
@@ -242,7 +255,7 @@ class Admission:
         Behind a backlog, mail for a pool without pending mail of the flow is still taken: the rounds of the store
         visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
         """
-        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
+        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via) or UNROUTED_NEW
         has_older = is_behind or flow in self.left.get(pool, ())
         if has_older and pool != UNROUTED_NEW and self.pending.of(pool, flow) > 0:
             return None
@@ -263,9 +276,9 @@ class Admission:
         self.leave(pool, flow)
         return False
 
-    def should_poll(self, flow: Flow, domain: str, *, is_behind: bool) -> bool:
+    def should_poll(self, envelope: Envelope, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
-        pool = self.limiters.pool_of(domain)
+        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via)
         if is_behind and self.pending[pool] < FEW_PENDING:
             return True
         return bool(self.left) and (self._has_room(pool, flow) or self._has_room(UNROUTED, flow))
@@ -286,7 +299,7 @@ DOMAINS_PER_VISIT = 25  # of one account in one round
 RECIPIENTS_PER_VISIT = 50  # of one domain in one round; also the limit of one transaction
 OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due from its arrival, before its commit
 
-MayTake = Callable[[Flow, str], bool]
+MayTake = Callable[[Flow, str, Via | None], bool]
 
 
 @dataclass(slots=True)
@@ -297,6 +310,8 @@ class DueMail:
     env: Environment
     new_messages: Container[str] = frozenset()  # handed over in memory, so not to be read here
     low: int = 0
+    via_of: Callable[[DueRecipient], Via | None] = lambda _: None  # the route under the ramp
+    lanes_of: Callable[[str], Sequence[RampLane | None]] = lambda _: (None,)  # of a domain; None: all its mail
     taken: set[str] = field(default_factory=set)  # pending recipients; for the store they are still due
     is_behind: bool = False  # the last poll read less than was due
     _taken_counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by account and domain
@@ -334,7 +349,7 @@ class DueMail:
     async def left(self, may_take: MayTake) -> list[Envelope]:
         """One round of mail left in the store, for pools that have room again."""
         with self._noting_released():
-            return envelopes(await self._round(may_take))
+            return envelopes(await self._round(may_take), self.via_of)
 
     @contextmanager
     def _noting_released(self) -> Iterator[None]:
@@ -352,14 +367,17 @@ class DueMail:
                 self._read_until = now
                 self._retries_read_until = now
                 new = filter(self._is_new, due)
-                return envelopes(
-                    row for row in new if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain)
-                )
+                taken = [
+                    row
+                    for row in new
+                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self.via_of(row))
+                ]
+                return envelopes(taken, self.via_of)
         retries = await self._retries()
         backlog = await self._round(may_take)
         self.is_behind = len(backlog) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
         known = {row.id for row in retries}
-        return envelopes(retries + [row for row in backlog if row.id not in known])
+        return envelopes(retries + [row for row in backlog if row.id not in known], self.via_of)
 
     # ---- behind a backlog
 
@@ -389,11 +407,13 @@ class DueMail:
         self._last_domains[account] = ""  # start over, unless there are more
         recipients: list[DueRecipient] = []
         for number, domain in enumerate(domains, 1):
-            if may_take(Flow(account, self.low), domain):
+            for lane in self.lanes_of(domain):
+                if not may_take(Flow(account, self.low), domain, lane and lane.via):
+                    continue
                 limit = min(RECIPIENTS_PER_VISIT, share - len(recipients))
                 # For the store, recipients already taken are still due, and come first.
                 limit_with_taken = limit + self._taken_counts.get((account, domain), 0)
-                due = await self.store.lanes.due(self.low, account, domain, limit_with_taken)
+                due = await self.store.lanes.due(self.low, account, domain, limit_with_taken, lane)
                 recipients += [recipient for recipient in due if self._is_new(recipient)][:limit]
             if len(recipients) >= share or number == DOMAINS_PER_VISIT:
                 self._last_domains[account] = domain
@@ -405,17 +425,17 @@ class DueMail:
         return not (recipient.id in self.taken or was_released or recipient.message_id in self.new_messages)
 
 
-def envelopes(recipients: Iterable[DueRecipient]) -> list[Envelope]:
-    """Group recipients by message and domain, up to the limit of one transaction; accounts take turns."""
-    groups: dict[tuple[str, str], list[DueRecipient]] = {}
+def envelopes(
+    recipients: Iterable[DueRecipient], via_of: Callable[[DueRecipient], Via | None] = lambda _: None
+) -> list[Envelope]:
+    """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
+    groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
     for recipient in recipients:
-        groups.setdefault((recipient.message_id, recipient.domain), []).append(recipient)
+        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
     ordered = [
-        Envelope(
-            message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]), group[0].low
-        )
-        for (message_id, domain), group in groups.items()
-        for first in range(0, len(group), RECIPIENTS_PER_VISIT)
+        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, via)
+        for (message_id, domain, via), group in groups.items()
+        for first in range(0, len(group), most)
     ]
     if len({envelope.account_id for envelope in ordered}) < 2:
         return ordered

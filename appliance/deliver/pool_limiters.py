@@ -31,6 +31,7 @@ from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
+from appliance.model.ramp import Via
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.telemetry.log import get_logger
@@ -127,7 +128,7 @@ class PoolLimiters:
     servers: ProviderServers
     _holds: dict[str, PoolHold] = field(default_factory=dict)
     _limiters: dict[str, PoolLimiter] = field(default_factory=dict)
-    _pool_of: dict[str, str] = field(default_factory=dict)  # by domain, as last routed
+    _pool_of: dict[tuple[str, Via | None], str] = field(default_factory=dict)  # by domain and route, as last routed
     _unpublished: dict[str, str] = field(default_factory=dict)  # pools to publish, by domain
     _published_on: dict[str, int] = field(default_factory=dict)  # by domain, the day of its last publication
     _being_held: dict[str, PoolHold] = field(default_factory=dict)  # holds not stored yet, by pool
@@ -142,26 +143,31 @@ class PoolLimiters:
     _only: bool = False  # the installation has one account
     _only_at: float = -ACCOUNTS_EVERY  # Trio's clock
 
-    def pool_of(self, domain: str) -> str:
-        """The pool that a domain's mail used last."""
-        return self._pool_of.get(domain, UNROUTED)
+    def pool_of(self, domain: str, via: Via | None = None) -> str:
+        """The pool that a domain's mail used last, by this route if it is under the ramp."""
+        return self._pool_of.get((domain, via), UNROUTED)
 
     def of_route(self, route: Route) -> PoolLimiter:
         """The limiter of a route's first server; remember it for the domain."""
         host = route.hosts[0]
         limiter = self.at(route, host.name, host.dialled[0])
-        if self._pool_of.get(route.domain) != limiter.pool:
+        key = route.domain, route.via
+        if self._pool_of.get(key) != limiter.pool:
             if len(self._pool_of) >= DESTINATIONS_KEPT:
                 self._pool_of.clear()
-            self._pool_of[route.domain] = limiter.pool
+            self._pool_of[key] = limiter.pool
             self._published_on.pop(route.domain, None)
-        # Once a day even if nothing changed: retention deletes destinations that are not published any more.
-        if self._published_on.get(route.domain) != (today := self.env.now() // DAY):
+        if route.via is not Via.RELAY:  # under the ramp the domain's provider is published
+            self.publish_pool(route.domain, limiter.provider or limiter.pool)
+        return limiter
+
+    def publish_pool(self, domain: str, pool: str) -> None:
+        """Publish a domain's pool, again every day: retention deletes those that are not published any more."""
+        if self._published_on.get(domain) != (today := self.env.now() // DAY):
             if len(self._published_on) >= DESTINATIONS_KEPT:
                 self._published_on.clear()
-            self._published_on[route.domain] = today
-            self._unpublished[route.domain] = limiter.provider or limiter.pool
-        return limiter
+            self._published_on[domain] = today
+            self._unpublished[domain] = pool
 
     def has_moved(self, limiter: PoolLimiter, route: Route) -> bool:
         """Whether this is a host's own limiter, and the provider's server has answered there since."""

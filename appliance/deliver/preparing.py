@@ -19,6 +19,7 @@ import trio
 from appliance.concurrency.fair_share import PriorityQueue
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.environment import Environment
@@ -28,6 +29,7 @@ from appliance.message.addresses import parse
 from appliance.message.dkim import Algorithm, SigningKey, sign
 from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import DueRecipient
+from appliance.model.ramp import Via
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
@@ -47,6 +49,7 @@ class Envelope(NamedTuple):
     domain: str
     recipients: tuple[DueRecipient, ...]
     low: int = 0  # 1: of a stream with low priority
+    via: Via | None = None  # its route under the ramp
 
     @property
     def flow(self) -> Flow:
@@ -75,31 +78,31 @@ log = get_logger("deliver")
 
 @dataclass(slots=True)
 class RouteCache:
-    """Routes, looked up once for all envelopes for a domain within a moment."""
+    """Routes, looked up once for all envelopes for a domain within a moment; under the ramp a domain has two."""
 
     router: Router
-    _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))  # by domain
-    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
+    _known: TtlCache[tuple[str, Via | None], Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))
+    _finding: SingleFlight[tuple[str, Via | None], Route | NoRoute] = field(default_factory=SingleFlight)
 
-    def known(self, domain: str) -> Route | None:
-        return self._known.get(domain)
+    def known(self, domain: str, via: Via | None = None) -> Route | None:
+        return self._known.get((domain, via))
 
-    async def find(self, domain: str) -> Route:
-        if (route := self.known(domain)) is not None:
+    async def find(self, domain: str, via: Via | None = None) -> Route:
+        if (route := self.known(domain, via)) is not None:
             return route
-        result = await self._finding.run(domain, partial(self._find, domain))
+        result = await self._finding.run((domain, via), partial(self._find, domain, via))
         if isinstance(result, NoRoute):
             raise NoRoute(result.status, result.text, result.detail)
         return result
 
-    async def _find(self, domain: str) -> Route | NoRoute:
+    async def _find(self, domain: str, via: Via | None) -> Route | NoRoute:
         try:
-            route = await self.router.route(domain)
+            route = await self.router.route(domain, via)
         except NoRoute as reason:
             if reason.detail:
                 log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
             return reason
-        self._known.put(domain, route)
+        self._known.put((domain, via), route)
         return route
 
 
@@ -233,6 +236,7 @@ class Preparing:
     store: Store
     routes: RouteCache
     signer: Signer
+    ramp: Ramp
     large_message: int = LARGE_MESSAGE
     _unsigned: PriorityQueue[str, Routed] = field(default_factory=PriorityQueue)
     _being_signed: set[str] = field(default_factory=set)  # message ids
@@ -241,13 +245,19 @@ class Preparing:
     # ---- the route
 
     def known(self, envelope: Envelope) -> DeliveryPath | None:
-        route, domain = self.routes.known(envelope.domain), envelope.sender_domain
+        if envelope.via is not None and not self.ramp.knows(envelope.domain):
+            return None
+        route, domain = self.routes.known(envelope.domain, envelope.via), envelope.sender_domain
         signing = self.signer.known(envelope.account_id, domain)
         return None if route is None or signing is None else _path(envelope, route, domain, signing)
 
     async def find(self, envelope: Envelope) -> DeliveryPath:
         """Look up the route and the keys. Raises `NoRoute`, or `Shortage` if this machine cannot look up anything."""
-        route, domain = await self.routes.find(envelope.domain), envelope.sender_domain
+        via = envelope.via
+        if via is not None:  # which may depend on the provider
+            await self.ramp.learn(envelope.domain)
+            via = self.ramp.via(envelope.recipients[0])
+        route, domain = await self.routes.find(envelope.domain, via), envelope.sender_domain
         return _path(envelope, route, domain, await self.signer.find(envelope.account_id, domain))
 
     async def prepare(

@@ -9,7 +9,7 @@ addresses. Every other fault is temporary, even a domain without an address: its
 
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
 import trio
@@ -17,6 +17,7 @@ import trio
 from appliance.config.settings import DeliveryMode, DeliverySettings, RelayTls
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.dns.wire import Mx
+from appliance.model.ramp import Via
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.net.dial import Shortage
 from appliance.telemetry.log import get_logger
@@ -77,7 +78,8 @@ class Relays:
 
     default: Relay | None = None
     by_domain: Mapping[str, Relay] = field(default_factory=dict)  # "example.com", or "*.example.com" for subdomains
-    only: bool = False  # no mail goes to a domain's own MX
+    only: bool = False  # no mail goes to a domain's own MX, except under the ramp
+    ramp: Relay | None = None  # for mail under the ramp, in mode direct, too: a relay may have it already
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ class Route:
     port: int
     authentic: bool = False  # DNSSEC authenticates the MX records, or their absence
     relay: Relay | None = None
+    via: Via | None = None  # as asked for, under the ramp
+
+    @property
+    def taken(self) -> Via:
+        return Via.DIRECT if self.relay is None else Via.RELAY
 
 
 def relay_for(domain: str, relays: Relays) -> Relay | None:
@@ -102,11 +109,11 @@ def configured_relays(delivery: DeliverySettings) -> Relays:
         domain: Relay(table.host, table.port, table.username, table.password, table.tls)
         for domain, table in delivery.relays.items()
     }
-    relays_all, default = delivery.mode is DeliveryMode.RELAY, None
-    if relays_all and (host := delivery.relay_host):
+    relays_all, relay = delivery.mode is DeliveryMode.RELAY, None
+    if host := delivery.relay_host:
         username, password = delivery.relay_username, delivery.relay_password
-        default = Relay(host, delivery.relay_port, username, password, delivery.relay_tls)
-    return Relays(default, by_domain, relays_all)
+        relay = Relay(host, delivery.relay_port, username, password, delivery.relay_tls)
+    return Relays(relay if relays_all else None, by_domain, relays_all, relay)
 
 
 def in_order(records: tuple[Mx, ...], random: Callable[[], float]) -> list[Mx]:
@@ -174,12 +181,24 @@ class Router:
     own_names: Callable[[], Container[str]] = frozenset
     relays: Relays = Relays()
 
-    async def route(self, domain: str) -> Route:
-        """The route for a domain (lower case, A-labels); raises `NoRoute`, or `Shortage` without local resources."""
+    async def route(self, domain: str, via: Via | None = None) -> Route:
+        """The route for a domain (lower case, A-labels); raises `NoRoute`, or `Shortage` without local resources.
+
+        Under the ramp `via` chooses between the relay and the MX.
+        """
+        if via is not None:
+            return replace(await self._under_ramp(domain, via), via=via)
         relay = relay_for(domain, self.relays)
         if relay is None and self.relays.only:
             raise NoRoute("4.3.5", f"no relay is configured for {domain}")
         return await (self._to_relay(domain, relay) if relay else self._direct(domain))
+
+    async def _under_ramp(self, domain: str, via: Via) -> Route:
+        if via is Via.DIRECT:
+            return await self._direct(domain)
+        if (relay := relay_for(domain, self.relays) or self.relays.ramp) is None:
+            raise NoRoute("4.3.5", f"no relay is configured for {domain}, and a relay may have this message")
+        return await self._to_relay(domain, relay)
 
     async def _direct(self, domain: str) -> Route:
         records, authentic = await self._mx(domain)

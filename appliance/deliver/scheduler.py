@@ -110,6 +110,13 @@ class SessionRunner:
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
         return self.in_flight.enter(ready, permit)
 
+    async def reroute(self) -> None:
+        """Return ready envelopes whose route a new plan of the ramp changed; the next poll reads them again."""
+        for pool in list(self.pending.queues):
+            for envelope in self.pending.drop(pool, self.deliverer.ramp.is_wrong):
+                self.results.add(AttemptResult(envelope, []))
+            await trio.lowlevel.checkpoint()
+
     # ---- running
 
     async def _run(self, first: ActiveAttempt) -> None:
@@ -233,6 +240,7 @@ class Scheduler:
             await self._tasks.start(self._run_sessions, in_flight, upkeep)
             self._tasks.start_soon(self._results.run, self._recorded)
             upkeep.start(self._tasks)
+            self._tasks.start_soon(self.deliverer.ramp.run, self.runner.reroute)
             for _ in range(self.preparing.signer.threads):
                 self._tasks.start_soon(self._sign)
             while True:
@@ -294,7 +302,8 @@ class Scheduler:
         if not messages:
             return
         mimes = {new.message.id: new.message.mime for new in messages}
-        for envelope in envelopes(recipient for new in messages for recipient in due_recipients(new)):
+        new_recipients = (recipient for new in messages for recipient in due_recipients(new))
+        for envelope in envelopes(new_recipients, self.deliverer.ramp.via):
             due_mail = self.due_mail[envelope.low]
             if envelope.recipients[0].id in due_mail.taken:
                 continue
@@ -363,7 +372,7 @@ class Scheduler:
             except Exception as reason:
                 self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
                 return
-        await self._prepare(envelope, pool, path, mime, since)
+        await self._prepare(envelope._replace(via=path.route.via), pool, path, mime, since)
 
     async def _prepare(
         self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
@@ -427,6 +436,9 @@ class Scheduler:
                 if due_at is not None and (self._due_at is None or due_at < self._due_at):
                     self._due_at = due_at
                     self.new_mail.wake()
-            if self._admission.should_poll(envelope.flow, envelope.domain, is_behind=due_mail.is_behind):
+            if not result.outcomes:  # cancelled, or its route has changed
+                self._admission.leave(self.deliverer.limiters.pool_of(envelope.domain, envelope.via), envelope.flow)
+                self.new_mail.wake()
+            if self._admission.should_poll(envelope, is_behind=due_mail.is_behind):
                 self._polls.is_requested = self._polls.has_room = True
                 self.new_mail.wake()

@@ -58,10 +58,13 @@ class SuppressionFilter(Struct, frozen=True):
 
     text: str = ""  # part of the address or the reason, in lower case
     origin: SuppressionOrigin | None = None
+    mail_list: str | None = None  # only unsubscriptions from it
 
     def matches(self, entry: Suppression) -> bool:
-        return (self.origin is None or entry.origin is self.origin) and (
-            self.text in entry.address or self.text in entry.reason.lower()
+        return (
+            (self.origin is None or entry.origin is self.origin)
+            and self.mail_list in (None, entry.mail_list)
+            and (self.text in entry.address or self.text in entry.reason.lower())
         )
 
 
@@ -117,6 +120,7 @@ class ExportedRecipient(NamedTuple):
     delivered_at: int | None
     metadata: str | None  # JSON
     scheduled_at: int | None
+    stream: str
 
 
 class SavedView(Struct, frozen=True):
@@ -155,6 +159,7 @@ class MailProblem(NamedTuple):
     pool: str  # of its domain; empty: not looked up
     envelope_from: str
     template_alias: str | None
+    stream: str
 
 
 class MessageFacts(Struct, frozen=True):
@@ -196,6 +201,7 @@ class Dimension(StrEnum):
     TAG = "tag"
     TEMPLATE = "template"
     PROVIDER = "provider"
+    STREAM = "stream"  # counted by store/statistics.py
 
 
 class Pairing(StrEnum):
@@ -203,6 +209,7 @@ class Pairing(StrEnum):
 
     DOMAIN = "domain_provider"
     TEMPLATE = "template_provider"
+    STREAM = "stream_provider"  # not of the default stream, whose numbers are the difference
 
 
 class Deliverability(NamedTuple):

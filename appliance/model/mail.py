@@ -179,6 +179,7 @@ class NewRecipient(Struct, frozen=True, gc=False):
     key: str  # lower case, A-labels: what suppression compares
     domain: str
     dsn: DsnRequest | None = None
+    bucket: int | None = None  # of the ramp; None: it was off
 
 
 KEY_LIFETIME = 24 * HOUR  # microseconds, by the interface
@@ -331,6 +332,8 @@ class DueRecipient(Struct, frozen=True, gc=False):
     metadata_size: int = 0  # bytes
     scheduled_at: int | None = None
     low: int = 0  # 1: of a stream with low priority
+    bucket: int | None = None  # of the ramp; None: accepted while it was off
+    route: str | None = None  # a Via: under the ramp, the only route that may take it
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -344,6 +347,7 @@ class Attempt(Struct, frozen=True, gc=False):
     tls: str | None = None  # version and verification; None: plaintext, or no connection
     decision: str | None = None  # the consequence, in words
     dialogue: str | None = None  # the SMTP transcript: a JSON array of lines
+    route: str | None = None  # a Via; None: simulated, or recorded by an older version
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -360,6 +364,7 @@ class Outcome(Struct, frozen=True, gc=False):
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
     bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
     mail_from: str | None = None  # the return path used instead of the envelope's sender, for the log
+    provider: str | None = None  # under the ramp: whose figures count the result
 
 
 # ---- messages for operators

@@ -16,6 +16,7 @@ from appliance.model.mail import (
     TriedRecipient,
 )
 from appliance.model.queue import PoolHold, PoolView
+from appliance.model.ramp import Via
 from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
 
@@ -223,9 +224,13 @@ def encryption(tls: str | None) -> str:
     return "without TLS" if tls is None else f"over {tls}"
 
 
+_ROUTES: dict[str, str] = {Via.DIRECT: "direct", Via.RELAY: "by the relay"}
+
+
 def attempt_line(number: int, attempt: Attempt, now: int) -> str:
     took = (attempt.finished_at - attempt.started_at) // 1000
     through = f", pool {attempt.pool}" if attempt.pool else ""
+    through += f", {_ROUTES[attempt.route]}" if attempt.route else ""
     decided = f" -> {attempt.decision}" if attempt.decision else ""
     head = f"attempt {number} at {clock(attempt.started_at, now)}, {took} ms{through}: {server(attempt)}"
     return f"{head}: {attempt.smtp_response or 'no answer'}{decided}"

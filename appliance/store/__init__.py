@@ -46,6 +46,7 @@ from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import Lanes, QueueControl
+from appliance.store.ramp import Ramping, RampStore
 from appliance.store.received import ReceivedStore
 from appliance.store.receiving import ReceivingAddresses
 from appliance.store.reports import Reports
@@ -88,6 +89,7 @@ from appliance.store.sqlite.integrity import (
 from appliance.store.sqlite.migrate import newest_known
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
+from appliance.store.streams import StreamUses
 from appliance.store.suppressions import Suppressions, Unsubscriptions
 from appliance.store.templates import Templates
 from appliance.store.webhook_history import WebhookHistory
@@ -155,12 +157,14 @@ class Store:
         self.new_mail = NewMail()  # for delivery
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
-        self.messages = Messages(engine, env, self.body_parts, *hand_over)
+        self.ramping = Ramping()
+        self.messages = Messages(engine, env, self.body_parts, *hand_over, self.ramping)
         self.mail_log = MailLog(engine, env)
         self.search_index = SearchIndex(engine, env)
         self.records = MessageRecords(engine, env)
         self.statistics = Statistics(engine, env)
         self.breakdown = Breakdown(engine, env)
+        self.stream_uses = StreamUses(engine, env)
         self.reports = Reports(engine, env)
         self.request_pages = RequestPages(engine, env)
         self.scheduled = ScheduledMail(engine, env, *hand_over)
@@ -170,6 +174,7 @@ class Store:
         self.queue_control = QueueControl(engine, env, self.webhook_posts, self.under_delivery)
         self.warmups = WarmupStates(engine, env)
         self.pools = PoolStates(engine, env, self.warmups)
+        self.ramp = RampStore(engine, env, self.pools)
         self.deletion = Deletion(engine, env)
         self.ledger_folding = LedgerFolding(engine, env)
         self._check: _WriteCheck | None = None  # the running check

@@ -189,8 +189,8 @@ _INSERT_MESSAGES = Bulk("""INSERT INTO messages (account_id, id, request_id, sou
     VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i, ?, ?, ?, ?i, ?)}""")
 _INSERT_BODIES = Bulk("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
 _INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
-        status, billing_status, next_attempt_at, dsn, low)
-    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?, ?i)}""")
+        status, billing_status, next_attempt_at, dsn, low, bucket)
+    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?, ?i, ?i)}""")
 _INSERT_SCHEDULED = Bulk("INSERT INTO scheduled_messages (account_id, message_id, due_at) VALUES {(?, ?, ?i)}")
 
 _SET_CONFIDENTIAL = "UPDATE messages SET confidential = 1 WHERE account_id = :account_id AND id = :id"
@@ -208,7 +208,7 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
         for recipient in new.recipients:
             dsn = None if recipient.dsn is None else _encoder.encode(recipient.dsn).decode()
             whose = new.id, recipient.id, new.account_id, recipient.address, recipient.domain
-            recipients.append((*whose, *state, dsn, low))
+            recipients.append((*whose, *state, dsn, low, recipient.bucket))
     _INSERT_RECIPIENTS.run(tx, recipients)
     if scheduled := [(new.account_id, new.id, new.scheduled_at) for new, _ in messages if new.scheduled_at]:
         _INSERT_SCHEDULED.run(tx, scheduled)

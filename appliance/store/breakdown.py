@@ -1,7 +1,8 @@
 """Statistics of recipients by the day, broken down by sending domain, tag, template and provider.
 
 By provider they also have how long deliveries took, and how many recipients were deferred before their result; so do
-the pairs of a provider with a sending domain or a template.
+the pairs of a provider with a sending domain, a template or a stream. The default stream has no pairs: a
+read subtracts the other streams from all mail.
 
 They are added up in the background, as in `statistics.py`, up to positions of their own. The background reader sums
 new rows, and the writer adds the sums only if the position has not moved. Each dimension has a bounded number of values
@@ -10,15 +11,16 @@ reader's thread, so that the writer and the event loop never get more.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Deliverability, Dimension, Pairing
 from appliance.model.numbers import NUMBERS
+from appliance.model.streams import TRANSACTIONAL
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
 from appliance.store.message_records import readable_tags
 from appliance.store.statistics import (
@@ -44,6 +46,7 @@ VALUES_TOLD = 50
 OTHERS = ""
 LAST = "\U0010ffff"  # after all values
 
+Place = TypeVar("Place", str, int)
 ByValue = dict[str, dict[str, int]]  # recipients by outcome
 
 # Seconds within which deliveries are counted together, as `within_1`, `within_2`, …; the others are `slower`.
@@ -77,8 +80,9 @@ _TEXTS: dict[Dimension | Pairing, str] = {
     Dimension.PROVIDER: PROVIDER,
     Pairing.DOMAIN: f"m.envelope_from || ' ' || {PROVIDER}",
     Pairing.TEMPLATE: f"m.template_alias || ' ' || {PROVIDER}",
+    Pairing.STREAM: f"CASE WHEN m.stream <> '{TRANSACTIONAL.name}' THEN m.stream || ' ' || {PROVIDER} END",
 }
-_WITH_TIMES = {Dimension.PROVIDER, Pairing.DOMAIN, Pairing.TEMPLATE}
+_WITH_TIMES = {Dimension.PROVIDER, *Pairing}
 _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
     Dimension.DOMAIN: lambda text: (text.rpartition("@")[2].lower(),),
     Dimension.TAG: readable_tags,
@@ -86,6 +90,7 @@ _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
     Dimension.PROVIDER: lambda text: (text,),
     Pairing.DOMAIN: lambda text: (_domain_pair(text),),
     Pairing.TEMPLATE: lambda text: (text,),
+    Pairing.STREAM: lambda text: (text,),
 }
 _COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", "retried", "took", *_TEXTS))
 _PLACES = ", ".join(str(place) for place in range(5, 7 + len(_TEXTS)))  # of the last ones
@@ -309,6 +314,35 @@ def _tail(
 
 
 def _read_providers(
+    account_id: str, since: int, most: int, provider: str | None, pair: tuple[Pairing, str] | None, tx: Tx
+) -> Deliverability:
+    if pair != (Pairing.STREAM, TRANSACTIONAL.name):
+        return _by_provider(account_id, since, most, provider, pair, tx)
+    by_provider, by_day, until = _by_provider(account_id, since, most, provider, None, tx)
+    for name in _paired_streams(account_id, since, most, tx):
+        other = _by_provider(account_id, since, most, provider, (Pairing.STREAM, name), tx)
+        by_provider, by_day = _less(by_provider, other.by_provider), _less(by_day, other.by_day)
+    return Deliverability({name: counts for name, counts in by_provider.items() if any(counts.values())}, by_day, until)
+
+
+def _paired_streams(account_id: str, since: int, most: int, tx: Tx) -> set[str]:
+    bindings = {"account_id": account_id, "dimension": Pairing.STREAM.value, "since": since}
+    stored = rows(tx, _SUMS.format(by="value"), bindings | {"first": "", "last": LAST})
+    tail, _ = _tail(tx, account_id, Pairing.STREAM, since, most)
+    values = {value for value, *_ in stored} | {value for _, value, *_ in tail}
+    return {value.partition(" ")[0] for value in values - {OTHERS}}
+
+
+def _less(
+    of_all: Mapping[Place, Mapping[str, int]], of_stream: Mapping[Place, Mapping[str, int]]
+) -> Mapping[Place, Mapping[str, int]]:
+    return {
+        place: {kind: count - of_stream.get(place, {}).get(kind, 0) for kind, count in counts.items()}
+        for place, counts in of_all.items()
+    }
+
+
+def _by_provider(
     account_id: str, since: int, most: int, provider: str | None, pair: tuple[Pairing, str] | None, tx: Tx
 ) -> Deliverability:
     dimension, prefix = (Dimension.PROVIDER, "") if pair is None else (pair[0], f"{pair[1]} ")

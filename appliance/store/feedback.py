@@ -33,6 +33,7 @@ from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Slice, StorePart, Tx, first, one, run
 from appliance.store.message_records import readable_tags
 from appliance.store.queue_control import SAME_TIME
+from appliance.store.ramp import note_complaint
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import suppress, unsubscribe
 from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
@@ -339,8 +340,9 @@ def _record_complaint(
     if simulated or status in ("bounced", "failed"):
         return FeedbackResult.NOT_DELIVERED, set()
     row |= {"domain": recipient.domain, "sent_from": recipient.sent_from, "kind": complaint.kind}
-    if first(tx, _COMPLAIN, row) is None:
+    if (provider := one(tx, str, _COMPLAIN, row)) is None:
         return FeedbackResult.REPEATED, set()
+    note_complaint(tx, env, recipient.message_id, recipient.id, provider)
     result = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
     note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
     accounts = _write_event(tx, env, EventType.COMPLAINED, now, recipient)

@@ -107,7 +107,7 @@ _HAPPENED = "coalesce(r.bounced_at, r.failed_at)"
 # Without test mail, like all statistics. Only the newest PROBLEMS_READ rows are read.
 _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.outcome, p.last_smtp_code,
         p.last_smtp_response, p.bounce_class, p.happened, p.next_attempt_at, coalesce(d.pool, ''),
-        m.envelope_from, m.template_alias
+        m.envelope_from, m.template_alias, m.stream
     FROM (
         SELECT r.account_id, r.message_id, r.id, r.address, r.domain, {RESULT} AS outcome, r.last_smtp_code,
             r.last_smtp_response, r.bounce_class, {_HAPPENED} AS happened, r.next_attempt_at

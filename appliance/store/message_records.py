@@ -243,7 +243,7 @@ def read_texts(
 
 _EXPORTED = f"""SELECT m.id AS message_id, r.id AS recipient_id, m.created_at, m.source, m.sender, m.subject, m.tags,
         m.credential, r.address AS email, {OUTCOME} AS outcome, r.attempt_count, r.last_smtp_code,
-        r.last_smtp_response, r.delivered_at, m.metadata, m.scheduled_at
+        r.last_smtp_response, r.delivered_at, m.metadata, m.scheduled_at, m.stream
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
     CROSS JOIN recipients r ON r.message_id = m.id"""
 _EXPORTED_COLUMNS = ", ".join(ExportedRecipient._fields)

@@ -33,6 +33,7 @@ from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Bulk, Row, StorePart, Tx, owned, rows, run
+from appliance.store.ramp import note_results
 from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
@@ -111,7 +112,16 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     rest = 0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender
     more = len((message.metadata or "").encode()), None, message.low
     return [
-        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest, *more)
+        DueRecipient(
+            recipient.id,
+            message.id,
+            message.account_id,
+            recipient.address,
+            recipient.domain,
+            *rest,
+            *more,
+            recipient.bucket,
+        )
         for recipient in message.recipients
     ]
 
@@ -176,7 +186,7 @@ class UnderDelivery:
 # Every query for due mail adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
-        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low
+        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low, r.bucket, r.route
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
 _DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low
         AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
@@ -186,17 +196,17 @@ _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
     WHERE simulated = :simulated AND low = :low AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
-        smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
-    VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
+        smtp_response, pool, mx_host, mx_address, tls, decision, dialogue, route)
+    VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Bulk("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    failed_at, next_attempt_at, bounce_class, delayed_at, failure)
-    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i, ?)})
+    failed_at, next_attempt_at, bounce_class, delayed_at, failure, route)
+    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i, ?, ?)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
     bounced_at = new.bounced_at, failed_at = new.failed_at, next_attempt_at = new.next_attempt_at,
     bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at),
-    failure = new.failure
+    failure = new.failure, route = coalesce(recipients.route, new.route)
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.status IN ('queued', 'deferred') AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
@@ -331,6 +341,7 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
     entries = [_event_row(env, EventType.DELAYED, result, labels) for result in delayed]
     accounts = post_events(tx, env, events + entries)
     reports = _reportable(changed, delayed, asked) if asked else []
+    note_results(tx, env, changed)
     _change_accounts(tx, env, changed, write_reports(tx, env, reports) if reports else {})
     return accounts
 
@@ -393,7 +404,8 @@ def _recipient_row(result: Outcome) -> Row:
     entries = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at, failed_at
     bounce_class = None if result.bounce_class is None else result.bounce_class.value
     failure = None if result.failure is None else result.failure.value
-    return *row, *entries, result.next_attempt_at, bounce_class, _delayed_at(result), failure
+    tried = result.attempts[-1].route if result.attempts and recipient.bucket is not None else None
+    return *row, *entries, result.next_attempt_at, bounce_class, _delayed_at(result), failure, tried
 
 
 def _delayed_at(result: Outcome) -> int | None:

@@ -13,6 +13,7 @@ from appliance.errors import Code, Refused
 from appliance.model.database import CancelAnswer, CancelRequest
 from appliance.model.mail import DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
+from appliance.model.ramp import RampLane
 from appliance.store.engine import (
     START,
     RecordAnswer,
@@ -392,6 +393,11 @@ _ACCOUNTS = distinct("account_id", _WAITING_HERE)
 _DOMAINS = f"{distinct('domain', f'{_WAITING_HERE} AND account_id = :account_id', ':after')} LIMIT :most"
 _LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.low = :low AND r.account_id = :account_id AND r.domain = :domain
     AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
+_RAMP_LANE = _LANE.replace(
+    "ORDER BY",
+    """AND CASE WHEN r.bucket IS NULL THEN ''
+        ELSE coalesce(r.route, CASE WHEN r.bucket < :percent THEN 'direct' ELSE 'relay' END) END = :via ORDER BY""",
+)
 
 
 class Lanes(StorePart):
@@ -404,6 +410,12 @@ class Lanes(StorePart):
         bindings = {"low": low, "account_id": account_id, "after": after, "most": most}
         return await self.engine.all(str, _DOMAINS, bindings)
 
-    async def due(self, low: int, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+    async def due(
+        self, low: int, account_id: str, domain: str, most: int, ramp: RampLane | None = None
+    ) -> list[DueRecipient]:
+        """Due recipients, oldest first; with `ramp` only those of one route."""
         bindings = {"low": low, "account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _LANE, bindings)
+        if ramp is None:
+            return await self.engine.all(DueRecipient, _LANE, bindings)
+        via = "" if ramp.via is None else ramp.via.value
+        return await self.engine.all(DueRecipient, _RAMP_LANE, bindings | {"via": via, "percent": ramp.percent})

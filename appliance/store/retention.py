@@ -76,6 +76,7 @@ _DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
 
 # An outgoing address that has sent nothing to a pool for this long has lost its reputation there: warm-up starts again.
 UNUSED_KEPT = 90 * DAY  # microseconds
+RAMP_KEPT = 30 * DAY  # microseconds of hourly results
 
 # Table, key, condition for old rows, and the column that sorts them by age.
 _OLD = (
@@ -86,6 +87,7 @@ _OLD = (
     # A delivery with a next attempt is never too old.
     ("webhook_deliveries", "webhook_id, id", "next_attempt_at IS NULL AND created_at <= :log_since", "created_at"),
     ("webhook_hours", "webhook_id, hour, outcome", "hour < :first_hour", "hour"),
+    ("ramp_hours", "hour, provider, route", "hour < :first_ramp_hour", "hour"),
     ("destinations", "domain", "updated_at < :unused_since", "updated_at"),
     ("warmups", "pool, source", "hour_at < :unused_since", "hour_at"),
     ("dmarc_reports", "account_id, domain, org, report_id", "day < :first_day", "day"),
@@ -126,6 +128,7 @@ class Deletion(StorePart):
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         bindings |= {"unused_since": now - UNUSED_KEPT, "first_hour": bindings["log_since"] // HOUR}
+        bindings |= {"first_ramp_hour": (now - RAMP_KEPT) // HOUR}
         return await self.delete_slice(_ANY, (*_DELETE_OLD, _LOGS_OF_DELETED, _DELETED), bindings)
 
     async def audit(self, after: str, most: int) -> Slice:
@@ -283,11 +286,16 @@ _FOLDED = """INSERT INTO credit_ledger (account_id, id, kind, amount, balance, c
     VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)"""
 ANY_OLD = """SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
         OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
+        OR EXISTS (SELECT 1 FROM hourly_stream_counts WHERE account_id = :account_id AND hour < :hour)
         OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
 _OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
         (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)"""
 _OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
         (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
+        ORDER BY hour LIMIT :most)"""
+_OLD_STREAM_HOURS = """DELETE FROM hourly_stream_counts
+    WHERE account_id = :account_id AND (hour, stream, kind, bucket) IN
+        (SELECT hour, stream, kind, bucket FROM hourly_stream_counts WHERE account_id = :account_id AND hour < :hour
         ORDER BY hour LIMIT :most)"""
 # A template's row goes last, when no message names a version of it. Older releases kept the versions of a deleted
 # template.
@@ -298,7 +306,7 @@ _OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id 
 _OLD_TEMPLATES = """DELETE FROM templates
     WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
         (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)"""
-_TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
+_TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_STREAM_HOURS, _OLD_TEMPLATES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,21 @@
 Sending counts nothing. A worker adds up the messages and events written since its last run, by their ids, which sort by
 time; a read adds younger rows. Both see every row once, because a row is counted only when no older row can still be
 uncommitted on any node. Mail with an empty envelope sender (`delivery_reports.py`) is not counted, and has no events.
+Streams other than the default one are also counted alone; the default stream's numbers are the difference, so that an
+installation without streams stores nothing more.
 """
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
 from appliance.model.numbers import RETURNED
-from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, one, rows, run
+from appliance.model.streams import TRANSACTIONAL
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, any_owner, one, rows, run
 from appliance.store.message_records import RESULT
 from appliance.times import DAY, HOUR
 
@@ -55,18 +58,20 @@ FINAL_EVENT = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
 COUNTED_EVENT = f"({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))"
 # The number that an event counts for. A late bounce or complaint may precede the counting of the final event.
 KIND = f"CASE WHEN {FINAL_EVENT} THEN {RESULT} ELSE substr(e.type, 7) END"
-_ADD = """ON CONFLICT (account_id, hour, kind, bucket)
-    DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
 # CROSS, so that SQLite looks up the messages of new rows, and does not read all messages instead.
-_COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
-    SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
+_SENT = f"""SELECT m.account_id, m.created_at / {HOUR}, m.stream, 'sent', 0, count(*)
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> ''
-    GROUP BY 1, 2 {_ADD}"""
-_COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
-    SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
+    GROUP BY 1, 2, 3"""
+_FINAL = f"""SELECT e.account_id, e.created_at / {HOUR}, m.stream, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3, 4 {_ADD}"""
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {COUNTED_EVENT} GROUP BY 1, 2, 3, 4, 5"""
+_ADD = Bulk("""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients) VALUES {(?, ?i, ?, ?i, ?i)}
+    ON CONFLICT (account_id, hour, kind, bucket)
+    DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients""")
+_ADD_OF_STREAM = Bulk("""INSERT INTO hourly_stream_counts (account_id, hour, stream, kind, bucket, recipients)
+    VALUES {(?, ?i, ?, ?, ?i, ?i)} ON CONFLICT (account_id, hour, stream, kind, bucket)
+    DO UPDATE SET recipients = hourly_stream_counts.recipients + excluded.recipients""")
 # A pool with a dot in its name belongs to one organisation. There may be as many as domains: count them together.
 PROVIDER = "CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END"
 # The class of a late bounce is in its own record.
@@ -94,31 +99,31 @@ SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
 # Since when all counts by the hour are kept, as an id.
 _KEPT_SINCE = "hours kept"
 _SET_KEPT_SINCE = "INSERT INTO counted_until (kind, id) VALUES (:kind, :id) ON CONFLICT (kind) DO NOTHING"
+# The stored hours of an account: of all its mail, of one stream, and of the default stream.
+_HOURS = "SELECT hour, kind, bucket, recipients FROM hourly_counts WHERE account_id = :account_id AND hour >= :from"
+_HOURS_OF_STREAM = f"""SELECT hour, kind, bucket, {{sign}}recipients FROM hourly_stream_counts
+    WHERE account_id = :account_id AND hour >= :from AND kind NOT IN {RETURNED}"""
+_NAMED_STREAM = " AND stream = :stream"
 _COUNTS = f"""SELECT CASE WHEN hour < :since THEN :compared WHEN hour < :hourly THEN hour - hour % 24 ELSE hour END,
         kind,
         CASE WHEN kind IN ('bounced', 'failed') AND bucket = {UNTRIED_BUCKET} THEN {UNTRIED_BUCKET} ELSE 0 END,
         sum(recipients)
-    FROM hourly_counts WHERE account_id = :account_id AND hour >= :compared AND (hour <= :ended OR hour >= :since)
-    GROUP BY 1, 2, 3"""
-_BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
-    WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
-_SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
-        SELECT created_at, recipient_count, source, envelope_from FROM messages
+    FROM ({{hours}}) counted WHERE hour <= :ended OR hour >= :since GROUP BY 1, 2, 3"""
+_BUCKETS = "SELECT kind, bucket, sum(recipients) FROM ({hours}) counted WHERE kind <> 'sent' GROUP BY kind, bucket"
+_SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, stream, sum(recipient_count) FROM (
+        SELECT created_at, recipient_count, source, envelope_from, stream FROM messages
         WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most
-    ) newest WHERE source <> 'test' AND envelope_from <> '' GROUP BY 1"""
-_FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
+    ) newest WHERE source <> 'test' AND envelope_from <> '' GROUP BY 1, 4"""
+_FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, m.stream, count(*) FROM (
         SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.account_id = :account_id AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3"""
+    WHERE e.account_id = :account_id AND m.source <> 'test' AND {COUNTED_EVENT} GROUP BY 1, 2, 3, 4"""
 _RETURNED = f"""SELECT kind, sum(recipients) FROM daily_feedback
-    WHERE account_id = :account_id AND day >= :day AND kind IN ({", ".join(f"'{kind}'" for kind in RETURNED)})
-    GROUP BY kind"""
-_RETURNED_TAIL = f"""SELECT substr(e.type, 7), count(*) FROM (
-        SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
-    ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.account_id = :account_id AND m.source <> 'test' AND e.created_at / {DAY} >= :day
-        AND e.type IN ({", ".join(f"'email.{kind}'" for kind in RETURNED)}) GROUP BY 1"""
+    WHERE account_id = :account_id AND day >= :day AND kind IN {RETURNED} GROUP BY kind"""
+_RETURNED_OF_STREAM = f"""SELECT kind, sum(recipients) FROM hourly_stream_counts
+    WHERE account_id = :account_id AND hour >= :since AND kind IN {RETURNED}"""
+_STREAMS = "SELECT DISTINCT stream FROM hourly_stream_counts WHERE account_id = :account_id AND hour >= :since"
 _FEEDBACK_TAIL = _FEEDBACK.format(
     events="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most)""",
@@ -148,6 +153,7 @@ class Counting(NamedTuple):
     lag: int
     table: str
     id: str  # its column
+    hours: str = ""
     adds: tuple[str, ...] = ()
     tail: str = ""
 
@@ -159,8 +165,8 @@ class Counting(NamedTuple):
 
 
 _COUNTINGS = (
-    Counting("sent", "msg", MESSAGE_LAG, "recipients", "message_id", (_COUNT_SENT,), _SENT_TAIL),
-    Counting("final", "evt", EVENT_LAG, "events", "id", (_COUNT_FINAL, _COUNT_FEEDBACK), _FINAL_TAIL),
+    Counting("sent", "msg", MESSAGE_LAG, "recipients", "message_id", _SENT, (), _SENT_TAIL),
+    Counting("final", "evt", EVENT_LAG, "events", "id", _FINAL, (_COUNT_FEEDBACK,), _FINAL_TAIL),
 )
 
 
@@ -183,12 +189,28 @@ class Statistics(StorePart):
         return await self.engine.write(work, large=True)
 
     async def of(
-        self, account_id: str, since: int, hourly: int | None = None, compared: int | None = None
+        self, account_id: str, since: int, hourly: int | None = None, compared: int | None = None, stream: str = ""
     ) -> AccountStatistics:
-        """Return the counts since that hour; before `hourly` by day; with `compared` also the period before."""
+        """Return the counts since that hour; before `hourly` by day; with `compared` also the period before.
+
+        With `stream`, the counts of this stream alone, without its queue.
+        """
         by_hour, earlier = since if hourly is None else hourly, since if compared is None else compared
         hours = _Hours(since // HOUR, by_hour // HOUR, earlier // HOUR, self.env.now() // HOUR)
-        return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.env.now()), account_id)
+        return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.env.now(), stream), account_id)
+
+    async def by_stream(self, account_id: str, since: int) -> dict[str, dict[str, int]]:
+        """Return the numbers of every stream with mail since that hour, the default stream first."""
+        bindings = {"account_id": account_id, "since": since // HOUR}
+        hours = _Hours(since // HOUR, since // HOUR, since // HOUR, self.env.now() // HOUR)
+
+        def work(tx: Tx) -> dict[str, dict[str, int]]:
+            tail = _tail(tx, account_id)
+            names = {name for (name,) in rows(tx, _STREAMS, bindings)} | {row[3] for row in tail}
+            streams = [TRANSACTIONAL.name, *sorted(names - {TRANSACTIONAL.name})]
+            return {name: _totals(tx, account_id, hours, name, tail) for name in streams}
+
+        return await self.engine.scan(work, account_id)
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
         return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
@@ -204,10 +226,22 @@ def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
     if limit <= after:
         return False  # the clock was set back
     end = counting.end_of_slice(tx, now - counting.lag, most)
+    bindings = {"after": after, "until": end or limit}
+    _add_hours(tx, rows(tx, counting.hours, bindings))
     for add in counting.adds:
-        run(tx, add, {"after": after, "until": end or limit})
+        run(tx, add, bindings)
     run(tx, SET_COUNTED, {"kind": counting.kind, "id": end or limit})
     return end is not None
+
+
+def _add_hours(tx: Tx, counted: Sequence[Row]) -> None:
+    """Add rows of account, hour, stream, kind, bucket and recipients."""
+    of_all = Counter[Row]()
+    for account_id, hour, _, kind, bucket, recipients in counted:
+        if kind not in RETURNED:
+            of_all[account_id, hour, kind, bucket] += recipients
+    _ADD.run(tx, sorted((*key, recipients) for key, recipients in of_all.items()))
+    _ADD_OF_STREAM.run(tx, sorted(row for row in counted if row[2] != TRANSACTIONAL.name))
 
 
 def counted_until(tx: Tx, kind: str) -> str:
@@ -225,34 +259,78 @@ class _Hours(NamedTuple):
         return self.compared + self.now - self.since
 
 
-def _read(tx: Tx, account_id: str, hours: _Hours, now: int) -> AccountStatistics:
-    bindings = {"account_id": account_id, "since": hours.since, "now": now, "most": TAIL_ROWS}
-    by_hour, previous = Counter[tuple[int, str]](), Counter[str]()
-    by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
-    tail = [
+def _hours_of(stream: str) -> str:
+    if stream in ("", TRANSACTIONAL.name):
+        others = f" UNION ALL {_HOURS_OF_STREAM.format(sign='-')}"
+        return _HOURS + (others if stream else "")
+    return _HOURS_OF_STREAM.format(sign="") + _NAMED_STREAM
+
+
+def _tail(tx: Tx, account_id: str) -> list[Row]:
+    """Rows not counted yet: hour, kind, bucket, stream and recipients."""
+    bindings = {"account_id": account_id, "most": TAIL_ROWS}
+    return [
         row for item in _COUNTINGS for row in rows(tx, item.tail, bindings | {"after": counted_until(tx, item.kind)})
     ]
-    for hour, kind, bucket, count in tail:
-        by_bucket[kind, bucket] += count if hour >= hours.since else 0
-    for hour, kind, bucket, count in chain(
-        rows(tx, _COUNTS, bindings | hours._asdict() | {"ended": hours.ended}), tail
-    ):
+
+
+def _hourly(tx: Tx, account_id: str, hours: _Hours, stream: str, tail: Sequence[Row]) -> Iterator[Row]:
+    """Stored and uncounted rows of a stream, or of all: hour, kind, bucket and recipients."""
+    bindings = hours._asdict() | {"account_id": account_id, "from": hours.compared, "ended": hours.ended}
+    yield from rows(tx, _COUNTS.format(hours=_hours_of(stream)), bindings | {"stream": stream})
+    yield from ((*row, count) for *row, of, count in tail if row[1] not in RETURNED and stream in ("", of))
+
+
+def _returned(tx: Tx, account_id: str, hours: _Hours, stream: str, tail: Sequence[Row]) -> Counter[str]:
+    bindings = {"account_id": account_id, "since": hours.since, "day": hours.since // 24, "stream": stream}
+    of_streams = (
+        []
+        if not stream
+        else rows(
+            tx, f"{_RETURNED_OF_STREAM}{'' if stream == TRANSACTIONAL.name else _NAMED_STREAM} GROUP BY kind", bindings
+        )
+    )
+    counts = Counter[str]({kind: int(count) for kind, count in of_streams})
+    if stream in ("", TRANSACTIONAL.name):
+        of_all = Counter[str]({kind: int(count) for kind, count in rows(tx, _RETURNED, bindings)})
+        of_all.subtract(counts)
+        counts = of_all
+    for hour, kind, _, of, count in tail:
+        if kind in RETURNED and hour >= hours.since and stream in ("", of):
+            counts[kind] += count
+    return counts
+
+
+def _totals(tx: Tx, account_id: str, hours: _Hours, stream: str, tail: Sequence[Row]) -> dict[str, int]:
+    counts = _returned(tx, account_id, hours, stream, tail)
+    for hour, kind, bucket, count in _hourly(tx, account_id, hours, stream, tail):
+        counts[_outcome(kind, bucket)] += int(count) if hour >= hours.since else 0
+    return dict(counts)
+
+
+def _read(tx: Tx, account_id: str, hours: _Hours, now: int, stream: str) -> AccountStatistics:
+    bindings = {"account_id": account_id, "from": hours.since, "now": now, "most": POOLS_SHOWN, "stream": stream}
+    by_hour, previous = Counter[tuple[int, str]](), Counter[str]()
+    selected = rows(tx, _BUCKETS.format(hours=_hours_of(stream)), bindings)
+    by_bucket = Counter({(kind, bucket): count for kind, bucket, count in selected})
+    tail = _tail(tx, account_id)
+    for hour, kind, bucket, of, count in tail:
+        by_bucket[kind, bucket] += count if hour >= hours.since and stream in ("", of) else 0
+    for hour, kind, bucket, count in _hourly(tx, account_id, hours, stream, tail):
         if hour >= hours.since:
             by_hour[hour if hour >= hours.hourly else hour - hour % 24, _outcome(kind, bucket)] += count
         elif hours.compared <= hour <= hours.ended:
             previous[_outcome(kind, bucket)] += count
-    waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
-    by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
     times = {bucket: count for (kind, bucket), count in by_bucket.items() if kind == "delivered"}
     by_class = {
         item: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for item, bucket in CLASS_BUCKETS.items()
     }
     kept_since = counted_until(tx, _KEPT_SINCE)
     known = hours.compared * HOUR >= (identifier_time(kept_since) if kept_since else now - KEPT_BEFORE)
-    simulated, returned = one(tx, int, _SIMULATED, bindings) or 0, Counter[str]()
-    bindings |= {"day": hours.since // 24, "after": counted_until(tx, "final")}
-    for kind, count in chain(rows(tx, _RETURNED, bindings), rows(tx, _RETURNED_TAIL, bindings)):
-        returned[kind] += int(count)
+    waiting = [] if stream else rows(tx, _WAITING, bindings)
+    by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
+    simulated = 0 if stream else one(tx, int, _SIMULATED, bindings) or 0
+    returned = _returned(tx, account_id, hours, stream, tail)
     return AccountStatistics(by_hour, times, by_pool, simulated, by_class, previous if known else None, returned)
 
 

@@ -304,6 +304,15 @@ def moment(name: str) -> int | None:
         raise invalid(name, "must be a time such as 2026-11-15T13:00:00Z, or a date such as 2026-11-15") from None
 
 
+def text_filter(name: str, most: int, spelled: Callable[[str], str] = str) -> str | None:
+    text = request.args.get(name)
+    if text is None:
+        return None
+    if not 1 <= len(text.strip()) <= most:
+        raise invalid(name, f"must have 1 to {most} characters")
+    return spelled(text.strip())
+
+
 def check_line(name: str, text: str) -> None:
     if fault := fault_in_line(text):
         raise invalid(name, f"must not contain {fault}")

@@ -17,7 +17,7 @@ import msgspec
 from quart import Response
 
 from appliance.errors import Code
-from appliance.message.limits import KEY_LENGTH
+from appliance.message.limits import KEY_LENGTH, STREAM_LENGTH
 from appliance.model.accounts import Permission
 from appliance.web.exchange import Answer
 
@@ -218,5 +218,8 @@ KEY_PARAMETER = parameter(
     required=True,
 )
 BEFORE_PARAMETER = parameter("before", "query", "`next` from the previous page.", {"type": "string"})
+STREAM_FILTER = parameter(
+    "stream", "query", "Filter by stream.", {"type": "string", "pattern": r"\S", "maxLength": STREAM_LENGTH}
+)
 PAGING = (limit_parameter(), {**BEFORE_PARAMETER, "name": "after"})
 PAGING_BACK = (limit_parameter(), BEFORE_PARAMETER)

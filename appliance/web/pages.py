@@ -119,14 +119,14 @@ _WITH_NUMBERS = ("rate.js", "chart.js", "overview-tables.js", "attention.js")
 
 def _modules(site: dict[str, SiteFile], script: str) -> list[str]:
     """A page's script, all that it imports, and their styles: a browser requests them together, not one by one."""
-    found, pending = dict[str, None](), [script, *(_WITH_NUMBERS if script == "pages/overview.js" else ())]
+    names, pending = dict[str, None](), [script, *(_WITH_NUMBERS if script == "pages/overview.js" else ())]
     while pending:
-        if (name := pending.pop()) not in found:
-            found[name] = None
+        if (name := pending.pop()) not in names:
+            names[name] = None
             source = site[name][0]
-            pending += [normpath(f"{name}/../{each.decode()}") for each in _IMPORT.findall(source)]
-            found |= dict.fromkeys(f"{each.decode()}.css" for each in _STYLE.findall(source))
-    return list(found)
+            pending += [normpath(f"{name}/../{match.decode()}") for match in _IMPORT.findall(source)]
+            names |= dict.fromkeys(f"{match.decode()}.css" for match in _STYLE.findall(source))
+    return list(names)
 
 
 class Site(NamedTuple):

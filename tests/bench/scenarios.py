@@ -1,7 +1,7 @@
 """What `sh packaging/bench` measures: each scenario alternates rounds of ours and of a peer, and adds its figures.
 
 A scenario is a function of an `Effort` and a `Run`. How it is measured stands in the module that it takes the sides
-from: accept, deliver, submit, webhooks, databases, beside, slow_servers.
+from: accept, deliver, submit, webhooks, databases, honest_client, slow_servers.
 """
 
 import os
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.bench import accept, beside, databases, deliver, slow_servers, stages, submit, webhooks
+from tests.bench import accept, databases, deliver, honest_client, slow_servers, stages, submit, webhooks
 from tests.bench.attacker import ATTACKS
 from tests.bench.figures import Curve, Figure, Run, compared
 from tests.bench.postfix import postfix
@@ -344,20 +344,26 @@ def attacked(effort: Effort, run: Run, told: Progress) -> None:
     """The honest client's p99 during each attack, relative to its p99 alone."""
     with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
         account = add_account(running.data_dir, "honest", credit=10**9)
-        beside.honest(running, account, min(3, effort.seconds))
+        honest_client.honest(running, account, min(3, effort.seconds))
         for number, name in enumerate(list(ATTACKS)[: effort.attacks]):
             told(f"{number + 1} of {effort.attacks}: {name}")
             alone, served = list[float](), list[float]()
             for _ in range(effort.rounds):
-                seen = beside.honest(running, account, effort.seconds)
-                with beside.attacked(name, running, running.account):
-                    busy = beside.honest(running, account, effort.seconds)
+                seen = honest_client.honest(running, account, effort.seconds)
+                with honest_client.attacked(name, running, running.account):
+                    busy = honest_client.honest(running, account, effort.seconds)
                 assert seen is not None
                 alone.append(seen["p99_ms"])
                 served.append(busy["p99_ms"] if busy else float("inf"))
             run.figures.append(
                 compared(
-                    f"honest p99 under attack: {name}", "ms", served, alone, "alone", beside.WANTED, at_least=False
+                    f"honest p99 under attack: {name}",
+                    "ms",
+                    served,
+                    alone,
+                    "alone",
+                    honest_client.WANTED,
+                    at_least=False,
                 )
             )
 

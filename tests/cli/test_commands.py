@@ -542,8 +542,7 @@ def test_unknown_words_are_wrong_usage() -> None:
 def test_a_terminal_gets_a_table_in_one_piece(acme: Shell) -> None:
     """On a terminal the first column, which other commands ask for, is never broken."""
     key_id = acme.json("key", "create", "acme")["id"]
-    command = f"{sys.executable} -m appliance key list --config {acme.config}"
-    shown = shown_on_terminal(command)
+    shown = shown_on_terminal("key", "list", "--config", str(acme.config))
     assert key_id in shown
     assert "\x1b[1m" in shown
 

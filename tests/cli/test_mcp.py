@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from appliance.cli.mcp import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
 from appliance.times import HOUR, rfc3339
 from tests.cli.shell import Shell, fields
 from tests.docs.test_cli import documented
+from tests.fork_client import Piped, piped
 
 MAIL = {"from": "shop@example.com", "to": ["ada@example.net"], "subject": "Hello", "text": "Hi"}
 
@@ -22,9 +21,7 @@ MAIL = {"from": "shop@example.com", "to": ["ada@example.net"], "subject": "Hello
 class Session:
     """A program that speaks the protocol, at the other end."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def __init__(self, process: Piped) -> None:
         self._to, self._from, self._number = process.stdin, process.stdout, 0
 
     def told(self, line: str) -> Any:
@@ -67,20 +64,17 @@ Start = Callable[..., Session]
 def start(acme: Shell, tmp_path: Path) -> Iterator[Start]:
     """Starts the program, and sees that it ends cleanly with its input."""
     acme.json("domain", "add", "acme", "example.com")
-    running: list[subprocess.Popen[str]] = []
+    running: list[Piped] = []
 
     def started(*options: str, key: str = "") -> Session:
-        command = [sys.executable, "-m", "appliance", "mcp", *options, "--config", str(acme.config)]
-        here = {"PYTHONPATH": str(Path(__file__).parents[2]), "APPLIANCE_API_KEY": key}
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ | here
-        )
+        words = ("mcp", *options, "--config", str(acme.config))
+        process = piped(*words, directory=tmp_path, environment=os.environ | {"APPLIANCE_API_KEY": key})
         running.append(process)
         return Session(process)
 
     yield started
     for process in running:
-        assert process.communicate(timeout=60)[0] == ""
+        assert process.communicate(60)[0] == ""
         assert process.returncode == 0
 
 

@@ -1,7 +1,6 @@
 """Tables for terminals of any width, and colours only where they are wanted."""
 
 import re
-import sys
 
 import pytest
 
@@ -30,8 +29,8 @@ def test_columns_are_omitted_in_the_given_order() -> None:
 
 def on_a_terminal(shell: Shell, columns: int, *words: str, **environment: str) -> list[str]:
     """The lines that a command prints on a terminal of this width."""
-    command = f"{sys.executable} -m appliance {' '.join(words)} --config {shell.config}"
-    return shown_on_terminal(command, columns, **environment).splitlines()
+    words = (*words, "--config", str(shell.config))
+    return shown_on_terminal(*words, columns=columns, **environment).splitlines()
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

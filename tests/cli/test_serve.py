@@ -4,19 +4,18 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.config.load import VARIABLE
+from tests.fork_client import Piped, piped
+from tests.fork_server import PRELUDE
 from tests.ports import free_port
-from tests.running_appliance import STOP_TIMEOUT, add_account, ran
+from tests.running_appliance import STOP_TIMEOUT, TRUSTS_NONE, add_account, ran
 from tests.terminal import open_terminal
 
-ROOT = Path(__file__).parents[2]
 HINT = "appliance account create NAME EMAIL --password-stdin"
 
 
@@ -29,21 +28,16 @@ def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path
     return file
 
 
-def start(config: Path, program: str = "", **options: object) -> subprocess.Popen[str]:
-    code = program + "\nfrom appliance.cli import main\nmain(prog_name='appliance')"
-    process: subprocess.Popen[str] = subprocess.Popen(
-        [sys.executable, "-c", code, "serve", "--config", str(config)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        text=True,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
-    )
-    return process
+def start(config: Path, prelude: str = "", **options: int) -> Piped:
+    """`appliance serve`, after this code."""
+    environment = {**os.environ, **TRUSTS_NONE, PRELUDE: prelude}
+    return piped("serve", "--config", str(config), directory=Path.cwd(), environment=environment, **options)
 
 
 def failure(config: Path, program: str = "") -> str:
     """The one line on stderr of a start that must fail."""
     process = start(config, program)
-    output, errors = process.communicate(timeout=STOP_TIMEOUT)
+    output, errors = process.communicate(STOP_TIMEOUT)
     assert process.returncode == 1, errors
     assert output == ""
     assert errors.count("\n") == 1, errors
@@ -58,15 +52,13 @@ def reason(config: Path) -> str:
     return str(line["reason"])
 
 
-def wait_until_ready(process: subprocess.Popen[str]) -> None:
-    assert process.stderr is not None
+def wait_until_ready(process: Piped) -> None:
     line = process.stderr.readline()
     assert json.loads(line)["event"] == "ready", line + process.stderr.read()
 
 
-def rest_of_log(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+def rest_of_log(process: Piped) -> list[dict[str, Any]]:
     """What a process that ends in order still writes, of which each line is JSON."""
-    assert process.stderr is not None
     return [json.loads(line) for line in process.stderr]
 
 
@@ -90,14 +82,14 @@ def test_a_signal_is_a_clean_stop(tmp_path: Path, number: signal.Signals) -> Non
     process = start(settings(tmp_path))
     wait_until_ready(process)
     process.send_signal(number)
-    assert process.wait(30) == 0
-    process.communicate()
+    process.communicate(STOP_TIMEOUT)
+    assert process.returncode == 0
 
 
 def test_an_interrupt_outside_the_supervisor_is_a_clean_stop(tmp_path: Path) -> None:
     """Ctrl-C that reaches Python itself makes no traceback and no error."""
     process = start(settings(tmp_path), raising("KeyboardInterrupt"))
-    assert process.communicate(timeout=STOP_TIMEOUT) == ("", "")
+    assert process.communicate(STOP_TIMEOUT) == ("", "")
     assert process.returncode == 0
 
 
@@ -116,21 +108,15 @@ def test_a_note_by_click_does_not_end_the_log(tmp_path: Path) -> None:
     """Click asks a stream whether it takes bytes; what it then writes stands in the log, and lines follow it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = start(settings(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}"), NOTING)
-        output, errors = process.communicate(timeout=STOP_TIMEOUT)
+        output, errors = process.communicate(STOP_TIMEOUT)
     note, line = errors.splitlines()
     assert (output, note, json.loads(line)["event"]) == ("", "Note: a word of a library.", "cannot serve")
 
 
-def here(directory: Path, *options: str) -> subprocess.Popen[str]:
+def here(directory: Path, *options: str) -> Piped:
     """`appliance serve` in that directory, where no settings are named."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "appliance", "serve", *options],
-        cwd=directory,
-        env={**{name: each for name, each in os.environ.items() if name != VARIABLE}, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | TRUSTS_NONE
+    return piped("serve", *options, directory=directory, environment=environment)
 
 
 @pytest.mark.parametrize("text", ["[servr]\n", "<xml>\n"])
@@ -138,10 +124,7 @@ def test_a_file_here_without_our_settings_stops_the_start(tmp_path: Path, text: 
     """Its only section may have a slip in its name: the sandbox would start in the place of a mail server."""
     (tmp_path / "config.toml").write_text(text)
     process = here(tmp_path)
-    try:
-        output, errors = process.communicate(timeout=STOP_TIMEOUT)
-    finally:
-        process.kill()
+    output, errors = process.communicate(STOP_TIMEOUT)
     assert (process.returncode, output, errors.count("\n")) == (1, "", 1)
     assert str(json.loads(errors)["reason"]).startswith(f"{tmp_path}/config.toml: ")
     assert os.listdir(tmp_path) == ["config.toml"]
@@ -152,7 +135,7 @@ def test_the_sandbox_starts_beside_another_programs_file(tmp_path: Path) -> None
     process = here(tmp_path, "--sandbox", "--port", str(free_port()), "--smtp-port", str(free_port()))
     wait_until_ready(process)
     process.terminate()
-    process.communicate(timeout=STOP_TIMEOUT)
+    process.communicate(STOP_TIMEOUT)
     assert process.returncode == 0
 
 
@@ -167,7 +150,7 @@ def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
         wait_until_ready(process)
         process.terminate()
         lines = rest_of_log(process)
-        assert process.communicate(timeout=STOP_TIMEOUT) == ("", "")
+        assert process.communicate(STOP_TIMEOUT) == ("", "")
         hints = [line["hint"] for line in lines if line["event"] == "there is no account yet"]
         assert [hint.endswith(f"{HINT} --config {config}") for hint in hints] == [True] * expected
         add_account(tmp_path / "data", f"demo{expected}")
@@ -178,12 +161,11 @@ def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str,
     config = settings(tmp_path, more=f'hostname = "{name}"\n')
     config.write_text(config.read_text().replace("sandbox", "direct") + '[dns]\nresolvers = ["127.0.0.1:9"]\n')
     process = start(config)
-    assert process.stderr is not None
     lines: list[dict[str, Any]] = []
     while not lines or lines[-1]["event"] != "there is no account yet":  # which it says last
         lines.append(json.loads(process.stderr.readline()))
     process.terminate()
-    process.communicate(timeout=STOP_TIMEOUT)
+    process.communicate(STOP_TIMEOUT)
     assert process.returncode == 0
     told = [line for line in lines if line["event"] == "server.hostname is not a full name"]
     assert [line["hostname"] for line in told] == [name] * warned
@@ -198,10 +180,12 @@ def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
     while HINT.encode() not in seen:
         seen += os.read(ours, 1_000)
     process.terminate()
-    assert process.wait(30) == 0
+    process.communicate(STOP_TIMEOUT)
+    assert process.returncode == 0
     config.write_text("nonsense = 1\n")
     process = start(config, stdout=theirs, stderr=theirs)
-    assert process.wait(30) == 1
+    process.communicate(STOP_TIMEOUT)
+    assert process.returncode == 1
     os.close(theirs)
     while b"unknown section" not in seen:
         seen += os.read(ours, 1_000)
@@ -216,10 +200,9 @@ def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
     process = start(settings(tmp_path), "import sys\nsys.stdout.isatty = lambda: True", stdout=writing)
     os.close(writing)
     wait_until_ready(process)
-    assert process.stderr is not None
     assert json.loads(process.stderr.readline())["event"] == "greeting not written: stdout failed"
     process.terminate()
-    process.communicate(timeout=STOP_TIMEOUT)
+    process.communicate(STOP_TIMEOUT)
     assert process.returncode == 0
 
 
@@ -293,13 +276,12 @@ def test_what_python_would_print_is_in_the_log(tmp_path: Path) -> None:
         "warnings.simplefilter('always')\n"
     )
     process = start(settings(tmp_path), odd)
-    assert process.stderr is not None
     lines: list[dict[str, Any]] = []
     while not lines or lines[-1]["event"] != "ready":
         lines.append(json.loads(process.stderr.readline()))
     process.terminate()
     rest_of_log(process)
-    process.communicate(timeout=STOP_TIMEOUT)
+    process.communicate(STOP_TIMEOUT)
     assert process.returncode == 0
     last = {line["event"]: line["traceback"].splitlines()[-1] for line in lines if "traceback" in line}
     assert last["thread failed"] == "ZeroDivisionError: division by zero"
@@ -312,7 +294,6 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, 
     """One that was decided is completed by a start; one into an empty directory before that must be run again."""
     config, data_dir, backup = settings(tmp_path), tmp_path / "data", tmp_path / "saved.backup"
     add_account(data_dir, "demo")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert ran(config, "backup", str(backup), directory=tmp_path)[0] == 0
     for file in data_dir.glob("*"):
         file.unlink()
@@ -322,20 +303,19 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, 
         f"    if {name!r} in str(new): os.kill(os.getpid(), 9)\n"
         "    rename(old, new)\n"
         "os.rename = dying\n"
-        "from appliance.cli import main\nmain(prog_name='appliance')"
     )
     again = ["restore", str(backup), "--force"]
-    command = [sys.executable, "-c", killed, *again, "--config", str(config)]
-    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
-    assert done.returncode == -signal.SIGKILL
+    environment = {**os.environ, PRELUDE: killed}
+    process = piped(*again, "--config", str(config), directory=tmp_path, environment=environment)
+    process.communicate(STOP_TIMEOUT)
+    assert process.returncode == -signal.SIGKILL
     assert not (data_dir / "appliance.db").exists()
     if begins:
         process = start(config)
-        assert process.stderr is not None
-        while '"event": "ready"' not in process.stderr.readline():  # before it comes that all mail is paused
-            assert process.poll() is None
+        while "ready" not in (line := process.stderr.readline()):  # before it comes that all mail is paused
+            assert line
         process.terminate()
-        process.communicate(timeout=STOP_TIMEOUT)
+        process.communicate(STOP_TIMEOUT)
     else:
         assert "was interrupted: run `appliance restore --force`" in reason(config)
         _, _, errors = ran(config, "account", "list", directory=tmp_path)

@@ -2,40 +2,42 @@
 
 import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from appliance.config.load import SYSTEM_FILE
-from tests.cli.shell import ROOT, fields
+from tests.cli.shell import fields
 from tests.docs.test_cli import documented
+from tests.fork_client import Piped, piped
 from tests.ports import free_port
-from tests.running_appliance import appliance
+from tests.running_appliance import TRUSTS_NONE, appliance
 
 without_settings = pytest.mark.skipif(SYSTEM_FILE.exists(), reason="this machine has a configuration file")
 
 
-def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command in that directory."""
+class Ran(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def start(directory: Path, *words: str) -> Piped:
+    """The program in that directory."""
     environment = {name: value for name, value in os.environ.items() if name != "APPLIANCE_CONFIG"}
-    return subprocess.run(
-        [sys.executable, "-m", "appliance", *words],
-        cwd=directory,
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return piped(*words, directory=directory, environment={**environment, **TRUSTS_NONE})
 
 
-def findings(ran: subprocess.CompletedProcess[str], check: str) -> list[dict[str, Any]]:
+def run(directory: Path, *words: str) -> Ran:
+    process = start(directory, *words)
+    output, errors = process.communicate(60)
+    return Ran(process.wait(), output, errors)
+
+
+def findings(ran: Ran, check: str) -> list[dict[str, Any]]:
     """What `doctor` found in one check."""
     return [row for row in json.loads(ran.stdout)["findings"] if row["check"] == check]
 
@@ -43,23 +45,14 @@ def findings(ran: subprocess.CompletedProcess[str], check: str) -> list[dict[str
 @contextmanager
 def served(directory: Path, *options: str) -> Iterator[None]:
     """A server with the built-in settings in that directory."""
-    with (directory / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "appliance", "serve", *options],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
+    process = start(directory, "serve", *options)
     try:
-        deadline = time.monotonic() + 60
-        while '"ready"' not in (directory / "log").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        line = process.stderr.readline()
+        assert '"ready"' in line, line
         yield
     finally:
         process.terminate()
-        process.wait(60)
+        process.communicate(60)
 
 
 def test_status_is_one_screen(tmp_path: Path) -> None:

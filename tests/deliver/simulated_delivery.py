@@ -4,7 +4,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from random import Random
@@ -14,14 +14,16 @@ import trio
 import trio.testing
 import trustme
 
-from appliance.config.settings import WarmupSettings
+from appliance.config.load import parse
+from appliance.config.settings import Config, WarmupSettings
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.outcome import Retries
 from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
 from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, RouteCache, Signing, Unsigned
 from appliance.deliver.providers import PoolLimits, ProviderPools
-from appliance.deliver.route import Router
+from appliance.deliver.ramp import Ramp, follow
+from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
 from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
@@ -79,6 +81,11 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
+@cache
+def parsed(settings: str) -> Config:
+    return parse(settings, Path("config.toml"))
+
+
 async def no_policy(domain: str) -> str:
     raise NoPolicy("none here")
 
@@ -109,7 +116,7 @@ class Stage:
 
     async def offer(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> str:
         """Accept a message and hand it over in memory."""
-        new = message(self.env, self.accounts[account], *addresses, mime=mime)
+        new = self.store.ramping.with_buckets(message(self.env, self.accounts[account], *addresses, mime=mime))
         self.scheduler.new_mail.offer(new, await self.store.messages.accept(new))
         return new.id
 
@@ -182,6 +189,7 @@ async def stage(
     names: Sequence[str] = ("demo", "other"),
     intervals: Intervals | None = None,
     large_message: int = LARGE_MESSAGE,
+    settings: str = "",
 ) -> AsyncIterator[Stage]:
     """Delivery over this zone to these servers, with these accounts; it runs unless told otherwise.
 
@@ -211,6 +219,9 @@ async def stage(
                 (accounts[name],) = known
             resolver, signer = ZoneResolver(zone), FixedSigner()
             limiters = PoolLimiters(store, env, ProviderServers(ProviderPools(others=limits or PoolLimits())))
+            config, relays = parsed(settings), configured_relays(parsed(settings).delivery)
+            ramp = Ramp(store, config, resolver, limiters.servers.pools, relays, random.random, limiters.publish_pool)
+            await follow(store, config)
             source_of, known_as = lambda target: SOURCES[target.version], limiters.servers.known_as
             slowly = Warmup(warmup or WarmupSettings(), store, env, known_as, source_of)
             deliverer = Deliverer(
@@ -223,12 +234,14 @@ async def stage(
                 limiters=limiters,
                 warmup=slowly,
                 return_paths=ReturnPaths(INSTALLATION_KEY),
+                ramp=ramp,
             )
-            new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
+            new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS, relays=relays))
+            due_mail = partial(DueMail, store, env, new_mail, via_of=ramp.via, lanes_of=ramp.lanes)
             scheduler = Scheduler(
                 new_mail=new_mail,
-                due_mail=(DueMail(store, env, new_mail), DueMail(store, env, new_mail, low=1)),
-                preparing=Preparing(store, routes, signer, large_message),  # type: ignore[arg-type]  # a fake signer
+                due_mail=(due_mail(low=0), due_mail(low=1)),
+                preparing=Preparing(store, routes, signer, ramp, large_message),  # type: ignore[arg-type]  # a fake
                 deliverer=deliverer,
                 intervals=intervals or Intervals(),
             )

@@ -403,9 +403,9 @@ async def test_a_destination_in_use_is_published_every_day(tmp_path: Path, autoj
     published = "SELECT updated_at FROM destinations WHERE domain = 'gmail.test'"
     async with google(tmp_path, FakeMx()) as played:
         times: list[int] = []
-        for _ in range(3):
+        for _ in range(2):
             await delivered(played, "again@gmail.test")
             await trio.sleep(60)
             times += (await played.rows(published))[0]
             await trio.sleep(25 * 3600)
-        assert times[0] < times[1] < times[2]
+        assert times[0] < times[1]

@@ -36,8 +36,8 @@ def without_tables(text: str) -> str:
     return MARKED.sub("", text)
 
 
-def with_tables(page: Path, described: Json) -> str:
-    tables = _Tables(described["components"]["schemas"], page)
+def with_tables(page: Path, objects: "Objects") -> str:
+    tables = _Tables(objects, page)
 
     def rewrite(marked: re.Match[str]) -> str:
         parts = "\n".join(tables.describe(group.split("+")) for group in marked[1].split(", "))
@@ -46,13 +46,20 @@ def with_tables(page: Path, described: Json) -> str:
     return MARKED.sub(rewrite, page.read_text())
 
 
-class _Tables:
-    def __init__(self, schemas: Json, page: Path) -> None:
-        self.schemas, self.page = schemas, page
+class Objects:
+    """The schemas, the page of each, and the names of those that others refer to."""
+
+    def __init__(self, described: Json) -> None:
+        self.schemas: Json = described["components"]["schemas"]
         self.homes = {name: (path, group) for path in PAGES for group in groups_on(path.read_text()) for name in group}
-        self.linked = {
-            name for name in schemas if f"/{name}'" in str([each.get("properties") for each in schemas.values()])
-        }
+        properties = str([schema.get("properties") for schema in self.schemas.values()])
+        self.linked = {name for name in self.schemas if f"/{name}'" in properties}
+
+
+class _Tables:
+    def __init__(self, objects: Objects, page: Path) -> None:
+        self.schemas, self.homes, self.linked = objects.schemas, objects.homes, objects.linked
+        self.page = page
 
     def describe(self, names: list[str]) -> str:
         """One schema, or several that extend the first: a heading and a table, or a sentence."""
@@ -107,6 +114,6 @@ class _Tables:
 
 
 if __name__ == "__main__":
-    described = document("https://mail.example.com")
+    objects = Objects(document("https://mail.example.com"))
     for page in PAGES:
-        page.write_text(with_tables(page, described))
+        page.write_text(with_tables(page, objects))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.load import SYSTEM_FILE, VARIABLE, parse
+from appliance.config.load import SYSTEM_FILE, VARIABLE, lifted, parse
 from appliance.config.settings import SECTIONS, named_tables, settings
 from appliance.config.values import NamedTables, Setting, place_of
 
@@ -89,7 +89,7 @@ def test_the_example_parses_to_the_defaults() -> None:
     text = EXAMPLE.read_text()
     file = Path("config.toml")
     assert parse(text, file) == parse("", file)
-    named = {(section, key) for section, keys in tomllib.loads(text).items() for key in keys}
+    named = {(section, key) for section, keys in lifted(tomllib.loads(text)).items() for key in keys}
     assert named == {(section, row.key) for section in SECTIONS for row in settings(section)}
 
 

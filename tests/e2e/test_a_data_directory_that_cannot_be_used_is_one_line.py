@@ -17,7 +17,9 @@ from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.data_directory import LOCK_FILE
 from tests import running_appliance
-from tests.running_appliance import add_account
+from tests.fork_client import piped
+from tests.fork_server import PRELUDE
+from tests.running_appliance import STOP_TIMEOUT, add_account
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, and mount"),
@@ -66,7 +68,6 @@ COMMANDS = {
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
 ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
 ELSEWHERE |= {"node list", "node drain", "version", "help", "config path", "config check", "config show"}
-SOME = ("account list",)  # and `serve` in the test of all
 
 
 @contextmanager
@@ -97,6 +98,26 @@ def ran(directory: Path, user: int, *words: str) -> tuple[int, str]:
     """The exit code of a command as this user, and what it wrote to stderr."""
     code, _, errors = running_appliance.ran(directory / "config.toml", *words, directory=directory, user=user)
     return code, errors
+
+
+ONE_BY_ONE = """
+import json, os
+from click.testing import CliRunner
+from appliance.cli import main
+for words in json.loads(os.environ["COMMANDS"]):
+    ran = CliRunner().invoke(main, words)
+    print(json.dumps((ran.exit_code, ran.stderr)))
+raise SystemExit
+"""
+
+
+def ran_in_one_process(directory: Path, user: int, commands: Iterable[str]) -> list[tuple[int, str]]:
+    words = [[*name.split(), *COMMANDS[name], "--config", str(directory / "config.toml")] for name in commands]
+    environment = {**os.environ, PRELUDE: ONE_BY_ONE, "COMMANDS": json.dumps(words)}
+    process = piped(directory=directory, environment=environment, user=user)
+    output, errors = process.communicate(STOP_TIMEOUT)
+    assert errors == ""
+    return [(code, text) for code, text in map(json.loads, output.splitlines())]
 
 
 def chmod(name: str, mode: int) -> Callable[[Path], None]:
@@ -162,16 +183,18 @@ FOR_NO_ROOT = [
 ]
 
 
-def check_refusals(directory: Path, user: int, expected: str, commands: Iterable[str] = SOME) -> None:
-    """Each of the commands ends with 1 and one line that has the file and the fix."""
-    told = expected.format(data=directory / "data", directory=directory)
-    for command in commands:
-        code, errors = ran(directory, user, *command.split(), *COMMANDS[command])
-        assert (code, errors.count("\n")) == (1, 1), (command, errors)
-        if command == "serve":  # its stderr is a log
-            errors = f"Error: {json.loads(errors)['reason']}\n"
-        assert errors.startswith("Error: ")
-        assert told in errors, command
+def check_refusal(directory: Path, user: int, expected: str, command: str = "account list") -> None:
+    check_result(ran(directory, user, *command.split(), *COMMANDS[command]), directory, expected, command)
+
+
+def check_result(result: tuple[int, str], directory: Path, expected: str, command: str) -> None:
+    """The command ended with 1 and one line that has the file and the fix."""
+    code, errors = result
+    assert (code, errors.count("\n")) == (1, 1), (command, errors)
+    if command == "serve":  # its stderr is a log
+        errors = f"Error: {json.loads(errors)['reason']}\n"
+    assert errors.startswith("Error: ")
+    assert expected.format(data=directory / "data", directory=directory) in errors, command
 
 
 def test_every_command_looks_first() -> None:
@@ -181,21 +204,25 @@ def test_every_command_looks_first() -> None:
         assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         spoil, expected = FOR_NO_ROOT[0]
         spoil(directory)
-        check_refusals(directory, OTHER_UID, expected, COMMANDS)
+        check_refusal(directory, OTHER_UID, expected, "serve")
+        commands = [name for name in COMMANDS if name != "serve"]
+        results = ran_in_one_process(directory, OTHER_UID, commands)
+        for command, result in zip(commands, results, strict=True):
+            check_result(result, directory, expected, command)
 
 
 @pytest.mark.parametrize(("spoil", "expected"), [*FOR_NO_ROOT[1:], *FOR_ANY_USER])
 def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> None:
     with installation(OTHER_UID) as directory:
         spoil(directory)
-        check_refusals(directory, OTHER_UID, expected)
+        check_refusal(directory, OTHER_UID, expected)
 
 
 @pytest.mark.parametrize(("spoil", "expected"), FOR_ANY_USER)
 def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
     with installation(0) as directory:
         spoil(directory)
-        check_refusals(directory, 0, expected)
+        check_refusal(directory, 0, expected)
 
 
 def test_a_command_of_root_acts_as_the_owner() -> None:
@@ -227,7 +254,7 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
             assert set(owners.values()) == {OTHER_UID}, (words, owners)
         assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
         told = "{data} belongs to nobody: start the server as that user, with `runuser -u nobody -- appliance serve`"
-        check_refusals(directory, 0, told, ["serve"])
+        check_refusal(directory, 0, told, "serve")
 
 
 @pytest.mark.parametrize("command", ["serve", "restore"])
@@ -238,7 +265,7 @@ def test_a_directory_that_cannot_be_made(command: str) -> None:
         shutil.rmtree(directory / "data")
         os.chown(directory, 0, 0)
         made = f"`install -d -m 700 -o nobody {directory}/data`, as root"
-        check_refusals(directory, OTHER_UID, made, [command])
+        check_refusal(directory, OTHER_UID, made, command)
         assert ran(directory, OTHER_UID, "account", "list") == (0, "")
         below_a_file(directory)
-        check_refusals(directory, OTHER_UID, f"{directory}/file is not a directory; change server.data_dir", [command])
+        check_refusal(directory, OTHER_UID, f"{directory}/file is not a directory; change server.data_dir", command)

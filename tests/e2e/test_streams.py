@@ -127,6 +127,39 @@ def test_a_key_and_a_template_have_a_default(customer: Caller) -> None:
     error(bad, 400, "invalid_request")
 
 
+def test_numbers_settings_and_users_are_told_by_stream(customer: Caller, client: httpx.Client) -> None:
+    """One list of streams; statistics, deliverability, suppressions and the export can be filtered by each."""
+    newsletter = key(customer, name="newsletter", stream="broadcast")
+    news = newsletter.delivered(to="ada@example.net")
+    newsletter.delivered(to="bounce@example.net")
+    customer.delivered(to="eve@example.net")
+    client.post(link(customer, news["id"]))
+    listed = {each["name"]: each for each in customer.get("/v1/streams").json()["streams"]}
+    assert list(listed) == ["transactional", "broadcast", "digest"]
+    transactional, broadcast, digest = listed.values()
+    assert (digest["name"], digest["priority"], digest["unsubscribe"], digest["sent"]) == ("digest", "low", False, 0)
+    assert (transactional["sent"], transactional["delivered"], transactional["bounced"]) == (1, 1, 0)
+    assert (broadcast["sent"], broadcast["delivered"], broadcast["bounced"]) == (2, 1, 1)
+    assert (broadcast["unsubscribed"], broadcast["unsubscribes"], broadcast["unsubscribe_rate"]) == (1, 1, 1.0)
+    assert [each["name"] for each in broadcast["api_keys"]] == ["newsletter"]
+    by_stream = customer.get("/v1/stats", params={"by": "stream"}).json()["breakdown"]
+    assert [(each["value"], each["sent"]) for each in by_stream] == [("broadcast", 2), ("transactional", 1)]
+    for name, sent in (("broadcast", 2), ("transactional", 1), ("digest", 0)):
+        numbers = customer.get("/v1/stats", params={"stream": name}).json()
+        assert (numbers["totals"]["sent"], sum(day["sent"] for day in numbers["days"])) == (sent, sent)
+        assert sum(hour["sent"] for hour in numbers["hours"]) == sent
+        providers = customer.get("/v1/deliverability", params={"stream": name}).json()["providers"]
+        assert sum(each["sent"] for each in providers) == sent
+        entries = customer.get("/v1/suppressions", params={"stream": name}).json()["suppressions"]
+        assert [each["address"] for each in entries] == (["ada@example.net"] if name == "broadcast" else [])
+        lines = customer.get("/v1/emails", params={"stream": name, "format": "csv"}).text.splitlines()
+        assert [line.rpartition(",")[2] for line in lines] == ["stream"] + sent * [name]
+    replies = customer.get("/v1/deliverability", params={"stream": "transactional"}).json()["replies"]
+    assert replies == []
+    for path in ("/v1/stats?by=tag&stream=broadcast", "/v1/deliverability?domain=a.test&stream=broadcast"):
+        assert error(customer.get(path), 400, "invalid_request").startswith("stream: cannot be combined with")
+
+
 def test_a_header_names_the_stream_over_smtp(running: Running) -> None:
     with running.client() as client, smtp(running) as session:
         for header, expected in ((b"", "transactional"), (b"X-Service-Stream: broadcast\r\n", "broadcast")):

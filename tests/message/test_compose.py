@@ -273,9 +273,8 @@ def test_a_text_part_makes_no_message_too_large() -> None:
     html = "<p>Hello</p>"
     room = MESSAGE_SIZE - len(composed(text=None, html=html, attachments=[file_of(0)]))
     octets = room // 78 * 57
-    while len(composed(text=None, html=html, attachments=[file_of(octets)])) <= MESSAGE_SIZE - 4:
-        octets += 3
-    alone = composed(text=None, html=html, attachments=[file_of(octets)])
+    while len(alone := composed(text=None, html=html, attachments=[file_of(octets)])) <= MESSAGE_SIZE - 4:
+        octets += max(3, (MESSAGE_SIZE - len(alone) - 6) // 4 * 3)
     assert MESSAGE_SIZE - 4 < len(alone) <= MESSAGE_SIZE
     assert with_text(html=html, attachments=[file_of(octets)]) == alone
     with pytest.raises(Refused):

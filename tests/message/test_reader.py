@@ -192,24 +192,24 @@ def test_an_outer_delimiter_ends_what_is_inside() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_takes_time_by_length_and_no_more(name: str) -> None:
-    def seconds(size: int) -> float:
+    def seconds(size: int, tries: int) -> float:
         mime = HOSTILE[name](size)
-        return cpu_seconds(lambda: read_message(mime), tries=3)
+        return cpu_seconds(lambda: read_message(mime), tries=tries)
 
-    assert seconds(2048 * 1024) < 8 * max(seconds(512 * 1024), 0.01)
-    assert seconds(10 * 1024 * 1024) < 1.0
+    assert seconds(2048 * 1024, 2) < 8 * max(seconds(512 * 1024, 2), 0.01)
+    assert seconds(10 * 1024 * 1024, 1) < 1.0
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_takes_little_memory(name: str) -> None:
-    mime = HOSTILE[name](10 * 1024 * 1024)
+    mime = HOSTILE[name](5 * 1024 * 1024)
     tracemalloc.start()
     try:
         view = read_message(mime)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 16 * 1024 * 1024
+    assert peak < 8 * 1024 * 1024
     assert len(view.attachments) <= PARTS
     assert len(view.text or "") <= TEXT_BYTES >= len(view.html or "")
     assert sum(len(each) + len(value) for each, value in view.headers) <= 300 * 1024

@@ -198,6 +198,7 @@ def test_every_row_comes_back(file: Path, url: str, tmp_path: Path) -> None:
     assert (tmp_path / "new" / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3, ROWS])
 def test_the_size_of_a_batch_changes_nothing(file: Path, url: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("appliance.store.copying.BATCH_ROWS", batch)
@@ -231,6 +232,7 @@ async def test_a_large_message_is_the_same(tmp_path: Path, url: str) -> None:
             assert await store.statistics.of(account.id, 0) == figures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [False, True])
 def test_memory_stays_bounded(tmp_path: Path, url: str, back: bool) -> None:
     file = filled(tmp_path / "old" / FILE_NAME, 1)
@@ -293,6 +295,7 @@ def check_is_unfinished(where: str | Path) -> None:
         trio.run(opened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["between", "within"])
 @pytest.mark.parametrize("back", [False, True])
 def test_killed_again_and_again_it_goes_on(file: Path, url: str, tmp_path: Path, back: bool, how: str) -> None:
@@ -316,6 +319,7 @@ def test_killed_again_and_again_it_goes_on(file: Path, url: str, tmp_path: Path,
     assert content(read(new)) == wanted  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_killed_while_it_compares_it_is_still_unfinished(file: Path, url: str) -> None:
     batches = 3 * len(tables())  # of seven rows each
     assert kill_after(file, url, batches + 5, "between")
@@ -325,6 +329,7 @@ def test_killed_while_it_compares_it_is_still_unfinished(file: Path, url: str) -
     assert UNFINISHED_COPY not in of_server(url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [False, True])
 def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: bool) -> None:
     with postgresql() as own:
@@ -348,6 +353,7 @@ def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: boo
         assert content(of_file(new) if back else of_server(url)) == content(of_file(file))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 # ---- differences
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(
@@ -496,6 +502,7 @@ def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> 
     assert "the database cannot be used: " in refused(file, url.replace("test", "gone"))
 
 
+@pytest.mark.slow
 # ---- others
 def test_nothing_writes_to_a_source_meanwhile(file: Path, url: str, tmp_path: Path) -> None:
     """Neither to a file nor to a PostgreSQL, which is not read either: a node that begins there would send."""

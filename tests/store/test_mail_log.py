@@ -46,8 +46,8 @@ async def search(store: Store, account: Account, wanted: MailFilter, most: int) 
             return found, pages
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
-@pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
 @pytest.mark.parametrize("wanted", [MailFilter(), MailFilter(sender="a@example.com")])
 async def test_every_message_is_on_one_page(
     store: Store, messages: Messages, account: Account, count: int, most: int, wanted: MailFilter

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from msgspec import structs
+
 from appliance.cli.status import _stored
 from appliance.model.accounts import Account
 from appliance.model.dashboard import Dimension, MailFilter, Pairing
@@ -19,11 +21,12 @@ DELIVERED, BOUNCED, FAILED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED,
 EXPECTED = dict(zip(NUMBERS, (9, 4, 1, 1, 1, 1, 1, 1), strict=True))
 
 
-async def seed(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
+async def seed(store: Store, account: Account, messages: Messages, clock: Clock, stream: str = "transactional") -> None:
     """Nine recipients: one of each result, four delivered of which two came back, one waiting; and test mail."""
     await store.access.add_domain(account.id, "example.com", usable=True)
     await store.engine.change("INSERT INTO destinations VALUES ('gmail.test', 'google', 1)", {})
     new = messages.new(*(f"r{number}@gmail.test" for number in range(9)), simulated=False)
+    new = structs.replace(new, stream=stream)
     await store.messages.accept(new)
     await store.messages.accept(messages.new("a@gmail.test", "b@gmail.test", test=True))
     await record(store, clock, [BOUNCED, DELIVERED])
@@ -119,3 +122,45 @@ async def test_every_number_is_the_same_everywhere(
     measured = Counter(metrics.RECIPIENT_NUMBERS.values)
     measured.subtract(before)
     assert {number: measured[number] for number in NUMBERS} == EXPECTED
+
+
+async def check_streams(store: Store, account: Account, clock: Clock) -> None:
+    """The numbers of `seed` are those of the stream digest; transactional has one delivery, of an hour ago."""
+    digest, transactional = EXPECTED, {"sent": 1, "delivered": 1}
+    today = clock.now // DAY
+    by_stream = await store.statistics.by_stream(account.id, today * DAY)
+    assert {name: +Counter(counts) for name, counts in by_stream.items()} == {
+        "transactional": transactional,
+        "digest": digest,
+    }
+    assert list(by_stream) == ["transactional", "digest"]
+    for name, expected in (("transactional", transactional), ("digest", digest), ("other", {})):
+        now = clock.now // HOUR
+        first = now - now % 24
+        numbers = await store.statistics.of(account.id, first * HOUR, first * HOUR, (first - 24) * HOUR, name)
+        totals = stats(numbers, first, now, 1, "req_1").totals
+        assert {kind: count for kind, count in shown(totals).items() if count} == expected, name
+        assert any(map(any, numbers.by_class.values())) == (name == "digest")
+        assert sum(numbers.by_bucket.values()) == expected.get("delivered", 0)
+        assert (numbers.waiting, numbers.simulated) == ((), 0)
+        found = await store.breakdown.by_provider(account.id, today * DAY, None, (Pairing.STREAM, name))
+        (by_provider,) = found.by_provider.values() if expected else ({},)
+        of_day = found.by_day.get(today, {})
+        assert {number: count for number, count in by_provider.items() if number in NUMBERS and count} == expected
+        assert {number: count for number, count in of_day.items() if number in NUMBERS and count} == expected
+        assert by_provider.get("within_1", 0) == expected.get("delivered", 0)
+
+
+async def test_every_number_is_split_by_stream(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """Before and after the background has counted it; the default stream has all that no other stream has."""
+    await seed(store, account, messages, clock, "digest")
+    await store.messages.accept(messages.new("one@gmail.test", simulated=False))
+    (due,) = [each for each in await store.queue.due(simulated=False, most=99) if each.attempt_count == 0][-1:]
+    await store.queue.record([outcome(due, DELIVERED, clock())])
+    await check_streams(store, account, clock)
+    clock.now += 61 * SECOND
+    while await store.statistics.count() or await store.breakdown.count():
+        pass
+    await check_streams(store, account, clock)

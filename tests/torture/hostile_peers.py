@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from tests.bench.beside import WANTED, Round, honest
+from tests.bench.honest_client import WANTED, Round, honest
 from tests.e2e.delivery.world import World, delays, world
 from tests.e2e.feedback.feedback import LISTENS, return_path
 from tests.e2e.raw import check_error

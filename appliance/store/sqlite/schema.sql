@@ -256,6 +256,8 @@ CREATE TABLE recipients (
     dsn TEXT,                                   -- what its sender wants to be told of it by mail: JSON, see model/mail.py
     failure TEXT,                               -- suppressed or cancelled; NULL: a server decided, or none has yet
     low INTEGER NOT NULL DEFAULT 0,             -- 1: of a stream with low priority
+    bucket INTEGER,                             -- of the ramp, by the address; NULL: it was off at acceptance
+    route TEXT,                                 -- the only one that may take it: direct or relay; NULL: none yet, or no ramp
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, low, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
@@ -281,6 +283,7 @@ CREATE TABLE attempts (
     tls TEXT,                                   -- version and how far it was verified; NULL: plaintext
     decision TEXT,                              -- in words
     dialogue TEXT,                              -- what was said, a JSON array of lines, bounded
+    route TEXT,                                 -- direct or relay; NULL: simulated, or an older version wrote it
     PRIMARY KEY (recipient_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -344,6 +347,7 @@ CREATE TABLE unsubscriptions (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (account_id, address, list)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX unsubscriptions_by_list ON unsubscriptions (account_id, list, created_at);
 
 -- Tags whose messages get a link to unsubscribe.
 CREATE TABLE unsubscribe_tags (
@@ -494,6 +498,17 @@ CREATE TABLE hourly_counts (
     bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; the class of a bounce or failure; else 0
     recipients INTEGER NOT NULL,
     PRIMARY KEY (account_id, hour, kind, bucket)
+) STRICT, WITHOUT ROWID;
+
+-- As hourly_counts and daily_feedback, for each stream but the default one, whose numbers are the difference.
+CREATE TABLE hourly_stream_counts (
+    account_id TEXT NOT NULL,
+    hour INTEGER NOT NULL,                      -- hours since 1970
+    stream TEXT NOT NULL,
+    kind TEXT NOT NULL,                         -- as in hourly_counts, or late_bounced or complained
+    bucket INTEGER NOT NULL,                    -- as in hourly_counts
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, hour, stream, kind, bucket)
 ) STRICT, WITHOUT ROWID;
 
 -- How far that has come.
@@ -673,7 +688,7 @@ CREATE INDEX daily_feedback_old ON daily_feedback (day);
 -- Recipients by day (UTC), by one thing that their messages have, and what became of them; added up as hourly_counts are.
 CREATE TABLE daily_breakdown (
     account_id TEXT NOT NULL,
-    dimension TEXT NOT NULL,                    -- domain (of the sender), tag, template or provider
+    dimension TEXT NOT NULL,                    -- domain (of the sender), tag, template, provider, or a pair of them
     day INTEGER NOT NULL,
     value TEXT NOT NULL,                        -- empty: all others
     kind TEXT NOT NULL,                         -- sent, or as in daily_feedback, or see store/breakdown.py
@@ -760,4 +775,19 @@ CREATE INDEX request_pages_by_account ON request_pages (account_id, id);
 CREATE TABLE request_sizes (
     account_id TEXT PRIMARY KEY,
     bytes INTEGER NOT NULL                      -- of its pages
+) STRICT, WITHOUT ROWID;
+
+-- Results of recipients under the ramp by the hour (UTC), added up as each is recorded.
+CREATE TABLE ramp_hours (
+    hour INTEGER NOT NULL,                      -- hours since 1970
+    provider TEXT NOT NULL,
+    route TEXT NOT NULL CHECK (route IN ('direct', 'relay')),
+    delivered INTEGER NOT NULL DEFAULT 0,
+    deferred INTEGER NOT NULL DEFAULT 0,        -- attempts
+    bounced INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    complaints INTEGER NOT NULL DEFAULT 0,
+    seconds INTEGER NOT NULL DEFAULT 0,         -- from acceptance to delivery, in total
+    within_minute INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (hour, provider, route)
 ) STRICT, WITHOUT ROWID;

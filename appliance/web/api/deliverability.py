@@ -11,6 +11,7 @@ from quart import request
 
 from appliance.errors import invalid
 from appliance.message.characters import cost_of_size
+from appliance.message.limits import STREAM_LENGTH
 from appliance.model.accounts import User
 from appliance.model.dashboard import Deliverability, MailProblem, Pairing
 from appliance.model.mail import BounceClass
@@ -18,9 +19,9 @@ from appliance.store.breakdown import DEFERRED, SLOWER, TIME_STEPS, time_kind
 from appliance.store.mail_log import PROBLEMS_READ
 from appliance.times import DAY, rfc3339
 from appliance.web.api.stats import MAX_DAYS, RatedCounts, rated
-from appliance.web.app import Routes, whole_number
+from appliance.web.app import Routes, text_filter, whole_number
 from appliance.web.exchange import ApiAnswer, Time, request_id, time_or_none
-from appliance.web.operations import Tag, for_customers, number_parameter, parameter
+from appliance.web.operations import STREAM_FILTER, Tag, for_customers, number_parameter, parameter
 
 _DEFAULT_DAYS = 30
 OTHER = "other"  # stands for all servers without a known provider
@@ -78,32 +79,29 @@ _TEXT = {"type": "string"}
 _PROVIDER = parameter("provider", "query", "`days` and `replies` of this provider pool only, or of `other`.", _TEXT)
 _DOMAIN = parameter("domain", "query", "Only mail from this domain.", _TEXT)
 _TEMPLATE = parameter("template", "query", "Only mail with this template.", _TEXT)
+_PAIRS = _DOMAIN, _TEMPLATE, STREAM_FILTER
+_PAIRINGS = {"domain": Pairing.DOMAIN, "template": Pairing.TEMPLATE, "stream": Pairing.STREAM}
 
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
     provider: str | None = None  # empty: servers without a known provider
-    domain: str | None = None
-    template: str | None = None
-
-    @property
-    def pair(self) -> tuple[Pairing, str] | None:
-        if self.domain is not None:
-            return Pairing.DOMAIN, self.domain
-        return None if self.template is None else (Pairing.TEMPLATE, self.template)
+    pair: tuple[Pairing, str] | None = None
 
     def has(self, problem: MailProblem) -> bool:
-        return (
-            self.provider in (None, provider_of(problem.pool))
-            and self.domain in (None, problem.envelope_from.rpartition("@")[2].lower())
-            and self.template in (None, problem.template_alias)
+        pairs = (
+            None,
+            (Pairing.DOMAIN, problem.envelope_from.rpartition("@")[2].lower()),
+            (Pairing.TEMPLATE, problem.template_alias),
+            (Pairing.STREAM, problem.stream),
         )
+        return self.provider in (None, provider_of(problem.pool)) and self.pair in pairs
 
 
 class DeliverabilityRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/deliverability", DeliverabilityAnswer, _DAYS, _PROVIDER, _DOMAIN, _TEMPLATE)
+    @for_customers("GET /v1/deliverability", DeliverabilityAnswer, _DAYS, _PROVIDER, *_PAIRS)
     async def get_deliverability(self, user: User) -> DeliverabilityAnswer:
         """Read results, delays and delivery times by provider and day, and the replies of its servers by cause."""
         count, today = whole_number("days", _DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // DAY
@@ -126,10 +124,18 @@ class DeliverabilityRoutes(Routes):
 
 
 def _chosen() -> _Filter:
-    provider, domain, template = map(request.args.get, ("provider", "domain", "template"))
-    if domain and template:
-        raise invalid("template", "cannot be combined with domain. Filter by one of them.")
-    return _Filter("" if provider == OTHER else provider or None, domain.lower() if domain else None, template or None)
+    provider, stream = request.args.get("provider"), text_filter("stream", STREAM_LENGTH)
+    named = [
+        (pairing, value)
+        for name, pairing in _PAIRINGS.items()
+        if (value := stream if name == "stream" else request.args.get(name))
+    ]
+    if len(named) > 1:
+        raise invalid(named[1][0].name.lower(), "cannot be combined with domain, template or stream. Send one of them.")
+    pair = named[0] if named else None
+    if pair is not None and pair[0] is Pairing.DOMAIN:
+        pair = Pairing.DOMAIN, pair[1].lower()
+    return _Filter("" if provider == OTHER else provider or None, pair)
 
 
 # ---- pure

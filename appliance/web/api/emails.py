@@ -3,7 +3,6 @@
 Long lists and timelines are read and encoded off the event loop.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -37,7 +36,7 @@ from appliance.web.api.message_body import (
 from appliance.web.api.message_export import exported
 from appliance.web.api.message_objects import EmailsAnswer, MessageDetails, ResentAnswer, encoded_details, encoded_page
 from appliance.web.api.templates import LINE
-from appliance.web.app import Flag, Routes, choice, flag, moment, page_limit
+from appliance.web.app import Flag, Routes, choice, flag, moment, page_limit, text_filter
 from appliance.web.auth import sees
 from appliance.web.exchange import ApiAnswer, idempotency_key, request_id
 from appliance.web.operations import (
@@ -45,6 +44,7 @@ from appliance.web.operations import (
     KEY_PARAMETER,
     MESSAGE_ID,
     PAGING_BACK,
+    STREAM_FILTER,
     Json,
     Limited,
     Operation,
@@ -108,7 +108,6 @@ _ENTRY: Json = {"type": "string", "pattern": f"{METADATA_KEY.removesuffix('$')}:
 # Letters and digits of other scripts work too.
 _PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
 _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"
-_STREAM: Json = {"type": "string", "pattern": r"\S", "maxLength": STREAM_LENGTH}
 _MOMENTS: Json = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}
 _MOMENT = "a time (RFC 3339), or a date (midnight UTC)."
 EMAIL_FILTERS = (
@@ -121,7 +120,7 @@ EMAIL_FILTERS = (
     parameter("provider", "query", "Filter by the provider pool of a recipient's domain, such as `google`.", _MAILBOX),
     parameter("key", "query", "Filter by API key id or SMTP username that sent the message.", _MAILBOX),
     parameter("metadata", "query", "Filter by an entry of the metadata, `KEY:VALUE`. Case-sensitive.", _ENTRY),
-    parameter("stream", "query", "Filter by stream.", _STREAM),
+    STREAM_FILTER,
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
     choice_parameter("outcome", "Only messages with at least one recipient of this outcome.", RecipientOutcome),
     choice_parameter("waiting", "Only messages with at least one queued or deferred recipient.", Flag),
@@ -280,19 +279,19 @@ def _filters(user: Principal) -> MailFilter | None:
     filters = MailFilter(
         status=choice("status", MessageStatus),
         source=choice("source", Source),
-        recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
-        sender=_text("from", MAILBOX_LENGTH, searched_sender),
-        tag=_text("tag", TAG_LENGTH, str),
+        recipient=text_filter("recipient", MAILBOX_LENGTH, searched_recipient),
+        sender=text_filter("from", MAILBOX_LENGTH, searched_sender),
+        tag=text_filter("tag", TAG_LENGTH),
         words=query_words(request.args["q"]) if "q" in request.args else (),
         outcome=choice("outcome", RecipientOutcome),
         waiting=flag("waiting"),
-        address_part=_text("address", MAILBOX_LENGTH, searched_sender),
-        provider=_text("provider", MAILBOX_LENGTH, str),
-        credential=_text("key", MAILBOX_LENGTH, str),
+        address_part=text_filter("address", MAILBOX_LENGTH, searched_sender),
+        provider=text_filter("provider", MAILBOX_LENGTH),
+        credential=text_filter("key", MAILBOX_LENGTH),
         since=moment("since"),
         until=moment("until"),
         metadata=metadata_entry(request.args["metadata"]) if "metadata" in request.args else None,
-        stream=_text("stream", STREAM_LENGTH, str),
+        stream=text_filter("stream", STREAM_LENGTH),
     )
     if isinstance(user, KeyPrincipal) and user.domain is not None:
         if filters.sender is None:
@@ -332,12 +331,3 @@ def _named(principal: Principal) -> str:
 
 def _unknown() -> Refused:
     return Refused(Code.NOT_FOUND, "No message has this id.")
-
-
-def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
-    text = request.args.get(name)
-    if text is None:
-        return None
-    if not 1 <= len(text.strip()) <= most:
-        raise invalid(name, f"must have 1 to {most} characters")
-    return spelled(text.strip())

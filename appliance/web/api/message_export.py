@@ -22,7 +22,7 @@ CSV_LINE_BYTES = 500  # the cost of encoding one line
 COLUMNS = (
     *("message_id", "accepted_at", "source", "from", "subject", "tags", "key"),
     *("recipient", "outcome", "attempts", "last_smtp_code", "last_smtp_response", "delivered_at"),
-    *("metadata", "scheduled_at"),
+    *("metadata", "scheduled_at", "stream"),
 )
 
 
@@ -61,5 +61,5 @@ def _cells(line: ExportedRecipient) -> Sequence[object]:
     tags = guard_cell(", ".join(readable_tags(line.tags)))
     head = line.message_id, rfc3339(line.created_at), line.source, guard_cell(line.sender), guard_cell(line.subject)
     recipient = guard_cell(line.email), line.outcome, line.attempt_count, line.last_smtp_code
-    last = guard_cell(line.last_smtp_response or ""), delivered_at, line.metadata or "", scheduled_at
+    last = guard_cell(line.last_smtp_response or ""), delivered_at, line.metadata or "", scheduled_at, line.stream
     return *head, tags, line.credential or "", *recipient, *last

@@ -22,6 +22,7 @@ from appliance.model.mail import (
     TriedRecipient,
 )
 from appliance.model.queue import PoolView
+from appliance.model.ramp import Via
 from appliance.report import explain
 from appliance.times import rfc3339
 from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Time, object_from, time_or_none
@@ -116,6 +117,10 @@ class AttemptObject(msgspec.Struct):
     smtp_response: Annotated[str | None, Meta(description="SMTP reply of the attempt, or the error instead of one.")]
     decision: Annotated[str | None, Meta(description="Result of the attempt and next step; null in the sandbox.")]
     dialogue: Annotated[list[LineObject], Meta(description="Recorded lines of the SMTP session.")]
+    route: Annotated[
+        Via | None,
+        Meta(description="`direct` to a mail server of the domain, or by the `relay`; null for simulated attempts."),
+    ]
 
 
 class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from appliance.errors import invalid
+from appliance.message.limits import STREAM_LENGTH
 from appliance.model.accounts import User
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome
@@ -15,9 +17,9 @@ from appliance.model.numbers import COUNTED, NUMBERS, RateMark, rates
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.api.message_objects import LastClass, LastCode, LastResponse, MessageSource, NextAttemptAt, Subject
-from appliance.web.app import Routes, choice, whole_number
+from appliance.web.app import Routes, choice, text_filter, whole_number
 from appliance.web.exchange import ApiAnswer, Time, object_from, request_id, time_or_none
-from appliance.web.operations import Tag, choice_parameter, for_customers, number_parameter
+from appliance.web.operations import STREAM_FILTER, Tag, choice_parameter, for_customers, number_parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
@@ -145,19 +147,31 @@ _DAYS = number_parameter("days", "Number of days (UTC), including today.", DEFAU
 class StatsRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/stats", StatsAnswer, _DAYS, _BY)
+    @for_customers("GET /v1/stats", StatsAnswer, _DAYS, _BY, STREAM_FILTER)
     async def get_stats(self, user: User) -> StatsAnswer:
         """Read recipient counts by hour and day, their results, and the queue.
 
-        With `by`, `breakdown` has the totals by sending domain, tag, template or provider.
+        With `by`, `breakdown` has the totals by sending domain, tag, template, provider or stream. With `stream`, all
+        numbers are of this stream only, and `queue` is empty. The two cannot be combined.
         """
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # midnight at the start of the first day
-        times = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
-        numbers = await self.store.statistics.of(user.account_id, *times)
-        by = choice("by", Dimension)
-        parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
+        since, hourly, compared = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
+        by, stream = choice("by", Dimension), text_filter("stream", STREAM_LENGTH)
+        if by is not None and stream is not None:
+            raise invalid(
+                "stream", "cannot be combined with by. GET /v1/deliverability breaks a stream down by provider."
+            )
+        numbers = await self.store.statistics.of(user.account_id, since, hourly, compared, stream or "")
+        parts = None if by is None else await self._breakdown(user.account_id, by, since)
         return stats(numbers, first, now, days, request_id(), parts)
+
+    async def _breakdown(self, account_id: str, by: Dimension, since: int) -> CountsByValue:
+        if by is not Dimension.STREAM:
+            return await self.store.breakdown.of(account_id, by, since)
+        streams = await self.store.statistics.by_stream(account_id, since)
+        used = {name: counts for name, counts in streams.items() if any(counts.values())}
+        return CountsByValue(dict(sorted(used.items(), key=lambda item: -item[1].get("sent", 0))), None)
 
     @for_customers("GET /v1/problems", ProblemsAnswer, _PROBLEMS)
     async def list_problems(self, user: User) -> ProblemsAnswer:

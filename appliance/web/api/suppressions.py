@@ -12,16 +12,16 @@ from quart import request
 from appliance.errors import Code, Refused, invalid
 from appliance.message.addresses import cost_of_address, parse
 from appliance.message.characters import LINE_PATTERN
-from appliance.message.limits import MAILBOX_LENGTH
+from appliance.message.limits import MAILBOX_LENGTH, STREAM_LENGTH
 from appliance.message.schema import Mailbox
 from appliance.message.suppression_file import ListedAddress, SkippedLine, read_suppressions
 from appliance.model.accounts import User
 from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Suppression, SuppressionOrigin, lists_of
 from appliance.store.audit import about
-from appliance.web.app import Routes, check_line, choice, page_limit
+from appliance.web.app import Routes, check_line, choice, page_limit, text_filter
 from appliance.web.exchange import ApiAnswer, CreatedAt, DeletedAnswer, NextPage, RequestId, object_from
-from appliance.web.operations import PAGING, Tag, choice_parameter, for_customers, parameter
+from appliance.web.operations import PAGING, STREAM_FILTER, Tag, choice_parameter, for_customers, parameter
 
 BY_HAND = "added by hand"
 IMPORT_LINES = 1_000  # per request
@@ -93,6 +93,7 @@ _TEXT = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
 _FILTERS = (
     parameter("q", "query", "Search in address and reason. Case-insensitive.", _TEXT),
     choice_parameter("origin", "Filter by origin.", SuppressionOrigin),
+    parameter("stream", "query", "Only unsubscriptions from this stream.", STREAM_FILTER["schema"]),
 )
 _REMOVED = (
     parameter("address", "path", "Suppressed address.", {"type": "string", "format": "email"}),
@@ -110,7 +111,7 @@ class SuppressionRoutes(Routes):
     async def list_suppressions(self, user: User) -> SuppressionsAnswer:
         """List suppressed addresses.
 
-        With `q` or `origin`, a page may be incomplete while the search continues; `next` is null only at the end.
+        With a filter, a page may be incomplete while the search continues; `next` is null only at the end.
         """
         limit, (after, after_list) = page_limit(), _read_cursor(request.args.get("after", ""))
         filters, store = _filter(), self.store.suppressions
@@ -185,7 +186,9 @@ def _filter() -> SuppressionFilter:
     text = request.args.get("q")
     if text is not None and not 1 <= len(text) <= MAILBOX_LENGTH:
         raise invalid("q", f"must have 1 to {MAILBOX_LENGTH} characters")
-    return SuppressionFilter((text or "").strip().lower(), choice("origin", SuppressionOrigin))
+    stream = text_filter("stream", STREAM_LENGTH)
+    mail_list = None if stream is None else f"stream:{stream}"
+    return SuppressionFilter((text or "").strip().lower(), choice("origin", SuppressionOrigin), mail_list)
 
 
 def _cursor(entry: Suppression) -> str:

@@ -1,7 +1,7 @@
 """What a door consists of, and what its translation uses. A door translates requests into ours, and our answers back.
 
 One file per provider exports its `Door`: its credential, routes and errors; `serving.py` lists the doors. Nothing
-in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, all else through our own API.
+in it does I/O or repeats a rule: messages go through `Edge.submit` and the one intake, other requests through our API.
 
 - A route that sends has a `Send`. `parse(call, body)`, on a worker thread for a large body, returns one SendRequest,
   `Sends` for several, a `Series` for the same message to many, or a complete message as `Mime`. It decodes JSON with

@@ -69,13 +69,13 @@ async def _next_events(call: Call, api: Api) -> DoorReply:
 
 async def _page(call: Call, api: Api, query: _Query) -> DoorReply:
     select = _selection(query)
-    wanted = EventRange(query.after, query.before, query.descending, query.limit)
-    items, position = await api.events(select, wanted)
+    span = EventRange(query.after, query.before, query.descending, query.limit)
+    items, position = await api.events(select, span)
     if position is None and items:
         position = items[-1][0]
     if position is not None:
-        wanted = wanted.behind(position)
-    following = msgspec.structs.replace(query, after=wanted.after, before=wanted.before)
+        span = span.behind(position)
+    following = msgspec.structs.replace(query, after=span.after, before=span.before)
     base = f"{call.base_url}/mailgun/v3/{query.domain}/events"
     paging = {name: f"{base}/{_token(one)}" for name, one in (("first", query), ("next", following))}
     return DoorReply({"items": [msgspec.Raw(item) for _, item in items], "paging": paging})

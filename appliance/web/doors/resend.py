@@ -161,8 +161,8 @@ def _file(field: str, attachment: _Attachment) -> Mapping[str, str]:
     return file
 
 
-# A list of bytes would need a number for each, far more than any other request has values: a long one is rewritten in
-# base64 before it is decoded.
+# A list of bytes has one number per byte, far more values than any other request: a long list is rewritten in base64
+# before it is decoded.
 _BYTES = re.compile(rb'"[^"]*"?|\[[0-9,\s]{256,}\]')
 
 

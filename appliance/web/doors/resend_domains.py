@@ -30,7 +30,7 @@ async def _create(call: Call, api: Api) -> DoorReply:
     new = decoded(call.body, _NewDomain)
     for name in ("region", "tracking_subdomain"):
         if getattr(new, name) is not None:
-            raise invalid(name, "this server has none. Leave the field out.")
+            raise invalid(name, "not supported by this server. Leave the field out.")
     for name in ("open_tracking", "click_tracking"):
         if getattr(new, name):
             raise invalid(name, "this server tracks no opens and clicks. Send false, or leave the field out.")

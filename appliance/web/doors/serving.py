@@ -1,7 +1,7 @@
 """Serves the doors: finds a request's door and route, and runs its translation around `Edge.submit` or our own API.
 
-A door has no rights and no limits of its own. Its credential becomes the Authorization header of our API, which decides
-everything; what is refused there is refused here, in the provider's shape.
+A door has no rights and no limits of its own. Its credential becomes the Authorization header of our API, which makes
+every decision; the door returns its refusals in the provider's shape.
 """
 
 import re
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND, POSTMARK, MAILGUN, SENDGRID)}
-REQUEST_BODY = 64 * 1024  # bytes of a request that sends nothing
+REQUEST_BODY = 64 * 1024  # bytes of a request without mail
 EVENT_READS = 40  # of the store for one page, 50 ms each
 EVENT_SIZE = 2_000  # bytes of a long event
 QUERY_BYTES = 4 * 1024

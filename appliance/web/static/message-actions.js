@@ -12,7 +12,7 @@ const AT_ONCE = 4; // requests
 const messages = (many) => count(many, "message", "messages");
 const work = (id, name, ...more) => post(`${path("/v1/emails", id)}/${name}`, ...more);
 /**
- * `ask` returns what `send` needs beside the id, null if the user declines; without `did` a response means that the
+ * `ask` returns the further arguments of `send`, or null if the user declines; without `did` a response means that the
  * action applied. `undo` reverses it for one row.
  */
 const ACTIONS = [

@@ -165,6 +165,7 @@ def test_flask(server: Server) -> None:
     assert server.appliance.sent[0].idempotency_key == "order-17-confirmation"
 
 
+@pytest.mark.slow
 def test_every_block_is_strictly_typed(tmp_path: Path) -> None:
     """`mypy --strict` finds nothing in them, but that Django and Flask-Mailman have no types."""
     pytest.importorskip("mypy")

@@ -37,6 +37,7 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "GET /v1/credits": (403, {}),
     "GET /v1/stats": (403, {}),
     "GET /v1/problems": (403, {}),
+    "GET /v1/streams": (403, {}),
     "GET /v1/deliverability": (403, {}),
     "GET /v1/feedback": (403, {}),
     "GET /v1/feedback/inbox": (403, {}),

@@ -80,13 +80,13 @@ class Stage:
 
 
 @contextmanager
-def staged(directory: Path) -> Iterator[Stage]:
+def staged(directory: Path, *, first_retry: str = "4m") -> Iterator[Stage]:
     """The world, with three domains: good.test takes mail, grey.test later, bad.test knows no user."""
     begun: queue.Queue[Stage | BaseException] = queue.Queue()
     ended = trio.Event()
 
     async def play() -> None:
-        async with world(directory, delays("4m", "10m", "1h"), "[warmup]", "enabled = true", ELSEWHERE) as made:
+        async with world(directory, delays(first_retry, "10m", "1h"), "[warmup]", "enabled = true", ELSEWHERE) as made:
             await made.domain("good.test", FakeMx())
             await made.domain("grey.test", FakeMx(answers={"RCPT": GREYLISTED}))
             await made.domain("bad.test", FakeMx(answers={"RCPT": UNKNOWN}))

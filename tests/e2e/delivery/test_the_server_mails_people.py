@@ -37,6 +37,7 @@ async def open_to_all(made: World, path: str, body: dict[str, str]) -> httpx.Res
         return await client.post(path, json=body)
 
 
+@pytest.mark.slow
 @pytest.mark.both_engines
 async def test_a_problem_is_told_once(tmp_path: Path) -> None:
     """Broken DNS and few credits: shown by API and command, and mailed once; a restart mails nothing again."""

@@ -11,6 +11,8 @@ import pytest
 from tests.e2e.contract.service import Caller, bearer
 from tests.e2e.webhooks.customer import Customer
 from tests.engines import Kind
+from tests.fakes.dns import DnsServer
+from tests.fakes.dns_thread import served
 from tests.fakes.webhook_server import Hooks, hooks
 from tests.running_appliance import Running, add_account, appliance
 
@@ -36,7 +38,10 @@ def running(
 ) -> Iterator[Running]:
     """The appliance, in sandbox mode, with memory of its own to measure; its log holds no error at the end."""
     own = tmp_path_factory.mktemp(engine.value)  # several times, where files of one engine and of both take turns
-    with appliance(own, webhooks=receiver.settings(directory) + DELAYS, fresh=True) as started:
+    with (
+        served(DnsServer({})) as resolver,
+        appliance(own, webhooks=receiver.settings(directory) + DELAYS, dns=str(resolver), fresh=True) as started,
+    ):
         yield started
         log = started.log_file.read_text()
     assert '"level": "error"' not in log, log

@@ -39,11 +39,18 @@ def version(monkeypatch: pytest.MonkeyPatch) -> Version:
     return lambda *more: monkeypatch.setattr(migrate, "migrations", lambda: [*FIRST_STEPS, *more])
 
 
+@pytest.fixture(scope="module")
+def template(server: PostgresServer) -> str:
+    """The name of a database that has taken all steps."""
+    url = server.new_database()
+    trio.run(prepare, url, 1)
+    with closing(connect(url, "template")) as connection:
+        return connection.info.dbname
+
+
 @pytest.fixture
-def url(server: PostgresServer) -> str:
-    made = server.new_database()
-    trio.run(prepare, made, 1)
-    return made
+def url(server: PostgresServer, template: str) -> str:
+    return server.new_database(template)
 
 
 @pytest.fixture

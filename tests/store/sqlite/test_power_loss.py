@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("new_databases")
 CUTS = 25  # of a run that are looked at
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_was_acknowledged_outlives_the_power(seed: int) -> None:
     cuts = power_loss.run(seed)
     looked_at = cuts[:: max(1, len(cuts) // CUTS)]

@@ -23,6 +23,7 @@ LINE = ExportedRecipient(
     delivered_at=None,
     metadata='{"a":"=1"}',
     scheduled_at=3_600_000_000,
+    stream="broadcast",
 )
 
 

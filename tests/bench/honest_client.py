@@ -1,6 +1,6 @@
 """What an honest client notices of a hostile one: its latency alone, and beside each attack.
 
-    .venv/bin/python -m tests.bench.beside
+    .venv/bin/python -m tests.bench.honest_client
 
 The honest client sends 20 messages of 2 KB a second on four kept connections, from a process and an account of its own.
 Each attack runs from another process with another account (or none) as fast as it was known to do harm. Rounds with the
