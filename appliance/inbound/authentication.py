@@ -103,15 +103,15 @@ async def _policy(resolver: Resolver, checks: SenderChecks, on_thread: OnThread)
                 checks.policy = Verdict.TEMPERROR
                 return
             continue
-        found = [text for text in texts if text.partition(";")[0].replace(" ", "") == "v=DMARC1"]
-        if found:
-            checks.policy = _read_policy(found, is_parent=name != checks.domain)
+        records = [text for text in texts if text.partition(";")[0].replace(" ", "") == "v=DMARC1"]
+        if records:
+            checks.policy = _read_policy(records, is_parent=name != checks.domain)
             return
     checks.policy = Verdict.NONE
 
 
 def _read_policy(records: list[str], *, is_parent: bool) -> _Policy | Verdict:
-    """Return the policy of a record; with several records, or an invalid one, there is none (RFC 7489 6.6.3)."""
+    """Return the policy of a record; several records or an invalid one mean no policy (RFC 7489 6.6.3)."""
     if len(records) > 1 or len(records[0]) > RECORD_CHARACTERS:
         return Verdict.NONE
     tags: dict[str, str] = {}

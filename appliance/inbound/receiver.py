@@ -1,6 +1,6 @@
 """Checks the senders of received mail, and stores each message with the posts of its event.
 
-Mail waits in the queue of feedback, in turns by account and client network. Several messages are checked at once, since
+The queue is that of feedback; mail takes turns by account and client network. Several messages are checked at once, since
 that waits for the sender's DNS servers; a turn and an account have a few of these places, so that mail with slow DNS
 does not delay others'. A message that cannot be read, or ended the process, is stored without content rather than lost.
 """
@@ -28,7 +28,7 @@ from appliance.store.received import CheckedMessage, turn_account
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import RECEIVED
 
-AT_ONCE: Final = 16  # messages being checked
+CHECKS_AT_ONCE: Final = 16  # messages being checked
 ACCOUNT_AT_ONCE: Final = 8
 TURN_AT_ONCE: Final = 4
 TURNS_TRIED: Final = 64  # for the next mail, before others are let run
@@ -58,7 +58,7 @@ class Receiver:
             while True:
                 try:
                     if await self.store.engine.has_chore("feedback"):
-                        while len(self._checked) < AT_ONCE and (mail_id := await self._next()) is not None:
+                        while len(self._checked) < CHECKS_AT_ONCE and (mail_id := await self._next()) is not None:
                             checking.start_soon(self._check, mail_id)
                     await self.store.received.arrived.wait(POLL)
                 except StorageUnavailable as refused:

@@ -182,14 +182,14 @@ class _Evaluation:
         if not _NAME.fullmatch(domain) or len(domain) > DOMAIN_LENGTH:
             return None
         texts = await self._ask(self.resolver.txt, domain, void=False)
-        found = [text for text in texts if _VERSION.match(text)]
-        if len(found) > 1:
+        records = [text for text in texts if _VERSION.match(text)]
+        if len(records) > 1:
             raise _permanent(f"{domain!a} has several SPF records")
-        if not found:
+        if not records:
             return None
-        if not found[0].isascii():
+        if not records[0].isascii():
             raise _permanent(f"the SPF record of {domain!a} is not ASCII")
-        return parse_record(found[0])
+        return parse_record(records[0])
 
     async def _matches(self, directive: Directive, domain: str) -> bool:
         mechanism = directive.mechanism

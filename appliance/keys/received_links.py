@@ -16,7 +16,7 @@ from appliance.times import HOUR
 
 RECEIVED_PATH: Final = "/inbound"
 PURPOSE: Final = "links to received mail"  # purpose of the MAC key
-LIFETIME: Final = HOUR  # by the interface
+LINK_LIFETIME: Final = HOUR  # by the interface
 RAW: Final = 0  # the number of the whole message; files count from 1
 
 _VERSION: Final = b"\x01"
@@ -38,7 +38,7 @@ class ReceivedLinks:
         self._base_url = base_url.rstrip("/")
 
     def url(self, account_id: str, message_id: str, number: int, now: int) -> str:
-        data = _VERSION + f"{account_id} {message_id} {number} {now + LIFETIME}".encode("ascii")
+        data = _VERSION + f"{account_id} {message_id} {number} {now + LINK_LIFETIME}".encode("ascii")
         token = pybase64.urlsafe_b64encode(data + self._mac(data)).decode("ascii").rstrip("=")
         return f"{self._base_url}{RECEIVED_PATH}/{token}"
 

@@ -1,8 +1,8 @@
 """Verifies the DKIM signatures of received mail (RFC 6376 6.1, RFC 8301, RFC 8463). No I/O.
 
 `signatures_of` reads the signature fields and hashes header and body; `verdict` checks one with the DNS records of its
-key. A stranger wrote both, so the number of signatures, the size of keys and exponents, and the length of what is read
-are bounded. The body is hashed once per canonicalization and length.
+key. A stranger wrote both, so the number of signatures, the size of keys and exponents, and the length of fields
+and records are bounded. The body is hashed once per canonicalization and length.
 """
 
 import binascii
@@ -26,7 +26,7 @@ from appliance.model.received import Verdict
 
 SIGNATURES: Final = 5  # checked per message; further ones are ignored
 SIGNED_NAMES: Final = 500  # in `h=`
-FIELD_BYTES: Final = 16 * 1024  # of a signature field
+SIGNATURE_FIELD_BYTES: Final = 16 * 1024  # of a signature field
 RECORD_CHARACTERS: Final = 4_096  # of a key record
 RSA_BITS: Final = (1_024, 4_096)  # RFC 8301 3.2: shorter keys are not accepted; longer ones are expensive
 RSA_EXPONENT: Final = 2**32  # larger ones only make verification expensive
@@ -147,7 +147,7 @@ def _read(
 ) -> ReceivedSignature:
     domain = selector = ""
     try:
-        if len(value) > FIELD_BYTES:
+        if len(value) > SIGNATURE_FIELD_BYTES:
             raise BadSignature("the field is too long")
         tags = _tags(value)
         domain, selector = _dns_name(tags.get(b"d", b"")), _dns_name(tags.get(b"s", b""))
@@ -202,8 +202,10 @@ def _header_hash(fields: list[tuple[bytes, bytes]], name: bytes, value: bytes, n
     for item in fields:
         present.setdefault(item[0].rstrip(b" \t").lower(), []).append(item)
     hasher = hashlib.sha256()
-    for wanted in names.lower().split(b":"):  # RFC 6376 5.4.2: the last field of a name first; an absent one is empty
-        if items := present.get(wanted):
+    for signed_name in names.lower().split(
+        b":"
+    ):  # RFC 6376 5.4.2: the last field of a name first; an absent one is empty
+        if items := present.get(signed_name):
             hasher.update(_canonical(*items.pop(), relaxed=relaxed))
     unsigned = _SIGNATURE_VALUE.sub(rb"\1", value, count=1)
     hasher.update(_canonical(name, unsigned, relaxed=relaxed).removesuffix(b"\r\n"))

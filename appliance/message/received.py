@@ -1,6 +1,6 @@
 """Reads a received message: mailboxes, ids, texts and files, and whether a program sent it. No I/O.
 
-A stranger wrote the message, so `reader.py` bounds all of it, and nothing here raises, recurses or backtracks. A field
+The message may be hostile: `reader.py` bounds its cost, and nothing here raises, recurses or backtracks. A field
 with mailboxes is split before its encoded words are decoded: a decoded name may contain a comma.
 """
 
@@ -85,7 +85,7 @@ def from_domains(header: bytes) -> list[str]:
 
 
 def domain_of(mailbox: str) -> str:
-    """Return the domain of one mailbox in A-labels, or "" if it has none."""
+    """Return the domain of one mailbox in A-labels; empty if it cannot be read."""
     start = mailbox.rfind("<")
     bare = mailbox[start + 1 :].partition(">")[0] if start >= 0 else _COMMENT.sub("", mailbox)
     domain = bare.strip(" \t").rpartition("@")[2].rstrip(".").lower()
@@ -131,8 +131,8 @@ def _raw_text(value: bytes) -> str:
 
 def _ids(fields: list[tuple[str, bytes]], name: bytes) -> list[str]:
     value = next((value for key, value in fields if key == name.decode("ascii")), b"")
-    found = _MESSAGE_ID.findall(value[-RAW_LENGTH:].decode("utf-8", "replace"))
-    return [display_text(item) for item in found][-MESSAGE_IDS:]
+    ids = _MESSAGE_ID.findall(value[-RAW_LENGTH:].decode("utf-8", "replace"))
+    return [display_text(item) for item in ids][-MESSAGE_IDS:]
 
 
 def _cut(text: str | None) -> tuple[str | None, bool]:

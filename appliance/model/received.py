@@ -85,7 +85,7 @@ class AnsweredEmail(Struct, frozen=True):
 
 
 class ReceivedFacts(Struct, frozen=True):
-    """What was found out about a message, apart from its content."""
+    """Results of the checks of a message, and the message that it answers."""
 
     authentication: Authentication
     answers: AnsweredEmail | None = None
@@ -121,7 +121,7 @@ class NewReceived:
 
 @dataclass(frozen=True, slots=True)
 class WaitingReceived:
-    """A stored message whose sender is to be checked."""
+    """A stored message that waits for the checks of its sender."""
 
     id: str
     account_id: str

@@ -1,4 +1,4 @@
-"""Links to a received message and its files, `/inbound/TOKEN`: for whoever has one, without a login, for an hour."""
+"""Serves the links to received messages and their files, `/inbound/TOKEN`, without a login."""
 
 from functools import partial
 from typing import Final

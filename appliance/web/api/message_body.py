@@ -169,7 +169,7 @@ class MessageBodies:
     ) -> Response:
         """The message as `read` encodes it, a download if it has a file name. The caller has checked the account.
 
-        `load` returns its bytes (default: those of a sent message).
+        `load` returns its bytes (default: the body of a sent message).
         """
         load = load or partial(self.store.mail_log.mime, account_id, message_id)
         headers = {"Content-Disposition": f'attachment; filename="{filename}"'} if filename else {}
