@@ -1,7 +1,7 @@
 """Checks the senders of received mail, and stores each message with the posts of its event.
 
-The queue is that of feedback; mail takes turns by account and client network. Several messages are checked at once, since
-that waits for the sender's DNS servers; a turn and an account have a few of these places, so that mail with slow DNS
+The queue is that of feedback; mail takes turns by account and client network. Several messages are checked at once: it
+waits for the DNS servers of senders. A turn and an account have a few of these places, so that mail with slow DNS
 does not delay others'. A message that cannot be read, or ended the process, is stored without content rather than lost.
 """
 

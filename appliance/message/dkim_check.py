@@ -202,9 +202,7 @@ def _header_hash(fields: list[tuple[bytes, bytes]], name: bytes, value: bytes, n
     for item in fields:
         present.setdefault(item[0].rstrip(b" \t").lower(), []).append(item)
     hasher = hashlib.sha256()
-    for signed_name in names.lower().split(
-        b":"
-    ):  # RFC 6376 5.4.2: the last field of a name first; an absent one is empty
+    for signed_name in names.lower().split(b":"):  # RFC 6376 5.4.2: last field of a name first
         if items := present.get(signed_name):
             hasher.update(_canonical(*items.pop(), relaxed=relaxed))
     unsigned = _SIGNATURE_VALUE.sub(rb"\1", value, count=1)

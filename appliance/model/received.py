@@ -126,7 +126,7 @@ class WaitingReceived:
     id: str
     account_id: str
     envelope: ReceivedEnvelope
-    mime: bytes = field(repr=False)  # all of it
+    mime: bytes = field(repr=False)  # complete
     received_at: int
     tries: int  # including this one
 
