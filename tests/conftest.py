@@ -26,13 +26,13 @@ from hypothesis import HealthCheck, settings
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
-from tests.levels import LONGEST, Level, runs_file, runs_test
+from tests.levels import LONGEST, Level, runs_file, runs_test, starts_programs
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# A run without --level, as .ci/run has it for what parses mail and HTTP, takes hypothesis' own number.
+# A run without --level takes hypothesis' own number.
 settings.register_profile(Level.FAST.value, settings.get_profile("patient"), max_examples=20)
 settings.register_profile(Level.DEFAULT.value, settings.get_profile("patient"), max_examples=50)
 settings.load_profile("patient")
@@ -84,16 +84,19 @@ def _belongs_to_another_worker(path: PurePosixPath, config: pytest.Config) -> bo
     worker = getattr(config, "workerinput", None)
     if worker is None or not config.getoption("--split"):
         return False
-    if path.parts[0] != "tests":
-        turn = 0  # no hook of ours leaves this file unread
-    elif path.as_posix() in LONGEST:
+    turn = 0  # of a file that no hook of ours leaves unread
+    if path.as_posix() in LONGEST:
         turn = LONGEST.index(path.as_posix())
-    else:
-        turn = config.stash[_FILES_MET] = config.stash.get(_FILES_MET, -1) + 1
-    return bool(turn % worker["workercount"] != int(worker["workerid"].removeprefix("gw")))
+    elif path.parts[0] == "tests":
+        met = config.stash.setdefault(_FILES_MET, Counter())
+        turn = met[starts_programs(path)]
+        met[starts_programs(path)] += 1
+    back, place = divmod(turn, worker["workercount"])
+    number = worker["workercount"] - 1 - place if back % 2 else place
+    return bool(number != int(worker["workerid"].removeprefix("gw")))
 
 
-_FILES_MET = pytest.StashKey[int]()
+_FILES_MET = pytest.StashKey[Counter[bool]]()
 
 
 def _deselect(items: list[pytest.Item], config: pytest.Config) -> None:

@@ -71,17 +71,41 @@ LONG = (
     "tests/web/test_hypercorn_parts.py",
     "tests/webhook/test_dispatcher.py",
 )
-# Files of the default run that take longest, the longest first: they are begun first, and no worker ends with one.
+# Files of the default run that take longest, the longest first. They are begun first and dealt out there and back, so
+# that all workers end at about the same time.
 LONGEST = (
-    "tests/deliver/test_warmup.py",
-    "tests/cli/test_serve.py",
-    "tests/e2e/test_a_data_directory_that_cannot_be_used_is_one_line.py",
-    "tests/deliver/test_scheduler.py",
-    "tests/e2e/contract/test_authentication.py",
     "tests/deliver/test_pool_limiters.py",
-    "tests/backup/test_restore.py",
-    "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",
+    "tests/cli/test_serve.py",
+    "tests/e2e/delivery/test_scheduled_mail_goes_once.py",
+    "tests/e2e/contract/test_second_factor.py",
+    "tests/webhook/test_dispatcher.py",
+    "tests/deliver/test_pending_due_mail.py",
+    "tests/store/test_messages_accepting.py",
+    "tests/cli/test_setup.py",
+    "tests/store/test_copying.py",
+    "tests/deliver/test_scheduler.py",
+    "tests/e2e/test_guesses_at_once_are_counted_before_they_are_checked.py",
+    "tests/e2e/certificates/test_acme_goes_on_without_the_authority.py",
+    "tests/e2e/contract/test_authentication.py",
     "tests/test_patterns.py",
+    "tests/e2e/contract/test_sessions.py",
+    "tests/e2e/test_a_message_passes_few_files.py",
+    "tests/e2e/contract/test_people.py",
+    "tests/e2e/contract/test_keys_and_credentials.py",
+    "tests/store/postgresql/test_partitions.py",
+    "tests/e2e/delivery/test_a_relay_gets_everything.py",
+    "tests/store/postgresql/test_connection.py",
+    "tests/doctor/test_examination.py",
+    "tests/e2e/delivery/test_domains_that_take_no_mail.py",
+    "tests/cli/test_store.py",
+    "tests/e2e/delivery/test_the_dashboard_tells_the_story.py",
+    "tests/e2e/contract/test_long_bodies.py",
+    "tests/store/postgresql/test_migrate.py",
+    "tests/feedback/test_hostile.py",
+    "tests/cli/test_mcp.py",
+    "tests/cli/test_upgrade.py",
+    "tests/e2e/delivery/test_the_server_mails_people.py",
+    "tests/store/postgresql/test_upgrade.py",
 )
 # What the default run leaves out.
 REST = (
@@ -148,6 +172,11 @@ def runs_file(level: Level, path: PurePosixPath, *, has_slow_tests: bool) -> boo
     if level is Level.REST:
         return has_slow_tests or _is_below(path, REST) or _holds(path, REST)
     return not _is_below(path, REST) and not (level is Level.FAST and _is_below(path, PROGRAM + LONG))
+
+
+def starts_programs(path: PurePosixPath) -> bool:
+    """Whether a file takes more than the time of unit tests."""
+    return _is_below(path, PROGRAM + LONG)
 
 
 def _holds(folder: PurePosixPath, entries: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
-    ("supervisor",),
+    ("dev", "supervisor"),
     ("backup", "doctor"),
     ("inbound",),
     ("retention", "submission", "web"),
@@ -38,7 +38,7 @@ LAYER = {name: number for number, row in enumerate(LAYERS) for name in row}
 # Libraries that only one part may know, so that another can take their place.
 LIBRARIES: dict[str, frozenset[str]] = {
     "apsw": frozenset({"store"}),
-    "quart": frozenset({"web"}),
+    "quart": frozenset({"dev", "web"}),
     "quart_trio": frozenset({"web"}),
     "werkzeug": frozenset({"web"}),
     "hypercorn": frozenset({"web"}),

@@ -92,7 +92,8 @@ class Problems:
             stored += [row for row in of_machines if row not in elsewhere]
         since = {row.problem.key: row.problem.since for row in stored if row.ended_at is None}
         unique = {problem.key: problem for problem in reversed(problems)}
-        return in_order(unique.values(), since, self.env.now())
+        # To the minute: until a check has stored the problem, open pages would otherwise change with every request.
+        return in_order(unique.values(), since, self.env.now() // MINUTE * MINUTE)
 
     async def _queue(self) -> Depth:
         if self._depth is None or trio.current_time() > self._depth_at + DEPTH_KEPT:

@@ -18,6 +18,7 @@ from appliance.cli.attention import attention
 from appliance.cli.backup import backup, restore, verify
 from appliance.cli.config import config
 from appliance.cli.database import load_settings
+from appliance.cli.dev import dev
 from appliance.cli.domain import domain
 from appliance.cli.feedback import feedback
 from appliance.cli.inbound import inbound
@@ -183,8 +184,21 @@ def completion(shell: str) -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, attention, account, user, domain, credential, key)
-_COMMANDS += (suppression, webhook, template, queue, message, request, explain, feedback, inbound, audit, send_test)
+_COMMANDS: tuple[click.Command, ...] = (setup, serve, dev, show_status, attention, account, user, domain, credential)
+_COMMANDS += (
+    key,
+    suppression,
+    webhook,
+    template,
+    queue,
+    message,
+    request,
+    explain,
+    feedback,
+    inbound,
+    audit,
+    send_test,
+)
 _COMMANDS += (pause, resume, ramp, node)
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in (*_COMMANDS, version, show_help):

@@ -69,7 +69,7 @@ def show_all() -> None:
         source = load.find(named_config(), os.environ, Path.cwd())
     document: dict[str, Any] = load.embedded_tables(os.environ) if source is None else tomllib.loads(source[1])
     document = load.lifted(document)
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, Any] = {}
     lines: list[str] = []
     for name in SECTIONS:
         table = document.get(name, {})
@@ -93,11 +93,18 @@ def show_all() -> None:
             for title, keys in inner.items():
                 lines += [f"[{name}.{kind.key}.{json.dumps(title)}]"]
                 lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
-        tables[name] = values
+        *outer, last = name.split(".")
+        _within(tables, outer)[last] = values
         lines.append("")
     file = None if source is None else str(source[0])
     head = f"# {file or 'The built-in settings'}, with the defaults of omitted keys."
     show({"file": file, "settings": tables}, "\n".join([head, *lines]).rstrip())
+
+
+def _within(tables: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    for name in names:
+        tables = tables[name]
+    return tables
 
 
 def _masked(row: "Setting", value: Any) -> Any:

@@ -34,7 +34,7 @@ from appliance.store import (
     UnfinishedCopy,
     UpgradeRefused,
 )
-from appliance.system.data_directory import LOCK_FILE, AlreadyRunning, system_user
+from appliance.system.data_directory import LOCK_FILE, AlreadyRunning, system_user, user_argument
 from appliance.system.service import START_SERVICE, is_managed
 from appliance.times import rfc3339
 
@@ -197,9 +197,16 @@ def why_not_served(data_dir: Path) -> str | None:
     """Return why root must not run the server on it: its owner could not open the files that root writes there."""
     if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
         return None
-    owner = _owner(data_dir)
-    command = START_SERVICE if is_managed() else f"runuser -u {owner} -- appliance serve"
-    return f"{data_dir} belongs to {owner}: start the server as that user, with `{command}`"
+    facts = data_dir.stat()
+    command = START_SERVICE if is_managed() else f"{_become(facts.st_uid, facts.st_gid)} appliance serve"
+    return f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, with `{command}`"
+
+
+def _become(uid: int, gid: int) -> str:
+    """The command with which root runs another as this user: runuser takes only names."""
+    if (name := user_argument(uid)).isdigit():
+        return f"setpriv --reuid {uid} --regid {gid} --clear-groups"
+    return f"runuser -u {name} --"
 
 
 def _why_not_made(data_dir: Path) -> str | None:
@@ -212,7 +219,7 @@ def _why_not_made(data_dir: Path) -> str | None:
         return None
     if _is_read_only(above):
         return f"{data_dir} cannot be created: {above} is on a read-only file system; mount it writable"
-    made = f"`install -d -m 700 -o {system_user(os.geteuid())} {data_dir}`, as root"
+    made = f"`install -d -m 700 -o {user_argument(os.geteuid())} {data_dir}`, as root"
     return f"{data_dir} cannot be created: {system_user(os.geteuid())} may not write to {above}; create it with {made}"
 
 
@@ -225,10 +232,10 @@ def _is_read_only(path: Path) -> bool:
 
 
 def _refused(path: Path, right_mode: str) -> str:
-    facts, user = path.stat(), system_user(os.geteuid())
+    facts, user = path.stat(), user_argument(os.geteuid())
     if facts.st_uid == os.geteuid():
         return f"{path}: permission denied, its mode is {facts.st_mode & 0o7777:04o}: `chmod {right_mode} {path}`"
-    whose = f"{path}: permission denied, it belongs to {_owner(path)} and this runs as {user}"
+    whose = f"{path}: permission denied, it belongs to {_owner(path)} and this runs as {system_user(os.geteuid())}"
     if path.is_dir():
         return f"{whose}: run this as {_owner(path)}, or `chown -R {user} {path}`, as root"
     return f"{whose}: `chown {user} {path}`, as root"

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -122,13 +123,14 @@ def coloured(text: str, colour: str) -> str:
 
 def _table(rows: list[list[str]], headings: list[str], order: list[int]) -> None:
     widths = dict(enumerate(max(map(_width, column)) for column in zip(headings, *rows, strict=True)))
+    room = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and not is_wide():
-        widths = fitted(widths, headings, order, shutil.get_terminal_size().columns)
+        widths = fitted(widths, headings, order, room)
     for number, line in enumerate((headings, *rows)):
         text = "  ".join(_cut(line[column], width) for column, width in widths.items()).rstrip()
         _echo(text if number else coloured(text, "bold"))
     if omitted := [heading for column, heading in enumerate(headings) if column not in widths]:
-        _echo(f"Columns not shown: {', '.join(omitted)}. Show them with --wide or --json.")
+        _echo(fill(f"Columns not shown: {', '.join(omitted)}. Show them with --wide or --json.", room))
 
 
 def fitted(widths: dict[int, int], headings: list[str], order: list[int], room: int) -> dict[int, int]:

@@ -49,12 +49,17 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
       appliance serve --sandbox --port 9000
       appliance serve --config /etc/appliance/config.toml
     """
+    guarded(partial(_run, partial(_settings, sandbox, port, smtp_port)))
+
+
+def guarded(run: Callable[[], None]) -> None:
+    """Run a server, with one line on stderr for a failure, however slowly stderr is read."""
     from appliance.telemetry import log
 
     try:
         with log.unblocked_stderr():
             try:
-                _run(partial(_settings, sandbox, port, smtp_port))
+                run()
             except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
             except ImportError as error:
@@ -117,10 +122,10 @@ def _run(read_settings: "Callable[[], Config]") -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         trio.run(partial(supervisor.run, settings, Environment(), on_ready=partial(_greet, settings)))
     except (Exception, BaseExceptionGroup) as error:
-        _end(settings, error)
+        end(settings, error)
 
 
-def _end(settings: "Config", error: BaseException) -> None:
+def end(settings: "Config", error: BaseException) -> None:
     """Exit with 1 and the reason; return only after Ctrl-C, which is a clean stop."""
     from appliance.cli import failures
     from appliance.store import DamagedDatabase, FilesMoved

@@ -152,7 +152,11 @@ def _set_up(
         new = [finding for finding in findings if finding not in shown]
         click.echo("\n".join(_summary(settings, file.written, sender, domain, new, zone)))
     waits = asks if wait is None else wait
-    checked = trio.run(wait_for_records, settings, domain, records, timeout if waits else 0, not is_json())
+    try:
+        checked = trio.run(wait_for_records, settings, domain, records, timeout if waits else 0, not is_json())
+    except (KeyboardInterrupt, BaseExceptionGroup):  # Ctrl-C: all other steps are done
+        click.echo("\n".join(["", *_dashboard(answer, settings, user)]), err=True)
+        raise
     answer["records"] = [record(one.record, "name", "type", "value") | record(one, "status") for one in checked]
     answer["dns_ok"] = not any(result.is_wrong for result in checked)
     if to is None and asks:
@@ -402,7 +406,14 @@ def _end(answer: dict[str, Any], unfit: "Sequence[Finding]", settings: "Config",
             text.append("No server is running: the message is sent once one starts.")
     if unfit:
         text += ["No test message was sent.", *lines(unfit)]
-    text += ["", f"Dashboard  {answer['dashboard']}"]
+    text += ["", *_dashboard(answer, settings, user)]
+    text.append("Run `appliance setup` again after changes; `appliance doctor` checks everything.")
+    return text
+
+
+def _dashboard(answer: dict[str, Any], settings: "Config", user: str) -> list[str]:
+    """The dashboard's URL, and how to reach it from another machine if it listens only on this one."""
+    text = [f"Dashboard  {answer['dashboard']}"]
     if _is_local(settings) and (urlsplit(answer["dashboard"]).hostname or "") in (
         "localhost",
         settings.http.bind[0].host,
@@ -410,5 +421,4 @@ def _end(answer: dict[str, Any], unfit: "Sequence[Finding]", settings: "Config",
         port = settings.http.bind[0].port
         tunnel = f"ssh -L {port}:{settings.http.bind[0]} {user}@{answer['hostname']}"
         text.append(f"           from your laptop: {tunnel}, then open http://localhost:{port}/dashboard")
-    text.append("Run `appliance setup` again after changes; `appliance doctor` checks everything.")
     return text

@@ -40,7 +40,16 @@ from appliance.deliver.smtp.connection import (
     SmtpConnection,
     Timeouts,
 )
-from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
+from appliance.deliver.smtp.protocol import (
+    Cause,
+    Dialogue,
+    NotOpened,
+    RelayCredentials,
+    ResultKind,
+    Stage,
+    Verdict,
+    lost,
+)
 from appliance.deliver.smtp.sending import MailTransaction
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel
@@ -95,6 +104,7 @@ class ActiveAttempt:
 
 class _Reached(NamedTuple):
     verdicts: tuple[Verdict, ...]
+    dialogues: tuple[Dialogue, ...]  # in the order of the recipients, as the verdicts are
     contact: Contact
     final: bool  # try no other server
     limiter: PoolLimiter  # of that server
@@ -236,8 +246,12 @@ class Deliverer:
             via=active.ready.routed.route.taken,
             provider=self.ramp.provider_of(envelope.domain),
         )
-        for recipient, judgement, verdict in zip(recipients, judgements, reached.verdicts, strict=True):
-            outcomes.append(record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text))
+        results = zip(recipients, judgements, reached.verdicts, reached.dialogues, strict=True)
+        for recipient, judgement, verdict, dialogue in results:
+            code, status = verdict.code, verdict.enhanced
+            outcomes.append(
+                record(recipient, judgement, code=code, status=status, text=verdict.text, dialogue=dialogue)
+            )
             if verdict.kind is not ResultKind.ACCEPTED:  # judging its text takes up to 0.3 ms
                 await trio.lowlevel.cancel_shielded_checkpoint()
         return outcomes
@@ -286,7 +300,7 @@ class Deliverer:
         if demand.level is TlsLevel.NOT_NOW:
             refused = lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason)
             contact = Contact(active.started_at, active.slot.limiter.pool, host.name, dialled)
-            return _Reached((refused,) * count, contact, False, active.slot.limiter)
+            return _Reached((refused,) * count, ((),) * count, contact, False, active.slot.limiter)
         key = ConnectionKey(host.name, dialled, route.port, (demand.level, demand.names, demand.records), route.relay)
         if (idle := self.connections.take(key)) is not None:
             reached = await self._send(idle, key, active, transaction)
@@ -302,8 +316,8 @@ class Deliverer:
                 self.limiters.servers.silent(dialled)
             if route.relay is not None and verdict.kind is ResultKind.REJECTED and verdict.stage is Stage.AUTH:
                 self._login_refused(route.relay, verdict)
-            contact = Contact(active.started_at, limiter.pool, host.name, dialled, dialogue=failure.transcript)
-            return _Reached((verdict,) * count, contact, False, limiter)
+            contact = Contact(active.started_at, limiter.pool, host.name, dialled)
+            return _Reached((verdict,) * count, (failure.transcript,) * count, contact, False, limiter)
         if route.relay is None:
             self.limiters.servers.answered(host.name, dialled)
         else:
@@ -382,14 +396,15 @@ class Deliverer:
             connection.timeouts = self.slow.usual
         most = 0 if _is_every_rcpt_deferred(result.verdicts) else limiter.limits.messages_per_connection
         self.connections.give_back(key, connection, most)
-        lines = (connection.transcript + result.transcript) if connection.transactions == 1 else result.transcript
-        tls = str(connection.tls) if connection.tls else None
-        contact = Contact(active.started_at, limiter.pool, key.host, key.address, tls, lines)
+        dialogues, tls = result.dialogues, str(connection.tls) if connection.tls else None
+        if connection.transactions == 1:
+            dialogues = tuple([connection.transcript + dialogue for dialogue in dialogues])
+        contact = Contact(active.started_at, limiter.pool, key.host, key.address, tls)
         # After the final dot, try no other server: this one may have accepted the message and its reply was lost.
         final = any(
             verdict.kind is not ResultKind.LOST or verdict.stage is Stage.END_OF_DATA for verdict in result.verdicts
         )
-        return _Reached(result.verdicts, contact, final, limiter, key.relay is not None)
+        return _Reached(result.verdicts, dialogues, contact, final, limiter, key.relay is not None)
 
     # ---- verdicts
 

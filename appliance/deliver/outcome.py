@@ -27,7 +27,7 @@ import trio
 from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, Wake
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
+from appliance.deliver.smtp.protocol import Dialogue, ResultKind, Stage, Verdict
 from appliance.environment import Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
@@ -150,7 +150,6 @@ class Contact(NamedTuple):
     host: str | None = None
     address: str | None = None
     tls: str | None = None
-    dialogue: tuple[TranscriptLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +175,7 @@ def outcome(
     code: int | None,
     status: str | None,
     text: str,
+    dialogue: Dialogue = (),
     contact: Contact,
     now: int,
     retries: Retries,
@@ -197,7 +197,7 @@ def outcome(
         mx_address=contact.address,
         tls=contact.tls,
         decision=decision,
-        dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
+        dialogue=msgspec.json.encode(dialogue).decode() if dialogue else None,
         route=None if via is None else via.value,
     )
     suppression = None
@@ -280,12 +280,18 @@ def observe(outcomes: Iterable[Outcome]) -> None:
 
 def _note(outcome: Outcome, last: Attempt | None) -> None:
     recipient = outcome.recipient
-    fields: dict[str, object] = {"message_id": recipient.message_id, "recipient_id": recipient.id}
-    fields |= {"domain": recipient.domain, "attempt": recipient.attempt_count + len(outcome.attempts)}
+    fields: dict[str, object] = {
+        "message_id": recipient.message_id,
+        "recipient_id": recipient.id,
+        "domain": recipient.domain,
+        "attempt": recipient.attempt_count + len(outcome.attempts),
+    }
     if last is not None:
-        fields |= {"pool": last.pool, "mx": last.mx_host, "address": last.mx_address, "tls": last.tls}
-        fields |= {"route": last.route} if last.route is not None else {}
-        fields |= {"smtp_code": last.smtp_code, "reply": (last.smtp_response or "")[:REPLY_CHARACTERS]}
+        fields["pool"], fields["mx"], fields["address"] = last.pool, last.mx_host, last.mx_address
+        fields["tls"], fields["smtp_code"] = last.tls, last.smtp_code
+        fields["reply"] = (last.smtp_response or "")[:REPLY_CHARACTERS]
+        if last.route is not None:
+            fields["route"] = last.route
         fields["ms"] = (last.finished_at - last.started_at) // 1000
     if outcome.bounce_class is not None:
         fields["bounce_class"] = outcome.bounce_class.value
@@ -323,14 +329,21 @@ def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcom
     return Outcome(recipient, status, attempts, at=now, next_attempt_at=retry_at, bounce_class=bounce_class)
 
 
-async def run_sandbox(store: Store, env: Environment, wake: Wake, attempts_allowed: int) -> None:
+async def run_sandbox(
+    store: Store,
+    env: Environment,
+    wake: Wake,
+    attempts_allowed: int,
+    notify: Callable[[Sequence[Outcome]], None] = observe,
+) -> None:
+    """Simulate the results of due recipients; `notify` gets them once they are recorded."""
     while True:
         polled_at = env.now()
         try:
             if await store.pools.paused() is not None or not store.engine.holds_lease():
                 await wake.wait(PAUSE_CHECK)
                 continue
-            count = await deliver_due(store, env, attempts_allowed)
+            count = await deliver_due(store, env, attempts_allowed, notify)
             if not count:  # a fast clock may have postponed recipients: make them due
                 latest = env.now() + LONGEST_DEFERRAL
                 count = await store.queue_control.bring_forward(latest, simulated=True)
@@ -343,11 +356,13 @@ async def run_sandbox(store: Store, env: Environment, wake: Wake, attempts_allow
             await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - env.now()) / 1_000_000))
 
 
-async def deliver_due(store: Store, env: Environment, attempts_allowed: int) -> int:
+async def deliver_due(
+    store: Store, env: Environment, attempts_allowed: int, notify: Callable[[Sequence[Outcome]], None] = observe
+) -> int:
     due = await store.queue.due(simulated=True, most=SANDBOX_BATCH)
     now = env.now()
     if due:
         outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
         await store.queue.record(outcomes)
-        observe(outcomes)
+        notify(outcomes)
     return len(due)

@@ -18,7 +18,7 @@ from appliance.deliver.route import Relays, in_order, relay_for
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.errors import Refused, StorageUnavailable
 from appliance.model.mail import DueRecipient
-from appliance.model.ramp import OTHER, RampLane, RampPlan, Via, adjusted, in_force
+from appliance.model.ramp import OTHER_PROVIDERS, RampLane, RampPlan, Via, adjusted, in_force
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
@@ -88,7 +88,7 @@ class Ramp:
         return plan.of(self._providers.get(domain) or "")
 
     def lanes(self, domain: str) -> Sequence[RampLane | None]:
-        """The mail for a domain by its route, so that mail that waits for one route does not hide the other's."""
+        """The mail for a domain by its route, so that mail queued for one route does not hide the other's."""
         if self.store.ramping.plan is None:
             return (None,)
         percent = self.percent_of(domain)
@@ -108,7 +108,7 @@ class Ramp:
         if self.store.ramping.plan is None:
             return None
         name = self._providers.get(domain)
-        return name if name in self._named else OTHER
+        return name if name in self._named else OTHER_PROVIDERS
 
     async def learn(self, domain: str) -> None:
         """Look up the provider of a domain, unless it is known."""
@@ -127,7 +127,7 @@ class Ramp:
             self._providers.put(domain, pool)
             self.note_pool(domain, pool)
             return
-        self._providers.put(domain, OTHER, UNKNOWN_FRESH)
+        self._providers.put(domain, OTHER_PROVIDERS, UNKNOWN_FRESH)
 
     # ---- before an attempt
 

@@ -174,12 +174,13 @@ class UnsubscribeLinks:
 
     A token is base64url of the version, account, list and address with NULs between them, and a MAC of 128 bits. The
     MAC is checked before any lookup. Links do not expire, because people unsubscribe from old mail; a link that was
-    passed on can only unsubscribe its address. RFC 8058 3.1 requires an https address: without one there are no links.
+    passed on can only unsubscribe its address. RFC 8058 3.1 requires an https address: without one there are no links,
+    except in `appliance dev`, with `plain`.
     """
 
-    def __init__(self, installation_key: bytes, base_url: str) -> None:
+    def __init__(self, installation_key: bytes, base_url: str, *, plain: bool = False) -> None:
         self._key = derive(installation_key, UNSUBSCRIBE_PURPOSE)
-        self._base_url = base_url if base_url.startswith("https://") else None
+        self._base_url = base_url if plain or base_url.startswith("https://") else None
 
     @property
     def usable(self) -> bool:

@@ -99,6 +99,7 @@ class MessageIntake:
     return_paths: ReturnPaths | None = None  # None: the inbound listener is off
     streams: Streams = field(default_factory=Streams)
     text_from_html: bool = True
+    notify: Callable[[NewMessage], None] = lambda _: None  # called for each accepted message
     workers: Workers = field(default_factory=Workers)
     accepted: Counter[str] = field(default_factory=Counter)  # messages since startup, by account
     _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
@@ -321,6 +322,7 @@ class MessageIntake:
         self, caller: Caller, new: NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None
     ) -> None:
         self.accepted[new.account_id] += 1
+        self.notify(new)
         MESSAGES_ACCEPTED.add(new.source)
         RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
         if MESSAGE_LOG.keep:

@@ -22,6 +22,9 @@ _LOCAL = rf"{_ATOM}(?:\.{_ATOM})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # RFC 1123 2.1
 _NOT_RESERVED = r"(?!..--)"  # idna checks labels such as `xn--…` (RFC 5890 2.3.1)
 _NOT_A_NUMBER = r"(?![0-9]+\Z)"  # an all-digit last label is the end of an IPv4 address, RFC 3696 2
+# Domains without a dot that addresses may have. `appliance dev` adds localhost, from which frameworks send by default.
+SINGLE_LABELS: set[str] = set()
+
 _PLAIN = re.compile(rf"({_LOCAL})@((?:{_NOT_RESERVED}{_LABEL}\.)+{_NOT_RESERVED}{_NOT_A_NUMBER}{_LABEL})")
 _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
@@ -167,6 +170,8 @@ def _read_unusual(bare: str) -> tuple[str, str]:
         domain = _encoded(domain)
     except UnicodeError as cause:  # idna.IDNAError is one
         raise _NotAnAddress("the part after the @ is not a domain name") from cause
+    if domain in SINGLE_LABELS:
+        return local, domain
     if "." not in domain.rstrip("."):
         raise _NotAnAddress("the part after the @ must be a domain name with a dot")
     if len(domain) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(domain):

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 from msgspec import UNSET, Raw
 
 from appliance.errors import Refused, invalid
@@ -241,12 +242,13 @@ def find_repeated_key(body: Body) -> Refused | None:
     return None if complete else invalid("body", f"contains more than {TOKENS} JSON tokens")
 
 
-def explain(fault: Exception, body: Body, tokens: int = TOKENS) -> Refused:
+def explain(fault: Exception, body: Body, tokens: int = TOKENS, kind: Any = None) -> Refused:
+    """The refusal of a body that could not be decoded, as a `kind` if that is known."""
     text = str(fault)
     if isinstance(fault, RecursionError):
         return invalid("body", f"nested deeper than {limits.JSON_DEPTH} levels")
     if isinstance(fault, msgspec.ValidationError):
-        return explain_value(text, body)
+        return explain_value(text, body, kind)
     if isinstance(fault, UnicodeDecodeError):
         try:
             body.decode("utf-8")
@@ -269,14 +271,36 @@ def explain(fault: Exception, body: Body, tokens: int = TOKENS) -> Refused:
     return invalid(scan(body, position, tokens)[0], reason)
 
 
-def explain_value(text: str, body: Body = b"") -> Refused:
+def explain_value(text: str, body: Body = b"", kind: Any = None) -> Refused:
     path = match[1] if (match := _PATH.search(text)) else ""
     if path.endswith("[...]"):
         path = _entry(path.removesuffix("[...]"), body)
     for pattern, reason in _WRONG_FIELDS:
         if match := pattern.match(text):
             return invalid(f"{path}.{match[1][:KEY_SHOWN]}".removeprefix("."), reason)
+    if text.startswith("Invalid enum value") and (values := _allowed(kind, path)):
+        return invalid(path or "body", f"must be one of {', '.join(values)}")
     return invalid(path or "body", _reason(text))
+
+
+def _allowed(kind: Any, path: str) -> list[str]:
+    """The values of the enumeration at this path of a type."""
+    types = _alternatives(msgspec.inspect.type_info(kind)) if kind is not None else []
+    for step in re.findall(r"[^.\[\]]+", path):
+        inner = [getattr(one, "item_type", None) for one in types]
+        inner += [field.type for one in types for field in getattr(one, "fields", ()) if field.encode_name == step]
+        types = [other for one in inner if one is not None for other in _alternatives(one)]
+    enums = [value.value for one in types if isinstance(one, msgspec.inspect.EnumType) for value in one.cls]
+    literals = [value for one in types if isinstance(one, msgspec.inspect.LiteralType) for value in one.values]
+    return [str(value) for value in (*enums, *literals)]
+
+
+def _alternatives(kind: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _alternatives(kind.type)
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return [other for one in kind.types for other in _alternatives(one)]
+    return [kind]
 
 
 def _entry(path: str, body: Body) -> str:

@@ -16,11 +16,11 @@ MARKS: Final = 10_000  # of `<` and `&`; a long newsletter has 4,000
 
 # Matches wherever a tag starts, closed or not, so it consumes what it reads. Only an unclosed quote is searched to the
 # end, once for each kind of quote.
-_TAG: Final = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9-]*)((?:[^<>"']+|"[^"]*"|'[^']*'|["'])*)>?""")
+TAG: Final = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9-]*)((?:[^<>"']+|"[^"]*"|'[^']*'|["'])*)>?""")
 _ENTITY: Final = re.compile(r"&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|([A-Za-z][A-Za-z0-9]{1,31}));?")
-_ATTRIBUTE: Final = r"""(?:^|[\s/"'])%s\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
-_HREF: Final = re.compile(_ATTRIBUTE % "href", re.IGNORECASE)
-_ALT: Final = re.compile(_ATTRIBUTE % "alt", re.IGNORECASE)
+ATTRIBUTE: Final = r"""(?:^|[\s/"'])%s\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
+_HREF: Final = re.compile(ATTRIBUTE % "href", re.IGNORECASE)
+_ALT: Final = re.compile(ATTRIBUTE % "alt", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"(?:https?|mailto|tel):", re.IGNORECASE)
 
 _LEFT_OUT: Final = {
@@ -60,7 +60,7 @@ def text_from_html(markup: str) -> str | None:
 def _after_mark(markup: str, start: int, page: "_Page") -> int:
     if markup.startswith("<!--", start):
         return _after(markup, "-->", start)
-    if (tag := _TAG.match(markup, start)) is not None:
+    if (tag := TAG.match(markup, start)) is not None:
         closes, name, attributes = tag[1] == "/", tag[2].lower(), tag[3]
         if not closes and name in _LEFT_OUT:
             end = _LEFT_OUT[name].search(markup, tag.end())
@@ -138,8 +138,8 @@ class _Page:
             self._put("-" * 20)
             self._break(2)
         elif name == "a":
-            self._anchor("" if closes else _value(_HREF, attributes))
-        elif name == "img" and (words := " ".join(_value(_ALT, attributes).split())):
+            self._anchor("" if closes else attribute_value(_HREF, attributes))
+        elif name == "img" and (words := " ".join(attribute_value(_ALT, attributes).split())):
             self._put(words)
 
     def _anchor(self, address: str) -> None:
@@ -156,7 +156,7 @@ class _Page:
         self._link, self._link_from = (address if usable else ""), len(self.written)
 
 
-def _value(attribute: re.Pattern[str], attributes: str) -> str:
+def attribute_value(attribute: re.Pattern[str], attributes: str) -> str:
     match = attribute.search(attributes)
     return _ENTITY.sub(_character, match[1] or match[2] or match[3] or "").strip() if match else ""
 

@@ -16,7 +16,7 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.times import DAY, HOUR
 
 STEPS = (0, 5, 10, 20, 35, 50, 75, 100)  # percent
-OTHER = "other"  # all organisations without a built-in or configured pool
+OTHER_PROVIDERS = "other"  # all organisations without a built-in or configured pool
 
 
 class Via(StrEnum):
@@ -56,7 +56,7 @@ class RampPlan(Struct, frozen=True, omit_defaults=True):
 
 
 def in_force(stored: RampPlan | None, config: Config) -> RampPlan | None:
-    """The plan in force; None: the ramp is off. What is stored wins over the settings."""
+    """The plan in force; None: the ramp is off. The stored plan wins over the settings."""
     if config.delivery.mode is not DeliveryMode.RELAY or not config.delivery.relay_host:
         return None
     plan = stored or RampPlan()
@@ -246,7 +246,7 @@ def compared(
         return suggestion(standing, now)
 
     of_all = judged("", providers - plan.providers.keys())
-    of_one = [judged(provider, {provider}) for provider in sorted(providers - {OTHER})]
+    of_one = [judged(provider, {provider}) for provider in sorted(providers - {OTHER_PROVIDERS})]
     return RampComparison(figures, [of_all, *of_one])
 
 
@@ -266,14 +266,14 @@ def adjusted(plan: RampPlan, suggestions: Iterable[Suggestion], now: int) -> Ram
 
     A provider that should get less gets a percentage of its own, until that has risen to the percentage of all others.
     """
-    for given in suggestions:
-        if given.action is Action.HOLD or (
-            given.action is Action.RAISE and given.provider and given.provider not in plan.providers
+    for suggestion in suggestions:
+        if suggestion.action is Action.HOLD or (
+            suggestion.action is Action.RAISE and suggestion.provider and suggestion.provider not in plan.providers
         ):
             continue
-        name = given.provider or "all others"
-        reason = f"{name}: {plan.of(given.provider)} % to {given.percent} %, because {given.reason}"
-        plan = plan.having(given.provider, given.percent, now, reason)
+        name = suggestion.provider or "all others"
+        reason = f"{name}: {plan.of(suggestion.provider)} % to {suggestion.percent} %, because {suggestion.reason}"
+        plan = plan.having(suggestion.provider, suggestion.percent, now, reason)
     for provider, percent in plan.providers.items():
         if plan.auto and plan.percent is not None and percent >= plan.percent and provider in plan.changed_at:
             plan = plan.without(provider)

@@ -42,6 +42,7 @@ _RECIPIENTS = f"""SELECT r.id, r.address, {SHOWN_STATUS}, r.billing_status, r.at
     FROM recipients r LEFT JOIN complaints c ON c.account_id = r.account_id AND c.recipient_id = r.id
     WHERE r.message_id = :id ORDER BY r.id"""
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+_ABOVE = "SELECT id FROM messages WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most"
 TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 READ_ON_LOOP = 256 * 1024  # bytes; reading more would block the event loop
@@ -101,6 +102,10 @@ class MessageRecords(StorePart):
         """Return a message of any account, or of this one. Read many dialogues, which may be megabytes, `off_loop`."""
         work = partial(self._record, message_id=message_id, of_account=account_id)
         return await (self.engine.scan(work, account_id or SERVER_WORK) if off_loop else self.engine.snapshot(work))
+
+    async def ids_above(self, account_id: str, message_id: str, most: int) -> list[str]:
+        """The ids of the account's messages next to this one, towards newer ones."""
+        return await self.engine.all(str, _ABOVE, {"account_id": account_id, "after": message_id, "most": most})
 
     def _record(self, tx: Tx, message_id: str, of_account: str | None) -> MessageRecord | None:
         account_id, name = first(tx, _ACCOUNT, {"message_id": message_id}) or ("", "")

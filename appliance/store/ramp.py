@@ -16,7 +16,7 @@ from appliance.environment import Environment, identifier_time
 from appliance.model.database import Feature
 from appliance.model.mail import DueRecipient, NewMessage, Outcome, RecipientStatus
 from appliance.model.ramp import (
-    OTHER,
+    OTHER_PROVIDERS,
     WINDOW,
     RampComparison,
     RampFigures,
@@ -31,7 +31,7 @@ from appliance.store.pools import PoolStates
 from appliance.times import HOUR, SECOND
 
 PLAN = "ramp"
-WARMUPS_READ = 1_000
+RAMP_WARMUPS_READ = 1_000
 QUICK = 60 * SECOND  # microseconds: delivered within a minute
 
 _PLAN = "SELECT value FROM installation WHERE name = :name"
@@ -80,7 +80,7 @@ class RampStore(StorePart):
 
     @transaction
     def change(self, tx: Tx, new: Callable[[RampPlan], RampPlan | None]) -> RampPlan | None:
-        """Replace the stored plan (an empty one if there is none); None removes it."""
+        """Replace the stored plan (an empty one without a stored plan); None removes it."""
         value = one(tx, str, _PLAN, {"name": PLAN})
         plan = new(RampPlan() if value is None else _plan.decode(value))
         if plan is None:
@@ -96,12 +96,12 @@ class RampStore(StorePart):
 
     async def bind(self, recipients: Sequence[DueRecipient], route: Via) -> bool:
         """Store the only route that may take these recipients; False: another route or result is stored for one."""
-        wanted = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
-        return await self.engine.write_item(self._bind, wanted, urgent=True)
+        bindings = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
+        return await self.engine.write_item(self._bind, bindings, urgent=True)
 
     def _bind(self, tx: Tx, several: Sequence[Sequence[Row]]) -> list[bool]:
-        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for wanted in several for row in wanted}))}
-        return [all(row[1] in bound for row in wanted) for wanted in several]
+        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for bindings in several for row in bindings}))}
+        return [all(row[1] in bound for row in bindings) for bindings in several]
 
     # ---- figures
 
@@ -115,7 +115,7 @@ class RampStore(StorePart):
         # Held by the operator or for all nodes: not a judgement of a provider.
         held = {hold.pool: hold.reason for hold in await self.pools.all_holds() if hold.probe_at is not None}
         limits: dict[str, int] = {}
-        for status in await self.pools.warmups.told(warmup, WARMUPS_READ):
+        for status in await self.pools.warmups.told(warmup, RAMP_WARMUPS_READ):
             limits[status.pool] = min(status.per_hour, limits.get(status.pool, status.per_hour))
         return compared(plan, await self.hours(now - WINDOW), held, limits, now)
 
@@ -149,4 +149,8 @@ def note_complaint(tx: Tx, env: Environment, message_id: str, recipient_id: str,
         return
     known = rows(tx, _IS_COUNTED, {"provider": provider})
     count = dict.fromkeys(_COLUMNS.split(", "), 0) | {"complaints": 1}
-    run(tx, _NOTE, {"hour": env.now() // HOUR, "provider": provider if known else OTHER, "route": route, **count})
+    run(
+        tx,
+        _NOTE,
+        {"hour": env.now() // HOUR, "provider": provider if known else OTHER_PROVIDERS, "route": route, **count},
+    )

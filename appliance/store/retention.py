@@ -111,6 +111,14 @@ _BEYOND = "SELECT id FROM audit_log WHERE account_id = :account_id ORDER BY id D
 _TRIM_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN (SELECT account_id, id FROM audit_log
         WHERE account_id = :account_id AND id <= :beyond ORDER BY id LIMIT :most)"""
 
+# Beyond the newest messages of an account, or the oldest of all if they take too many bytes.
+_SURPLUS = """SELECT m.id, 0, 0, m.account_id FROM messages m WHERE m.account_id = :account_id AND m.status <> 'queued'
+        AND (m.id <= (SELECT n.id FROM messages n WHERE n.account_id = :account_id
+                ORDER BY n.id DESC LIMIT 1 OFFSET :kept)
+            OR (SELECT a.stored_bytes FROM accounts a WHERE a.id = :account_id) > :kept_bytes)
+    ORDER BY m.id LIMIT :most"""
+_DELETE_KEYS = Bulk("DELETE FROM idempotency_keys WHERE message_id IN ({?})")
+
 Found = tuple[list[Row], str, bool]  # rows to delete, where to continue, and whether more can follow at once
 
 
@@ -208,6 +216,20 @@ class Deletion(StorePart):
             return _DELETE_EVENTS.count(tx, [(event_id,) for (event_id, *_) in selected])
 
         return await self._slice(FIND_EVENTS, "id, kept", bindings, budget, judge, delete)
+
+    async def surplus(self, account_id: str, kept: int, kept_bytes: int, most: int) -> int:
+        """Delete up to `most` final messages beyond the newest `kept`, or while they take more than `kept_bytes`.
+
+        Their idempotency keys go with them. Returns the number of deleted messages.
+        """
+        bindings = {"account_id": account_id, "kept": kept, "kept_bytes": kept_bytes, "most": most}
+
+        def delete(tx: Tx) -> int:
+            selected = rows(tx, _SURPLUS, bindings)
+            _DELETE_KEYS.run(tx, [(message_id,) for message_id, *_ in selected])
+            return _delete_mail(tx, selected)
+
+        return await self.engine.write(delete, large=True)
 
     async def _slice(
         self,

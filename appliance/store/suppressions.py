@@ -156,7 +156,9 @@ class Suppressions(StorePart):
 # ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
 
 _LISTS = Bulk("SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})")
-_OF_LIST = "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
+_OF_LIST = (
+    "SELECT created_at FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
+)
 _ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
 _UNSUBSCRIBE = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
     VALUES (:account_id, :address, :list, :now) ON CONFLICT DO NOTHING"""
@@ -222,6 +224,17 @@ class Unsubscriptions(StorePart):
         if await self.engine.rows(_OF_LIST, row):  # repeated posts to a link write once
             return False
         return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.env.now()))
+
+    @transaction
+    def add_by_hand(
+        self, tx: Tx, account_id: str, mail_list: str, address: str, *, may_store: int | None
+    ) -> Suppression:
+        row = {"account_id": account_id, "list": mail_list, "address": address}
+        if not rows(tx, _OF_LIST, row):
+            check_room(tx, account_id, SUPPRESSION, may_store)
+            unsubscribe(tx, account_id, mail_list, address, self.env.now())
+        ((created_at,),) = rows(tx, _OF_LIST, row)
+        return _entry(address, "unsubscribed", created_at, SuppressionOrigin.UNSUBSCRIBE, mail_list)
 
     @transaction
     def remove(self, tx: Tx, account_id: str, mail_list: str, address: str) -> None:

@@ -10,6 +10,7 @@ Trio task (`run`), which nothing but the end of the program cancels.
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
@@ -70,7 +71,7 @@ class SmtpSession(SMTP):
         protocol: SmtpProtocol,
         *,
         settings: SmtpSettings,
-        certificate: Certificate,
+        certificate: Certificate | None,
         table: "ConnectionTable[SmtpSession]",
         address: str,
         way: str,
@@ -148,7 +149,7 @@ class SmtpSession(SMTP):
         """Do the TLS handshake on a new socket and attach the session to it; return False if it failed."""
         with suppress(OSError), self._handshake:
             await run_coroutine(
-                self.loop.connect_accepted_socket(lambda: self, client, ssl=self._certificate.context, **_TLS_TIMEOUTS)
+                self.loop.connect_accepted_socket(lambda: self, client, ssl=self._context(), **_TLS_TIMEOUTS)
             )
         return self.transport is not None
 
@@ -242,6 +243,10 @@ class SmtpSession(SMTP):
             self._log.exception("message failed", client=self._address)
             return None
 
+    def _context(self) -> ssl.SSLContext:
+        assert self._certificate is not None  # noqa: S101 - a service without TLS has no TLS listener or STARTTLS
+        return self._certificate.context
+
     async def _start_tls(self) -> bool:
         """Do the TLS handshake after STARTTLS; the transport reads nothing until it completes."""
         plain = self.transport
@@ -250,7 +255,7 @@ class SmtpSession(SMTP):
         secured = None
         with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
             secured = await run_coroutine(
-                self.loop.start_tls(plain, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS)
+                self.loop.start_tls(plain, self, self._context(), server_side=True, **_TLS_TIMEOUTS)
             )
         if secured is None or self._lost:
             # asyncio does not call connection_lost when a handshake fails.

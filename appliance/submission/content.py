@@ -39,6 +39,7 @@ class Logins:
     find_caller: Callable[[Login], Awaitable[Caller | None]]  # None: wrong or revoked
     wrong_login: Callable[[str], Awaitable[Refused]]  # count a failure of this address; returns after a delay
     plaintext: bool = False  # also without TLS
+    anonymous: Login | None = None  # of clients that send no AUTH; None: they must log in
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Backend:
     owner: str = ""  # owns the memory of messages without a caller
     dsn: bool = False  # offers delivery status notifications (RFC 3461)
     now: Callable[[], int] | None = None  # offers FUTURERELEASE (RFC 4865), by this clock
+    starttls: bool = True  # offers STARTTLS
     content_refused: Callable[["Submit", bytes], None] = lambda *_: None  # a dropped message and its reply
 
 

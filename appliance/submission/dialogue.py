@@ -118,7 +118,10 @@ MAIL_FIRST = reply("503 5.5.1", "Send MAIL first")
 MAIL_TWICE = reply("503 5.5.1", "MAIL was already sent; send RSET to start over")
 RCPT_FIRST = reply("503 5.5.1", "Send RCPT first")
 NOT_AMONG_CHUNKS = reply("503 5.5.1", "The message started with BDAT; finish it with BDAT, or send RSET")
-NO_TLS_HERE = reply("503 5.5.1", "TLS is already active")
+# A web page can make a browser post commands to this port, below the lines of an HTTP request.
+HTTP_METHODS = frozenset(("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"))
+NOT_HTTP = reply("421 4.7.0", "This is an SMTP server, not HTTP; closing connection")
+NO_TLS_HERE = reply("503 5.5.1", "TLS is already active or not offered")
 NULL_SENDER = reply("550 5.7.1", "The null sender cannot submit mail; use an address of your domain")
 FOREIGN_SENDER = reply(
     "550 5.7.1", "The sender's domain is not registered and verified for this account. Add it first."

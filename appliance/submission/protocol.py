@@ -199,6 +199,8 @@ class SmtpProtocol:
             verb, argument = dialogue.parse(line)
             if exchange is not None:
                 result = self._log_in(exchange, dialogue.continue_login(exchange, line.decode("utf-8")))
+            elif verb in dialogue.HTTP_METHODS:
+                raise Rejected(dialogue.NOT_HTTP, final=True)
             elif verb not in _COMMANDS:
                 raise Rejected(dialogue.NO_SUCH_COMMAND)
             elif not argument.isascii() and verb not in ("MAIL", "RCPT"):
@@ -238,7 +240,7 @@ class SmtpProtocol:
         self._greeted, self._extended, self._helo = True, extended, name
         self._end_transaction()
         now = self.backend.now() if self.backend.now is not None and self._may_login else None
-        offers = {"starttls": not self.secure, "auth": self._may_login, "dsn": self.backend.dsn}
+        offers = {"starttls": self._takes_tls(), "auth": self._may_login, "dsn": self.backend.dsn}
         offered = dialogue.ehlo(self._hostname, now=now, **offers)
         self._counted(offered if extended else dialogue.reply("250", self._hostname))
 
@@ -251,12 +253,15 @@ class SmtpProtocol:
         self.end(dialogue.BYE)
 
     def _starttls(self, _: str) -> Action:
-        if self.secure:
+        if not self._takes_tls():
             raise Rejected(dialogue.NO_TLS_HERE)
         self.out.append(dialogue.READY_FOR_TLS)
         # Plaintext after it may be injected (RFC 3207 4.2, 5). The driver reads none either.
         self.input.take()
         return PlainAction.START_TLS
+
+    def _takes_tls(self) -> bool:
+        return self.backend.starttls and not self.secure
 
     # ---- AUTH (RFC 4954)
 
@@ -294,7 +299,9 @@ class SmtpProtocol:
         if not self._greeted:
             raise Rejected(dialogue.SAY_HELLO)
         if self._login is None and self._logins is not None:
-            raise self._no_transaction()
+            if self._logins.anonymous is None:
+                raise self._no_transaction()
+            self._login = self._logins.anonymous
         if self._transaction is not None:
             raise Rejected(dialogue.MAIL_TWICE)
         offers_hold = self.backend.now is not None

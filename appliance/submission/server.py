@@ -24,7 +24,7 @@ import trio
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.config.load import LiveSettings
-from appliance.config.settings import Config, ConfigError
+from appliance.config.settings import Config
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
@@ -38,12 +38,12 @@ from appliance.net.connection_server import ConnectionServer, ConnectionTable, K
 from appliance.submission import dialogue
 from appliance.submission.connection import SmtpSession
 from appliance.submission.content import Backend, FindRecipient, Logins, Submit, any_recipient, caller_sender
-from appliance.submission.dialogue import Rejected, parse_address
+from appliance.submission.dialogue import Login, Rejected, parse_address
 from appliance.submission.protocol import SmtpProtocol
 from appliance.system import memory
 from appliance.telemetry.log import Log, get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
-from appliance.tls.certificate import Certificate, Files, smtp_files
+from appliance.tls.certificate import Files, load_certificate, smtp_files
 
 MESSAGE_COPIES: Final = 2  # in memory: as received, and as stored
 ACCOUNT_MEMORY_PART: Final = 2  # one account gets this fraction of the memory for messages
@@ -62,7 +62,7 @@ BackendFor = Callable[[str, Callable[[Caller], bool]], Backend]  # from a client
 @dataclass(frozen=True, slots=True)
 class SmtpService:
     way: str  # the service's name in metrics, and its section of the settings
-    files: Callable[[Config], Files]  # of the certificate
+    files: Callable[[Config], Files | None]  # of the certificate; None: no TLS
     memory: int  # bytes for messages being received
     owner_part: int  # one owner gets this fraction of the memory
     backend_for: BackendFor
@@ -77,7 +77,8 @@ class SmtpServer:
         self._hostname = config.server.hostname
         self._settings = smtp = config.smtp
         self._service = service
-        self.certificate = load_certificate(config, service.way, service.files)
+        files = service.files(config)
+        self.certificate = None if files is None else load_certificate(service.way, files)
         message_memory = memory.for_messages(service.memory * MESSAGE_COPIES) // MESSAGE_COPIES
         self._budget = MemoryBudget(message_memory, owner_part=service.owner_part)
         self.table: ConnectionTable[SmtpSession] = ConnectionTable(
@@ -86,10 +87,12 @@ class SmtpServer:
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Prepare new settings; the returned call applies them to new sessions. OSError: unusable certificate."""
-        use_certificate = self.certificate.replacement(*self._service.files(config))
+        files = self._service.files(config)
+        use_certificate = self.certificate.replacement(*files) if self.certificate and files else None
 
         def apply() -> None:
-            use_certificate()
+            if use_certificate is not None:
+                use_certificate()
             self._settings = smtp = config.smtp
             self.table.limit, self.table.limit_per_address = smtp.max_connections, smtp.max_connections_per_address
 
@@ -148,12 +151,13 @@ async def serve_service(
         task_status.started([])
         return
     server = SmtpServer(config, service)
-    CERTIFICATE_EXPIRIES[service.way] = lambda: server.certificate.expires
     if live is not None:
         live.join(server.adopt)
     async with open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
-        helpers.start_soon(server.certificate.watch)
+        if (shown := server.certificate) is not None:
+            CERTIFICATE_EXPIRIES[service.way] = lambda: shown.expires
+            helpers.start_soon(shown.watch)
         # A mail library's pool opens all its connections at once; each soon counts for its credential instead.
         serve_client = partial(server.serve_client, loop)
         connections = ConnectionServer(
@@ -166,15 +170,6 @@ async def serve_service(
             started=lambda: task_status.started([listener.url for listener in listeners]),
         )
         helpers.cancel_scope.cancel()
-
-
-def load_certificate(config: Config, way: str = "smtp", files: Callable[[Config], Files] = smtp_files) -> Certificate:
-    chain, key = files(config)
-    try:
-        return Certificate(chain, key)
-    except OSError as error:
-        reason = f"{chain} and {key} cannot be used ({error}). Provide a PEM chain and its unencrypted PEM key."
-        raise ConfigError(f"{way}.tls_cert", reason) from error
 
 
 # ---- the event loop: trio-asyncio's, tuned for SMTP with batched callbacks, attached sockets and logged errors
@@ -313,15 +308,17 @@ class Submission:
     config: Config
     env: Environment
     services: IntakeServices
+    anonymous: Login | None = None  # of clients on this machine that send no AUTH; they get no STARTTLS either
 
     def backend_for(self, address: str, admit: Callable[[Caller], bool]) -> Backend:
-        credentials = self.services.credentials
+        credentials, is_local = self.services.credentials, ipaddress.ip_address(address).is_loopback
         logins = Logins(
             known_caller=lambda login: credentials.known_caller(login.username, login.password_sha256),
             admit=admit,
             find_caller=lambda login: credentials.caller(login.username, login.password_sha256, address),
             wrong_login=credentials.wrong_guess,
-            plaintext=self.config.smtp.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback,
+            plaintext=self.config.smtp.allow_plaintext_auth and is_local,
+            anonymous=self.anonymous if is_local else None,
         )
         return Backend(
             check_sender=partial(self._check_sender, address),
@@ -332,6 +329,7 @@ class Submission:
             logins=logins,
             dsn=True,
             now=self.env.now,
+            starttls=self.anonymous is None,
             content_refused=partial(self._content_refused, address),
         )
 
@@ -429,14 +427,20 @@ async def serve(
     stopping: trio.Event,
     live: LiveSettings | None = None,
     *,
+    anonymous: Login | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve submission until `stopping` is set; `started` returns the URLs of the listeners."""
-    submission = Submission(config, env, services)
+    """Serve submission until `stopping` is set; `started` returns the URLs of the listeners.
+
+    With `anonymous`, clients on this machine need no AUTH, and TLS is not offered: mail libraries use it if it is, and
+    then refuse a self-signed certificate.
+    """
+    submission = Submission(config, env, services, anonymous)
     if live is not None:
         live.join(submission.adopt)
+    files = smtp_files if anonymous is None else lambda _: None
     service = SmtpService(
-        "smtp", smtp_files, config.smtp.message_memory, ACCOUNT_MEMORY_PART, submission.backend_for, services.known, log
+        "smtp", files, config.smtp.message_memory, ACCOUNT_MEMORY_PART, submission.backend_for, services.known, log
     )
     binds = [("smtp", bind) for bind in config.smtp.bind] + [("smtps", bind) for bind in config.smtp.bind_tls]
     await serve_service(config, service, binds, stopping, live, task_status=task_status)

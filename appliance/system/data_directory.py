@@ -93,10 +93,16 @@ def read_note(data_dir: Path) -> dict[str, int]:
 
 
 def system_user(uid: int) -> str:
+    name = user_argument(uid)
+    return f"user {uid}" if name.isdigit() else name
+
+
+def user_argument(uid: int) -> str:
+    """The user as an argument of `chown` and `install -o`: the name, or else the number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"user {uid}"
+        return str(uid)
 
 
 def become_owner(directory: Path) -> None:

@@ -64,7 +64,7 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self, *, as_json: bool, for_journal: bool = False, width: Callable[[], int] = lambda: 0) -> None:
         super().__init__()
-        self._render = self._json if as_json else self._text
+        self._as_json = as_json
         self._priorities, self._width = _PRIORITIES if for_journal else {}, width
 
     def format(self, record: logging.LogRecord) -> str:
@@ -75,8 +75,13 @@ class LineFormatter(logging.Formatter):
         self, at: float, level: str, logger: str, event: str, fields: Mapping[str, object], trace: str = ""
     ) -> str:
         """Render one event, without the line end; `at` is in seconds since 1970."""
-        cleaned = {f"{key}_" if key in _RESERVED else key: _clean(key, value) for key, value in fields.items()}
-        return self._render(at, level, logger, redacted(event), cleaned, trace)
+        if self._as_json:
+            # Searching one line for credentials costs a third of searching each text in it.
+            line = self._json(at, level, logger, event, _fields(fields, _unsearched), trace)
+            if not _may_hold_credential(line):
+                return line
+        render = self._json if self._as_json else self._text
+        return render(at, level, logger, redacted(event), _fields(fields, _clean), trace)
 
     def _json(self, at: float, level: str, logger: str, event: str, fields: dict[str, Any], trace: str) -> str:
         level, traced = level.lower(), {"traceback": trace} if trace else {}
@@ -96,11 +101,22 @@ class LineFormatter(logging.Formatter):
 
 
 def redacted(text: str) -> str:
+    return _SECRET_TEXT.sub(rf"\1{REDACTED}", text) if _may_hold_credential(text) else text
+
+
+def _may_hold_credential(text: str) -> bool:
+    """Few texts contain a credential, and these searches cost a fifth of the regular expression."""
     lower = text.lower()
-    # Few texts contain a credential, and these searches cost a fifth of the regular expression.
-    if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
-        return _SECRET_TEXT.sub(rf"\1{REDACTED}", text)
-    return text
+    return "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower
+
+
+def _fields(fields: Mapping[str, object], clean: Callable[[str, object], Any]) -> dict[str, Any]:
+    return {f"{key}_" if key in _RESERVED else key: clean(key, value) for key, value in fields.items()}
+
+
+def _unsearched(name: str, value: object) -> Any:
+    """As `_clean`, but a text with an ordinary name is not searched for credentials."""
+    return value if type(value) is str and not _is_secret(name) else _clean(name, value)
 
 
 def _clean(name: str, value: object) -> Any:

@@ -109,6 +109,15 @@ class Certificate:
                 log.info("the certificate was read again", file=str(self.chain))
 
 
+def load_certificate(section: str, files: Files) -> Certificate:
+    chain, key = files
+    try:
+        return Certificate(chain, key)
+    except OSError as error:
+        reason = f"{chain} and {key} cannot be used ({error}). Provide a PEM chain and its unencrypted PEM key."
+        raise ConfigError(f"{section}.tls_cert", reason) from error
+
+
 def expiry(chain: Path) -> float | None:
     """Return when a certificate expires, in seconds since 1970; None if it cannot be read."""
     try:

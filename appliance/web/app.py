@@ -127,16 +127,21 @@ class NotTest(BaseConverter):
 
 
 def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
+    """Serve the operations of `routes`; a later group replaces operations of the same name."""
     app = QuartTrio("appliance", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.config["RESPONSE_TIMEOUT"] = None  # the connection enforces the write timeout
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
     app.url_map.converters |= {"rest": Rest, "not_test": NotTest}
-    for group in routes:
-        for name, operation in operations_of(type(group)):
-            endpoint, view = f"{type(group).__name__}.{name}", _view(auth, operation, getattr(group, name))
-            app.add_url_rule(operation.rule, endpoint, view, methods=[operation.method])
+    handlers = {
+        operation.name: (operation, getattr(group, name), f"{type(group).__name__}.{name}")
+        for group in routes
+        for name, operation in operations_of(type(group))
+    }
+    for operation, handler, endpoint in handlers.values():
+        view = _view(auth, operation, handler)
+        app.add_url_rule(operation.rule, endpoint, view, methods=[operation.method])
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
     app.register_error_handler(PublicError, refusal)

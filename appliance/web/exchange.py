@@ -410,7 +410,7 @@ def decode_body(body: bytes, kind: type[T]) -> T:
         value = msgspec.json.decode(body, type=kind)
     # Bad UTF-8 raises UnicodeDecodeError and deep nesting RecursionError, which are not DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as fault:
-        raise explain(fault, body) from fault
+        raise explain(fault, body, kind=kind) from fault
     if (repeated := find_repeated_key(body)) is not None:
         raise repeated
     return value

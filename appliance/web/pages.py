@@ -84,6 +84,16 @@ DASHBOARD_SECTIONS = (
 )
 
 
+# Instead, in `appliance dev`, whose only account sends from every domain.
+INBOX_SECTIONS = (
+    Section("inbox", f"{DASHBOARD_ROOT}/inbox", "Inbox", "i"),
+    *(section for section in DASHBOARD_SECTIONS if section.name in ("overview", "messages", "templates", "webhook")),
+    *(section for section in DASHBOARD_SECTIONS if section.name in ("requests", "suppressions")),
+)
+SANDBOX_NOTICE = "Sandbox: no mail leaves this server. Results are simulated."
+INBOX_NOTICE = "Development: nothing leaves this machine. Results are simulated."
+
+
 class Page(NamedTuple):
     """A page of the dashboard, by the first part of its path. The frame tells the scripts the same table."""
 
@@ -109,6 +119,7 @@ DASHBOARD_PAGES |= {
     "invitation": Page("login", "Set a password"),
     "forgotten": Page("login", "Forgot your password?"),
 }
+INBOX_PAGES = DASHBOARD_PAGES | {"inbox": Page("inbox", "Inbox")}
 
 
 _IMPORT = re.compile(rb'^(?:import|export)\b[^"]*"(\.\.?/[\w/-]+\.js)";', re.MULTILINE)
@@ -150,28 +161,31 @@ def read_site() -> Site:
     return Site(site_files, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
 
 
-def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
-    """The routes. In the sandbox, every page says that no mail leaves the server."""
+def blueprint(read: Site, *, sandbox: bool, inbox: bool = False) -> Blueprint:
+    """The routes. In the sandbox, every page says that no mail leaves the server. `inbox` is for `appliance dev`."""
     routes = Blueprint("pages", __name__)
     site, current, templates = read
     preview = templates.get_template("preview.html").render()
+    sections, pages = (INBOX_SECTIONS, INBOX_PAGES) if inbox else (DASHBOARD_SECTIONS, DASHBOARD_PAGES)
+    notice = INBOX_NOTICE if inbox else SANDBOX_NOTICE if sandbox else ""
+    home = f"{DASHBOARD_ROOT}/inbox" if inbox else DASHBOARD_ROOT
 
     def frame(section: str, title: str, script: str = "") -> str:
         shown: dict[str, object] = {"modules": _modules(site, f"pages/{script}.js") if script else ()}
-        shown |= {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
-        shown["pages"] = msgspec.json.encode(DASHBOARD_PAGES).decode()
-        return templates.get_template("frame.html").render(shown, sandbox=sandbox)
+        shown |= {"static": f"/static/{current}", "sections": sections, "section": section, "title": title}
+        shown["pages"] = msgspec.json.encode(pages).decode()
+        return templates.get_template("frame.html").render(shown, notice=notice)
 
     frames = {
         (name, is_item): frame(page.section, page.title, page.item if is_item else name or page.section)
-        for name, page in DASHBOARD_PAGES.items()
+        for name, page in pages.items()
         for is_item in (False, True)
     }
     lost = frame("", "Page not found")
 
     @routes.get("/")
     async def root() -> Response:
-        return Response(b"", 302, {"Location": DASHBOARD_ROOT})
+        return Response(b"", 302, {"Location": home})
 
     @routes.get(DASHBOARD_ROOT)
     async def overview() -> Response:
@@ -198,7 +212,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     @routes.get(f"{DASHBOARD_ROOT}/<name>/<path:below>")
     async def page(name: str, below: str = "") -> Response:
         parts = below.split("/") if below else []
-        if name in DASHBOARD_PAGES and len(parts) <= DASHBOARD_PAGES[name].depth:
+        if name in pages and len(parts) <= pages[name].depth:
             return _page(frames[name, bool(parts)], PAGE_POLICY)
         return _page(lost, PAGE_POLICY, 404)
 

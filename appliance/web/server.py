@@ -8,7 +8,7 @@ slow, sends nothing or does not read loses its connection. An error in one conne
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -41,7 +41,7 @@ from appliance.tls.certificate import Certificate, http_files
 from appliance.web import hypercorn_parts as hypercorn
 from appliance.web import openapi, pages, received_files
 from appliance.web.api.message_body import MessageBodies
-from appliance.web.app import ApiServices, create_app, route_classes
+from appliance.web.app import ApiServices, Routes, create_app, route_classes
 from appliance.web.auth import Authenticator, LoginCheck, SessionCookies, Tokens
 from appliance.web.doors.serving import Doors
 from appliance.web.edge import Edge
@@ -363,12 +363,18 @@ def build(
     stopping: trio.Event,
     intake_services: IntakeServices,
     check_webhook_url: Callable[[str], Awaitable[str | None]],
+    *,
+    auth: Authenticator | None = None,
+    more_routes: Iterable[Callable[[ApiServices], Routes]] = (),
+    inbox: bool = False,
 ) -> Edge:
+    """Assemble the edge. `more_routes` add operations or replace some by name; `inbox` shows its page."""
     intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), env)
-    auth = Authenticator(
+    auth = auth or Authenticator(
         store, env, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
     )
     hashing, routes = PasswordHasher(), route_classes()
+    makers: list[Callable[[ApiServices], Routes]] = [*routes, *more_routes]
     operations = [operation for kind in routes for _, operation in operations_of(kind)]
     services = ApiServices(
         config=config,
@@ -392,11 +398,11 @@ def build(
     site = pages.read_site()
     blueprints = (
         openapi.blueprint(config.http.base_url),
-        pages.blueprint(site, sandbox=intake.sandbox),
+        pages.blueprint(site, sandbox=intake.sandbox, inbox=inbox),
         pages.unsubscribe_blueprint(site, services),
         received_files.blueprint(services),
     )
-    app = create_app(auth, [kind(services) for kind in routes], blueprints)
+    app = create_app(auth, [make(services) for make in makers], blueprints)
     budgets = BodyBudgets(memory.for_messages(config.http.body_memory))
     return Edge(
         services=services,

@@ -134,3 +134,15 @@ def test_the_texts_name_the_link_its_lifetime_and_what_to_do() -> None:
     assert problem_texts(person, [problem] * (PROBLEMS_LISTED + 2), "https://m.example")[1].count("CRITICAL") == 50
     assert "And 2 more: https://m.example/dashboard\n" in problem_texts(person, [problem] * 52, "https://m.example")[1]
     assert "once a day. Change this at https://m.example/dashboard/account" in text
+
+
+async def test_a_problem_that_no_check_has_stored_keeps_its_time_for_a_minute(tmp_path: Path) -> None:
+    """Open pages ask again and again: a response that always differs would keep them at their fastest."""
+    now = 90 * SECOND
+    async with open_store(tmp_path, Environment(now=lambda: now)) as store:
+        watch = await watch_on(store, tmp_path)
+        (account,) = await store.accounts.all()
+        await store.engine.write(lambda tx: run(tx, MANY_DOMAINS, {"account_id": account.id, "dns": BROKEN}))
+        before = await watch.problems.shown(account, is_admin=False)
+        now += 20 * SECOND
+        assert await watch.problems.shown(account, is_admin=False) == before

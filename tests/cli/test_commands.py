@@ -25,7 +25,8 @@ from tests.terminal import shown_on_terminal
 OF_OTHERS = """
 attention, account create, account remove, backup, completion, config check, config path, config show, doctor,
 domain verify, explain, feedback list, feedback show, health, help,
-install, mcp, message list, request list, node drain, node list, pause, restore,
+install, mcp, message list, request list, node drain, node list, pause, ramp auto,
+ramp reset, ramp set, ramp show, restore,
 resume, send-test, serve, setup, store copy, template import, template list, template pull, template push,
 template remove, template show, status, uninstall, upgrade, user add, user list, user remove, user reset-password,
 user reset-totp, user role, verify, webhook ping, webhook remove, webhook replay, webhook set, webhook show

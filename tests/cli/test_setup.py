@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import socketserver
@@ -339,6 +340,9 @@ def test_a_person_is_asked_again_told_what_is_wrong_and_may_stop(tmp_path: Path)
             terminal.process.send_signal(signal.SIGINT)  # in the midst of the next check
             terminal.read_until(STOPPED)
             assert terminal.process.wait(60) == 130
+            assert re.search(
+                r"Dashboard  http\S+/dashboard\s+from your laptop: ssh -L 8080:127.0.0.1:8080 ", terminal.shown
+            )
             assert "Aborted" not in terminal.shown
         finally:
             terminal.close()

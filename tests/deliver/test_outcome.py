@@ -48,9 +48,7 @@ MESSAGE = Judgement(RecipientStatus.BOUNCED, FaultSide.MESSAGE)
 THROTTLED = Judgement(RecipientStatus.DEFERRED, throttle=True)
 UNWANTED = Judgement(RecipientStatus.DEFERRED, FaultSide.SENDER, throttle=True)
 RETRIES = Retries((300.0, 600.0), lambda: 0.0)
-CONTACT = Contact(
-    NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (TranscriptLine(0, "S", "220 hello"),)
-)
+CONTACT = Contact(NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified")
 
 
 def recipient(attempts: int = 0, address: str = "Ada@Example.net") -> DueRecipient:
@@ -70,6 +68,7 @@ def made(
         code=code,
         status=status,
         text=text,
+        dialogue=(TranscriptLine(0, "S", "220 hello"),),
         contact=CONTACT,
         now=NOW,
         retries=RETRIES,

@@ -12,7 +12,6 @@ from appliance.deliver.pending import RECIPIENTS_PER_VISIT
 from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNANSWERED_SLOTS
 from appliance.deliver.providers import PROVIDERS, PoolLimits, Provider
-from appliance.deliver.smtp.protocol import FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES
 from appliance.deliver.warmup import DEAD_FOR
 from appliance.model.warmup import BURST_PART, hourly_limit
 from appliance.report.explain import span
@@ -59,7 +58,6 @@ def test_the_document_has_the_numbers_of_the_program() -> None:
     assert PROBE_AGAIN == 60 * SECOND
     assert "Ten sender refusals in a row" in text
     assert f"up to {RECIPIENTS_PER_VISIT}, each with its own result" in text
-    assert f"up to {FIRST_TRANSCRIPT_LINES + LAST_TRANSCRIPT_LINES} lines" in text
 
 
 def test_the_document_has_the_numbers_of_a_warm_up() -> None:

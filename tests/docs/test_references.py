@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from appliance.config.load import parse
+from appliance.dev.routes import InboxRoutes
 from appliance.web.openapi import document
+from appliance.web.operations import operations_of
 
 ROOT = Path(__file__).parents[2]
 FILE = re.compile(r"(?<![\w/.:@*{$~…-])((?:[\w.-]+/)*[\w-]+\.(?:py|sql|md|js|service|toml))\b(?![\w/(*-])(?!\.\w)")
@@ -46,11 +48,9 @@ def tracked() -> frozenset[str]:
 @cache
 def routes() -> tuple[tuple[str, re.Pattern[str]], ...]:
     described = document("https://mail.example.com")["paths"]
-    return tuple(
-        (method.upper(), re.compile(re.sub(r"\\\{\w+\\\}", r"[^/]+", re.escape(path))))
-        for path, methods in described.items()
-        for method in methods
-    )
+    served = [(method.upper(), path) for path, methods in described.items() for method in methods]
+    served += [(operation.method, operation.path) for _, operation in operations_of(InboxRoutes)]
+    return tuple((method, re.compile(re.sub(r"\\\{\w+\\\}", r"[^/]+", re.escape(path)))) for method, path in served)
 
 
 @cache

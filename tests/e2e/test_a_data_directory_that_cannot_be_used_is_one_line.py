@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 OTHER_UID = pwd.getpwnam("nobody").pw_uid
+NAMELESS_UID = 54321
 SETTINGS = """
 [server]
 hostname = "mail.example.com"
@@ -60,12 +61,13 @@ queue reschedule | msg_1 2h,
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,
-status, attention, mcp
+status, attention, ramp show, mcp
 """
 COMMANDS = {
     name.strip(): tuple(words.split()) for name, _, words in (each.partition("|") for each in OPENING.split(","))
 }
-ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
+# These ask for a password or look at delivery.mode before they open anything.
+ASK_FIRST = {"account create", "account password", "ramp reset", "ramp set", "ramp auto"}
 ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
 ELSEWHERE |= {"node list", "node drain", "version", "help", "config path", "config check", "config show"}
 
@@ -255,6 +257,23 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
         assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
         told = "{data} belongs to nobody: start the server as that user, with `runuser -u nobody -- appliance serve`"
         check_refusal(directory, 0, told, "serve")
+
+
+def test_a_user_without_a_name_gets_commands_that_work() -> None:
+    """`runuser` and `install -o` fail for `user 54321`."""
+    with installation(NAMELESS_UID) as directory:
+        data = directory / "data"
+        start = f"setpriv --reuid {NAMELESS_UID} --regid {data.stat().st_gid} --clear-groups appliance serve"
+        told = f"{{data}} belongs to user {NAMELESS_UID}: start the server as that user, with `{start}`"
+        check_refusal(directory, 0, told, "serve")
+        shown = subprocess.run([*start.split()[:-2], "id", "-u"], capture_output=True, text=True, check=True)
+        assert shown.stdout == f"{NAMELESS_UID}\n"
+        shutil.rmtree(data)
+        os.chown(directory, 0, 0)
+        made = f"install -d -m 700 -o {NAMELESS_UID} {data}"
+        check_refusal(directory, NAMELESS_UID, f"`{made}`, as root", "serve")
+        subprocess.run(made.split(), check=True)
+        assert data.stat().st_uid == NAMELESS_UID
 
 
 @pytest.mark.parametrize("command", ["serve", "restore"])

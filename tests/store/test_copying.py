@@ -41,6 +41,7 @@ WORDS = {
     "algorithm": "rsa",
     "cause": "event",
     "outcome": "success",
+    "route": "direct",
 }
 WORDS_OF = {
     ("api_keys", "scope"): "full",

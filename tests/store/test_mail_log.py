@@ -46,6 +46,13 @@ async def search(store: Store, account: Account, wanted: MailFilter, most: int) 
             return found, pages
 
 
+async def test_messages_above_one(store: Store, messages: Messages, account: Account) -> None:
+    ids = (await accept(store, messages, 5))[::-1]
+    assert await store.records.ids_above(account.id, ids[1], 2) == ids[2:4]
+    assert await store.records.ids_above(account.id, ids[4], 2) == []
+    assert await store.records.ids_above("acc_other", ids[0], 2) == []
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
 @pytest.mark.parametrize("wanted", [MailFilter(), MailFilter(sender="a@example.com")])

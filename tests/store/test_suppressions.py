@@ -132,6 +132,18 @@ async def test_an_address_unsubscribes_once(store: Store, account: Account) -> N
     assert await stored_bytes(store) == before + 2 * SUPPRESSION
 
 
+async def test_an_address_is_unsubscribed_by_hand(store: Store, account: Account) -> None:
+    """Twice is once; an account that may store no more gets no further entry."""
+    first, again = [
+        await store.unsubscriptions.add_by_hand(account.id, "stream:broadcast", ADA, may_store=10**6) for _ in range(2)
+    ]
+    assert first == again
+    assert (first.address, first.stream, first.origin) == (ADA, "broadcast", SuppressionOrigin.UNSUBSCRIBE)
+    assert await stored_bytes(store) == SUPPRESSION
+    with refusal(Code.RATE_LIMITED):
+        await store.unsubscriptions.add_by_hand(account.id, "stream:broadcast", "b@example.net", may_store=SUPPRESSION)
+
+
 async def test_a_link_of_an_account_that_is_gone_writes_nothing(store: Store) -> None:
     assert not await store.unsubscriptions.add("acc_gone", NEWS, ADA)
 

@@ -33,8 +33,14 @@ from appliance.model.mail import DsnRequest
 from appliance.store import open_store
 from appliance.submission import protocol, server
 from appliance.submission.connection import SmtpSession
-from appliance.submission.server import load_certificate
-from appliance.tls.certificate import CERTIFICATE, CERTIFICATE_CHECK_INTERVAL, Certificate, generate
+from appliance.tls.certificate import (
+    CERTIFICATE,
+    CERTIFICATE_CHECK_INTERVAL,
+    Certificate,
+    generate,
+    load_certificate,
+    smtp_files,
+)
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 
@@ -381,15 +387,15 @@ def encrypted(key: bytes) -> bytes:
 
 def test_one_is_made_for_each_host_name(tmp_path: Path) -> None:
     """The generated one stays as long as the host is called so, and is made anew when it is damaged."""
-    load_certificate(settings(tmp_path))
+    load_certificate("smtp", smtp_files(settings(tmp_path)))
     first = (tmp_path / CERTIFICATE).read_bytes()
-    load_certificate(settings(tmp_path))
+    load_certificate("smtp", smtp_files(settings(tmp_path)))
     assert (tmp_path / CERTIFICATE).read_bytes() == first
-    load_certificate(settings(tmp_path, hostname="other.example.com"))
+    load_certificate("smtp", smtp_files(settings(tmp_path, hostname="other.example.com")))
     second = (tmp_path / CERTIFICATE).read_bytes()
     assert second != first
     (tmp_path / CERTIFICATE).write_bytes(second[:100])
-    load_certificate(settings(tmp_path, hostname="other.example.com"))
+    load_certificate("smtp", smtp_files(settings(tmp_path, hostname="other.example.com")))
     assert len((tmp_path / CERTIFICATE).read_bytes()) > 100
 
 
@@ -398,7 +404,7 @@ def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) ->
     chain, key = issued()
     wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
     with pytest.raises(ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
-        load_certificate(named(tmp_path, chain, wrong))
+        load_certificate("smtp", smtp_files(named(tmp_path, chain, wrong)))
 
 
 async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 import trio
+from msgspec import UNSET, Meta, UnsetType
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.concurrency.fair_share import MemoryBudget
@@ -23,6 +26,7 @@ from appliance.web.exchange import (
     RequestBody,
     check_content_type,
     check_encoding,
+    decode_body,
 )
 
 KIB = 1024
@@ -209,3 +213,29 @@ def test_a_compressed_body_is_refused_by_name(encoding: bytes) -> None:
     check_encoding(b"identity")
     with pytest.raises(Refused, match=f"^Content-Encoding: {encoding.decode()} is not supported"):
         check_encoding(encoding)
+
+
+class Color(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Painted(msgspec.Struct):
+    colors: Annotated[list[Color], Meta(min_length=1)] | None = None
+    kind: Literal["wall", "door"] | UnsetType = UNSET
+    parts: list["Painted"] = []
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"colors": ["red", "green"]}', "colors[1]: must be one of red, blue"),
+        (b'{"kind": "roof"}', "kind: must be one of door, wall"),
+        (b'{"parts": [{}, {"kind": "roof"}]}', "parts[1].kind: must be one of door, wall"),
+        (b'{"kind": 1}', "kind: expected a string, got a number"),
+    ],
+)
+def test_an_unknown_value_names_those_that_exist(body: bytes, text: str) -> None:
+    with pytest.raises(Refused) as caught:
+        decode_body(body, Painted)
+    assert caught.value.text == text

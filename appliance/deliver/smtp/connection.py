@@ -21,13 +21,13 @@ from appliance.deliver.smtp.protocol import (
     SERVICE_CLOSING,
     Capabilities,
     Cause,
+    Dialogue,
     NotOpened,
     RelayCredentials,
     ReplyReader,
     SmtpExchange,
     Stage,
     TransactionResult,
-    TranscriptLine,
 )
 from appliance.deliver.smtp.sending import MailTransaction, Opening, OpeningState, Sending
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
@@ -125,7 +125,7 @@ class SmtpConnection:
         self.timeouts = timeouts
         self.capabilities = Capabilities()
         self.tls: TlsRecord | None = None
-        self.transcript: tuple[TranscriptLine, ...] = ()  # of the opening
+        self.transcript: Dialogue = ()  # of the opening
         self.transactions = 0  # carried so far
         self.deadline = 0.0  # of the running transaction, for the watch
         self._stream = self._transport = faster(stream)
@@ -205,7 +205,8 @@ class SmtpConnection:
             refused = verdict.stage is Stage.RESET and verdict.cause is Cause.PROTOCOL_FAULT
             stale = refused or (closed and verdict.stage in (Stage.RESET, Stage.MAIL))
         self.transactions += 1
-        return TransactionResult(sending.verdicts(), sending.transcript.lines(), self.reusable, stale)
+        dialogues = tuple(map(sending.transcript.lines, range(len(transaction.recipients))))
+        return TransactionResult(sending.verdicts(), dialogues, self.reusable, stale)
 
     async def quit(self) -> None:
         """Send QUIT (RFC 5321 4.1.1.10), wait briefly for the reply, and close."""

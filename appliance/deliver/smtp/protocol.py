@@ -14,7 +14,6 @@ Invariants:
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -178,7 +177,6 @@ def capabilities(ehlo: Reply) -> Capabilities:
 
 # ---- verdicts, and the transcript
 
-FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES = 64, 32  # kept from the beginning and from the end
 LINE_CHARACTERS = 500  # kept of one line; the verdict has the complete reply
 CLIENT, SERVER, NOTE = "C", "S", "*"
 
@@ -271,33 +269,32 @@ class TranscriptLine(NamedTuple):
     text: str
 
 
+Dialogue = tuple[TranscriptLine, ...]
+EVERYONE = -1  # a line about no single recipient
+
+
 class Transcript:
+    """The dialogue of an exchange. It has a bound: an exchange has few commands, and each gets one reply."""
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._start = clock, clock()  # seconds
-        self._first: list[TranscriptLine] = []
-        self._last: deque[TranscriptLine] = deque(maxlen=LAST_TRANSCRIPT_LINES)
-        self._left_out = 0
+        self._lines: dict[int, list[tuple[int, TranscriptLine]]] = {EVERYONE: []}  # by recipient, with their order
+        self._count = 0
 
-    def add(self, speaker: str, *texts: str) -> None:
-        now = int((self._clock() - self._start) * 1000)
-        for text in texts:
-            line = TranscriptLine(now, speaker, text[:LINE_CHARACTERS])
-            if len(self._first) < FIRST_TRANSCRIPT_LINES:
-                self._first.append(line)
-            else:
-                self._left_out += len(self._last) == LAST_TRANSCRIPT_LINES
-                self._last.append(line)
+    def add(self, speaker: str, text: str, recipient: int = EVERYONE) -> None:
+        line = TranscriptLine(int((self._clock() - self._start) * 1000), speaker, text[:LINE_CHARACTERS])
+        self._lines.setdefault(recipient, []).append((self._count, line))
+        self._count += 1
 
-    def lines(self) -> tuple[TranscriptLine, ...]:
-        if not self._left_out:
-            return (*self._first, *self._last)
-        gap = TranscriptLine(self._last[0].milliseconds, NOTE, f"{self._left_out} lines left out")
-        return (*self._first, gap, *self._last)
+    def lines(self, recipient: int = EVERYONE) -> Dialogue:
+        """Return the lines about one recipient of a message, by its number, and those about none."""
+        own = self._lines.get(recipient, []) if recipient != EVERYONE else []
+        return tuple([line for _, line in sorted([*self._lines[EVERYONE], *own])])
 
 
 class TransactionResult(NamedTuple):
     verdicts: tuple[Verdict, ...]  # in the order of the recipients
-    transcript: tuple[TranscriptLine, ...]
+    dialogues: tuple[Dialogue, ...]  # likewise
     reusable: bool  # the connection can carry another transaction
     stale: bool  # the server had closed a reused connection: nothing was tried, dial again
 
@@ -305,7 +302,7 @@ class TransactionResult(NamedTuple):
 class NotOpened(Exception):
     """The opening failed, and the stream is closed. The verdict applies to every recipient."""
 
-    def __init__(self, verdict: Verdict, transcript: tuple[TranscriptLine, ...]) -> None:
+    def __init__(self, verdict: Verdict, transcript: Dialogue) -> None:
         super().__init__(verdict.text)
         self.verdict, self.transcript = verdict, transcript
 
@@ -386,6 +383,11 @@ class SmtpExchange(ABC):
     def _end(self, verdict: Verdict) -> None: ...
 
     @property
+    def _recipient(self) -> int:
+        """The number of the recipient that the next reply is about."""
+        return EVERYONE
+
+    @property
     def in_step(self) -> bool:
         return self.verdict is None and self._broken is None and self._replies.empty
 
@@ -409,7 +411,7 @@ class SmtpExchange(ABC):
             if reply is None:
                 return
             self.answers += 1
-            self.transcript.add(SERVER, reply.shown)
+            self.transcript.add(SERVER, reply.shown, self._recipient)
             if reply.code == SERVICE_CLOSING:
                 self._end(answered(stage, reply))
             elif self._broken is not None and reply.family < 4:
@@ -438,7 +440,7 @@ class SmtpExchange(ABC):
         self._fail_at(stage, Cause.PROTOCOL_FAULT, "the server sent more replies than commands")
         return True
 
-    def _say(self, lines: list[str], shown: str | None = None) -> None:
-        """Queue commands for one write; the transcript has `shown` instead of a command with a secret."""
-        self._output.append(("\r\n".join(lines) + "\r\n").encode())
-        self.transcript.add(CLIENT, *(map(without_tokens, lines) if shown is None else [shown]))
+    def _say(self, line: str, shown: str | None = None) -> None:
+        """Queue a command; the transcript has `shown` instead of one with a secret."""
+        self._output.append(f"{line}\r\n".encode())
+        self.transcript.add(CLIENT, without_tokens(line) if shown is None else shown)

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from appliance.deliver.smtp.protocol import (
+    CLIENT,
+    EVERYONE,
     NOTE,
     Capabilities,
     Cause,
@@ -35,6 +37,7 @@ from appliance.deliver.smtp.protocol import (
     mail_command,
     plain_secret,
     rcpt_command,
+    without_tokens,
 )
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.message.characters import has_lone_line_end, replaced
@@ -132,7 +135,7 @@ class Opening(SmtpExchange):
 
     def _ask(self, state: OpeningState, line: str, shown: str | None = None) -> None:
         self.state = state
-        self._say([line], shown)
+        self._say(line, shown)
 
     def _say_hello(self, state: OpeningState) -> None:
         self._ask(state, hello_command(state.name, self._hello_name))
@@ -213,7 +216,7 @@ class MailTransaction(NamedTuple):
 class _Command(NamedTuple):
     stage: Stage
     line: str
-    recipient: int = -1  # the number of the recipient in RCPT
+    recipient: int = EVERYONE  # the number of the recipient in RCPT
 
 
 class Sending(SmtpExchange):
@@ -241,6 +244,10 @@ class Sending(SmtpExchange):
     @property
     def awaiting(self) -> Stage | None:
         return self._awaited[0].stage if self._awaited else None
+
+    @property
+    def _recipient(self) -> int:
+        return self._awaited[0].recipient
 
     def verdicts(self) -> tuple[Verdict, ...]:
         return tuple(verdict for verdict in self._verdicts if verdict is not None)
@@ -291,7 +298,9 @@ class Sending(SmtpExchange):
         count = PIPELINED_COMMANDS if self._offered.pipelining else 1
         batch, self._to_say = self._to_say[:count], self._to_say[count:]
         self._awaited.extend(batch)
-        self._say([command.line for command in batch])
+        self._output.append("".join([f"{command.line}\r\n" for command in batch]).encode())
+        for command in batch:
+            self.transcript.add(CLIENT, without_tokens(command.line), command.recipient)
         self.needs_reset = True
 
     def _answer(self, reply: Reply) -> None:

@@ -3,6 +3,7 @@
 Long lists and timelines are read and encoded off the event loop.
 """
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -12,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
 from appliance.concurrency.fair_share import ON_LOOP
+from appliance.environment import identifier_time
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.intake.resend import resend
@@ -129,6 +131,8 @@ EMAIL_FILTERS = (
 )
 
 
+_NEWER = "Id of a message: list those that were accepted next after it. `next` then continues towards newer messages."
+_AFTER = parameter("after", "query", _NEWER, MESSAGE_ID["schema"])
 FILE_NUMBER = identifier("Index of the file in `attachments`, starting at 0.", "^[0-9]{1,3}$", "number")
 
 
@@ -140,7 +144,7 @@ def for_email(name: str, success: type | Success, *declared: Code | Json, action
 class EmailRoutes(Routes):
     tag = Tag.MESSAGES
 
-    async def _visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
+    async def visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
         message = await self.store.messages.read(principal.account_id, message_id)
         facts = await self.store.mail_log.facts(principal.account_id, message_id)
         key = principal if isinstance(principal, KeyPrincipal) else None
@@ -148,7 +152,7 @@ class EmailRoutes(Routes):
             raise _unknown()
         return message, facts
 
-    @for_customers("GET /v1/emails", EmailsAnswer, *EMAIL_FILTERS, *PAGING_BACK, limited=Limited.NARROWED)
+    @for_customers("GET /v1/emails", EmailsAnswer, *EMAIL_FILTERS, *PAGING_BACK, _AFTER, limited=Limited.NARROWED)
     async def list_emails(self, user: Principal) -> bytes | Response:
         """List the account's messages, newest first.
 
@@ -156,7 +160,7 @@ class EmailRoutes(Routes):
         API key that is limited to a domain sees only messages from that domain. With `Accept: text/csv` or
         `format=csv`, the response is CSV with one line per recipient of the newest 100,000 matching messages.
         """
-        limit, filters = page_limit(), _filters(user)
+        limit, filters = page_limit(), mail_filters(user)
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
         if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
             lines = exported(self.store.mail_log, self.services.intake.workers, account_id, filters, before)
@@ -164,9 +168,22 @@ class EmailRoutes(Routes):
             return Response(lines, 200, disposition, content_type="text/csv; charset=utf-8")
         if filters is None:
             return encoded_page(MailPage((), None), request_id())
+        if "after" in request.args:
+            page = await self._page_above(account_id, filters, request.args["after"], limit)
+            return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
         page = await self.store.mail_log.page(account_id, filters, before, limit, off_loop=cost > ON_LOOP)
         cost = MESSAGE_COST * len(page.messages)
         return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
+
+    async def _page_above(self, account_id: str, filters: MailFilter, after: str, limit: int) -> MailPage:
+        if "before" in request.args or not re.fullmatch("msg_[0-9a-f]{32}", after):
+            raise invalid("after", "expected the id of a message, without before")
+        ids = await self.store.records.ids_above(account_id, after, limit + 1)
+        before = ids[limit] if len(ids) > limit else None
+        since = max(filters.since or 0, identifier_time(after))
+        page = await self.store.mail_log.page(account_id, replace(filters, since=since), before, limit, off_loop=True)
+        newer = tuple(message for message in page.messages if message.id > after)
+        return MailPage(newer, None if before is None else ids[limit - 1])
 
     @for_customers("GET /v1/emails/count", CountAnswer, *EMAIL_FILTERS, BEFORE_PARAMETER, limited=Limited.NARROWED)
     async def count_emails(self, user: Principal) -> CountAnswer:
@@ -174,7 +191,7 @@ class EmailRoutes(Routes):
 
         A request counts for at most 50 ms. If `next` is not null, continue from there and add the numbers.
         """
-        filters = _filters(user)
+        filters = mail_filters(user)
         if filters is None:
             return CountAnswer(0, None)
         counted = await self.store.mail_log.count(user.account_id, filters, request.args.get("before"))
@@ -184,7 +201,7 @@ class EmailRoutes(Routes):
     async def get_email_details(self, user: Principal, message_id: str) -> bytes:
         """Read a message with every delivery attempt and the next step."""
         store, account_id = self.store, user.account_id
-        message, facts = await self._visible(user, message_id)
+        message, facts = await self.visible(user, message_id)
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
         read = store.records
         record = await read.of(message_id, account_id, off_loop=cost > ON_LOOP)
@@ -207,7 +224,7 @@ class EmailRoutes(Routes):
     @for_email("GET /v1/emails/{id:not_test}/body", BodyAnswer)
     async def get_email_body(self, user: Principal, message_id: str) -> Response:
         """Read the content of a message, while its body is stored."""
-        _, facts = await self._visible(user, message_id)
+        _, facts = await self.visible(user, message_id)
         read = partial(encoded_body, request_id())
         return await self.services.bodies.answer(user.account_id, message_id, facts.size, read, JSON)
 
@@ -217,7 +234,7 @@ class EmailRoutes(Routes):
 
         Queued recipients fail, their credits are returned and their events are posted.
         """
-        await self._visible(user, message_id)
+        await self.visible(user, message_id)
         count = await self.store.queue_control.cancel(message_id, f"by {_named(user)}", user.account_id)
         return CancelledAnswer(count)
 
@@ -228,13 +245,13 @@ class EmailRoutes(Routes):
         The attempt counts like any other, and the limits of the provider pool apply. A recipient that was tried within
         the last minute keeps its time.
         """
-        await self._visible(user, message_id)
+        await self.visible(user, message_id)
         return RetriedAnswer(await self.store.queue_control.retry_own_message(message_id, user.account_id))
 
     @for_email("GET /v1/emails/{id:not_test}/raw", RAW_FILE)
     async def get_email_raw(self, user: Principal, message_id: str) -> Response:
         """Download a message as an `.eml` file, while its body is stored."""
-        _, facts = await self._visible(user, message_id)
+        _, facts = await self.visible(user, message_id)
         file = RAW_MESSAGE, f"{message_id}.eml"
         return await self.services.bodies.answer(user.account_id, message_id, facts.size, bytes, *file)
 
@@ -244,7 +261,7 @@ class EmailRoutes(Routes):
 
         The response type is always `application/octet-stream`. `attachments` has the declared type.
         """
-        _, facts = await self._visible(user, message_id)
+        _, facts = await self.visible(user, message_id)
         if not (number.isascii() and number.isdigit() and len(number) <= 3):
             raise _unknown()
         # Always a download: a stranger chose its type and name.
@@ -261,7 +278,7 @@ class EmailRoutes(Routes):
         """
         keys = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
         key = idempotency_key(keys[0] if keys else None, doubled=len(keys) > 1)
-        message, facts = await self._visible(user, message_id)
+        message, facts = await self.visible(user, message_id)
         addresses = [recipient.email for recipient in _to_repeat(message, body)]
         intake, own_id = self.services.intake, request_id()
         caller = await self.caller_of(user)
@@ -274,7 +291,7 @@ class EmailRoutes(Routes):
         return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
 
 
-def _filters(user: Principal) -> MailFilter | None:
+def mail_filters(user: Principal) -> MailFilter | None:
     """Read the filters of a request; None: the principal can see no message that matches."""
     filters = MailFilter(
         status=choice("status", MessageStatus),

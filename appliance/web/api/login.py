@@ -140,7 +140,7 @@ def user_agent() -> str:
 class LoginRoutes(Routes):
     tag = Tag.SESSIONS
 
-    def _token_answer(self, user: User, session_id: str) -> Response:
+    def token_answer(self, user: User, session_id: str) -> Response:
         token, expires_at = self.services.auth.tokens.issue(user, session_id)
         must_enrol = self.services.auth.must_enrol(user)
         shown = (user.account_id, user.account_name, user.email, user.role, user.account_role)
@@ -180,7 +180,7 @@ class LoginRoutes(Routes):
             session = await self.store.sessions.begin(user, address, user_agent())
             if session is None:  # the password may have changed while the hash was computed
                 raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
-        return self._with_cookie(self._token_answer(user, session.id), session)
+        return self._with_cookie(self.token_answer(user, session.id), session)
 
     @Operation(
         "POST /v1/auth/refresh",
@@ -194,7 +194,7 @@ class LoginRoutes(Routes):
         if "Authorization" in request.headers:
             user, claims = await self.current_user()
             await self.store.sessions.extend(claims.session_id)
-            return self._token_answer(user, claims.session_id)
+            return self.token_answer(user, claims.session_id)
         if (cookie := request.cookies.get(COOKIE_NAME)) is None:
             raise Refused(Code.UNAUTHORIZED, NOTHING_TO_RENEW)
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
@@ -215,7 +215,7 @@ class LoginRoutes(Routes):
         user = await self.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
         if renewal.session is None or user is None:
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
-        return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
+        return self._with_cookie(self.token_answer(user, renewal.session.id), renewal.session)
 
     @for_people("POST /v1/auth/logout", LoggedOutObject, action="user.logged_out")
     async def log_out(self, user: User) -> Response:

@@ -79,7 +79,10 @@ def _answer(plan: RampPlan, comparison: RampComparison) -> RampAnswer:
         None if changed_at is None else rfc3339(changed_at),
         plan.reason or None,
         [_results(row) for row in [*sums, *comparison.figures]],
-        [object_from(SuggestionObject, given, provider=given.provider or None) for given in comparison.suggestions],
+        [
+            object_from(SuggestionObject, suggestion, provider=suggestion.provider or None)
+            for suggestion in comparison.suggestions
+        ],
     )
 
 

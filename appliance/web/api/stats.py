@@ -131,6 +131,7 @@ class ProblemObject(msgspec.Struct):
     bounce_class: LastClass
     happened_at: Annotated[Time, Meta(description="Time of the result, or of the last attempt if deferred.")]
     next_attempt_at: NextAttemptAt
+    stream: Annotated[str, Meta(description="Stream of the message.")]
 
 
 class ProblemsAnswer(ApiAnswer):

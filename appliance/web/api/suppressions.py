@@ -13,7 +13,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message.addresses import cost_of_address, parse
 from appliance.message.characters import LINE_PATTERN
 from appliance.message.limits import MAILBOX_LENGTH, STREAM_LENGTH
-from appliance.message.schema import Mailbox
+from appliance.message.schema import Mailbox, StreamName
 from appliance.message.suppression_file import ListedAddress, SkippedLine, read_suppressions
 from appliance.model.accounts import User
 from appliance.model.dashboard import SuppressionFilter
@@ -32,6 +32,9 @@ REASON = Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_P
 _CSV = Meta(min_length=1, examples=["email,reason\nada@example.net,hard bounce"])
 
 
+_STREAM = "Suppress only mail of this stream; cannot be combined with `reason` and `origin`. Default: all mail."
+
+
 class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """An address to suppress."""
 
@@ -40,6 +43,7 @@ class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     origin: Annotated[SuppressionOrigin, Meta(description="Cause of the suppression (default: `manual`).")] = (
         SuppressionOrigin.MANUAL
     )
+    stream: Annotated[StreamName | None, Meta(description=_STREAM)] = None
 
 
 class SuppressionObject(msgspec.Struct):
@@ -130,6 +134,12 @@ class SuppressionRoutes(Routes):
         key = parse(body.address, "address").key
         about(key, {"reason": body.reason})
         may_store = self.services.intake.quota.bytes()
+        if body.stream is not None:
+            if (body.reason, body.origin) != (BY_HAND, SuppressionOrigin.MANUAL):
+                raise invalid("stream", "cannot be combined with reason and origin. Leave those out.")
+            (mail_list,) = lists_of((), None, self.services.intake.streams.get(body.stream).name)
+            added = await self.store.unsubscriptions.add_by_hand(user.account_id, mail_list, key, may_store=may_store)
+            return object_from(SuppressionAnswer, added)
         entry = await self.store.suppressions.add(
             user.account_id, key, body.reason, origin=body.origin, may_store=may_store
         )

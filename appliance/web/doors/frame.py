@@ -31,6 +31,7 @@ from appliance.message import limits
 from appliance.message.batch import Series
 from appliance.message.request import Body, Mime, check_number_of_values, colons_outside_strings, explain, explain_value
 from appliance.message.schema import DoorRequest, SendRequest
+from appliance.model.streams import Streams
 from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.web.exchange import check_content_type
 
@@ -59,6 +60,7 @@ class Call:
     request_id: str
     now: int  # microseconds
     base_url: str = ""  # of this server
+    streams: Streams = field(default_factory=Streams)
     key: str | None = None  # the client's idempotency key
     body: bytes = b""  # of a request that sends nothing
     kept: Any = None
@@ -193,13 +195,30 @@ def split_addresses(text: str) -> list[str]:
     return [part for listed in _LISTED.findall(text) if (part := listed.strip(" "))]
 
 
+def is_message_id(text: str) -> bool:
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
 def message_id(call: Call) -> str:
     """The id of a message in the path."""
-    if not _MESSAGE_ID.fullmatch(call.params["id"]):
+    if not is_message_id(call.params["id"]):
         raise Refused(Code.NOT_FOUND, "No message has this id.")
     return call.params["id"]
 
 
+STREAM_HEADER = "X-Service-Stream"
+
+
 def send_request(fields: Mapping[str, Json]) -> DoorRequest:
-    """Our request with these fields; those that are None are left out. `reply_to` may be a list."""
-    return converted({name: value for name, value in fields.items() if value is not None}, DoorRequest)
+    """Our request with these fields; those that are None are left out. `reply_to` may be a list.
+
+    The header X-Service-Stream chooses the stream, as over SMTP, because other providers have no field for it.
+    """
+    values = {name: value for name, value in fields.items() if value is not None}
+    named = [name for name in values.get("headers", ()) if name.lower() == STREAM_HEADER.lower()]
+    if len(named) > 1 or (named and "stream" in values):
+        raise invalid("stream", f"{STREAM_HEADER} names the stream once, and only where no field names it")
+    if named:
+        headers = dict(values["headers"])
+        values |= {"stream": headers.pop(named[0]), "headers": headers}
+    return converted(values, DoorRequest)

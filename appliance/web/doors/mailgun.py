@@ -28,6 +28,7 @@ from appliance.message.template import Variable, check_numbers, written
 from appliance.times import SECOND, rfc3339
 from appliance.web.doors.forms import COSTED_BYTES, PostedFile, PostedForm, check_form_type, cost_of_form, read_form
 from appliance.web.doors.frame import (
+    STREAM_HEADER,
     Call,
     Door,
     DoorReply,
@@ -205,7 +206,7 @@ def _by_recipient(text: str) -> dict[str, Values]:
 
 
 def _headers(fields: Mapping[str, str]) -> tuple[dict[str, str], str | None, str | None, dict[str, str]]:
-    """The headers, DoorReply-To, Sender, and the variables of a header."""
+    """The headers, Reply-To, Sender, and the variables of a header."""
     headers = {name[2:]: value for name, value in fields.items() if name[:2] == "h:"}
     special = {name.lower(): name for name in headers}
     if len(special) < len(headers):
@@ -327,7 +328,8 @@ _NAMES = {
     "tags": "o:tag",
     "headers": "h",
     "metadata": "v",
-    "reply_to": "h:DoorReply-To",
+    "reply_to": "h:Reply-To",
+    "stream": f"h:{STREAM_HEADER}",
     "attachments": "attachment",
     "scheduled_at": "o:deliverytime",
 }

@@ -13,7 +13,6 @@ from appliance.errors import Code, invalid
 from appliance.message.limits import BATCH_JSON_VALUES, BATCH_MESSAGES
 from appliance.message.request import Body
 from appliance.message.schema import DoorRequest
-from appliance.model.streams import TRANSACTIONAL
 from appliance.times import rfc3339
 from appliance.web.doors.frame import (
     Call,
@@ -32,7 +31,7 @@ from appliance.web.doors.frame import (
     send_request,
     split_addresses,
 )
-from appliance.web.doors.postmark_records import MESSAGE_FIELD, POSTMARK_STREAM, RECORD_ROUTES, STREAM_FIELD
+from appliance.web.doors.postmark_records import MESSAGE_FIELD, RECORD_ROUTES, STREAM_FIELD, own_stream
 
 POSTMARK_BATCH = 500  # messages in one call
 TOKEN_HEADER = b"x-postmark-server-token"
@@ -163,7 +162,7 @@ def _request(message: _Message) -> DoorRequest:
             "attachments": [_file(file) for file in message.Attachments or ()] or None,
             "template": message.TemplateAlias,
             "variables": message.TemplateModel if has_alias else None,
-            "stream": TRANSACTIONAL.name if message.MessageStream == POSTMARK_STREAM else message.MessageStream or None,
+            "stream": own_stream(message.MessageStream or "") or None,
         }
     )
 

@@ -21,10 +21,17 @@ SUPPRESSED_AT_ONCE = 50  # addresses in one call
 DUMPED_PAGES = 1_000  # of PAGE_LIMIT addresses
 
 
-def check_stream(stream: str | None) -> None:
-    if stream not in (None, "", POSTMARK_STREAM):
-        text = f"this server has no stream {stream[:64]}. Send {POSTMARK_STREAM}, or leave the field out."
-        raise invalid(STREAM_FIELD, text)
+def own_stream(name: str) -> str:
+    """Our name of a stream."""
+    return TRANSACTIONAL.name if name == POSTMARK_STREAM else name
+
+
+def _shown_stream(name: str) -> str:
+    return POSTMARK_STREAM if name == TRANSACTIONAL.name else name
+
+
+def _stream(call: Call, name: str) -> str:
+    return call.streams.get(own_stream(name), STREAM_FIELD).name
 
 
 # ---- messages
@@ -43,7 +50,7 @@ async def _details(call: Call, api: Api) -> DoorReply:
     return DoorReply(
         {
             "MessageID": message["id"],
-            "MessageStream": POSTMARK_STREAM if message["stream"] == TRANSACTIONAL.name else message["stream"],
+            "MessageStream": _shown_stream(message["stream"]),
             "Tag": tags[0] if tags else "",
             "To": _mailboxes(email.to),
             "Cc": _mailboxes(email.listed("cc")),
@@ -101,7 +108,8 @@ def _event(recipient: Json, kind: str, at: str, details: Json) -> Json:
 async def _bounces(call: Call, api: Api) -> DoorReply:
     if "tag" in call.query:
         raise invalid("tag", "this door filters no bounces by tag. Leave the parameter out.")
-    check_stream(call.query.get("messagestream"))
+    if call.query.get("messagestream"):
+        call.query["messagestream"] = _shown_stream(_stream(call, call.query["messagestream"]))
     count, offset = _number(call, "count", MAX_PROBLEMS), _number(call, "offset", MAX_PROBLEMS)
     problems = (await api("GET", "/v1/problems", limit=MAX_PROBLEMS))["problems"]
     bounces = [bounce for bounce in map(_bounce, problems) if _is_wanted(call, bounce)]
@@ -126,7 +134,7 @@ def _bounce(problem: Json) -> Json:
         "ID": int(problem["recipient_id"].rpartition("_")[2], 16) % 2**POSTMARK_ID_BITS,
         **bounce.shown,
         "MessageID": problem["message_id"],
-        "MessageStream": POSTMARK_STREAM,
+        "MessageStream": _shown_stream(problem["stream"]),
         "ServerID": 0,
         "Details": problem["last_smtp_response"] or "",
         "Email": problem["email"],
@@ -143,6 +151,7 @@ def _is_wanted(call: Call, bounce: Json) -> bool:
     return (
         query.get("type", bounce["Type"]) == bounce["Type"]
         and query.get("messageid", bounce["MessageID"]) == bounce["MessageID"]
+        and query.get("messagestream") in (None, "", bounce["MessageStream"])
         and query.get("emailfilter", "").lower() in bounce["Email"].lower()
         and query.get("inactive", "").lower() in ("", str(bounce["Inactive"]).lower())
         and _is_between(call, bounce["BouncedAt"])
@@ -192,24 +201,30 @@ _REASONS: dict[str, tuple[str, str]] = {
 
 async def _dump(call: Call, api: Api) -> DoorReply:
     """All of them: Postmark has no pages here, and its clients send a count that it ignores."""
-    check_stream(call.params["stream"])
+    stream = _own_list(call)
     address, after = call.query.get("emailaddress"), None
     entries = list[Json]()
     for _ in range(DUMPED_PAGES):
         page = await api("GET", "/v1/suppressions", limit=PAGE_LIMIT, after=after, q=address)
-        entries += [shown for entry in page["suppressions"] if (shown := _listed(call, entry)) is not None]
+        entries += [shown for entry in page["suppressions"] if (shown := _listed(call, entry, stream)) is not None]
         if (after := page["next"]) is None:
             return DoorReply({"Suppressions": entries})
     text = f"This account suppresses more than {DUMPED_PAGES * PAGE_LIMIT:,} addresses."
     raise Refused(Code.INVALID_REQUEST, f"{text} Export them with `appliance suppression export`.")
 
 
-def _listed(call: Call, entry: Json) -> Json | None:
+def _own_list(call: Call) -> str | None:
+    """The stream whose own list the path names; None: the addresses that get no mail at all, Postmark's `outbound`."""
+    stream = _stream(call, call.params["stream"])
+    return None if stream == TRANSACTIONAL.name else stream
+
+
+def _listed(call: Call, entry: Json, stream: str | None) -> Json | None:
     """The entry, if the request asks for it. One for a tag, a template or another stream does not count."""
     reason, origin = _REASONS[entry["origin"]]
     query = call.query
-    is_partial = entry["tag"] or entry["template"] or entry["stream"]
-    if is_partial or query.get("emailaddress", entry["address"]).lower() != entry["address"]:
+    is_other = entry["tag"] or entry["template"] or entry["stream"] != stream
+    if is_other or query.get("emailaddress", entry["address"]).lower() != entry["address"]:
         return None
     if (query.get("suppressionreason", reason), query.get("origin", origin)) != (reason, origin):
         return None
@@ -220,7 +235,6 @@ def _listed(call: Call, entry: Json) -> Json | None:
 
 
 async def _changed(call: Call, status: str, change: Callable[[str], Awaitable[object]]) -> DoorReply:
-    check_stream(call.params["stream"])
     addresses = [entry.EmailAddress for entry in decoded(call.body, _Suppressions).Suppressions]
     if len(addresses) > SUPPRESSED_AT_ONCE:
         raise invalid("Suppressions", f"expected at most {SUPPRESSED_AT_ONCE} addresses, got {len(addresses)}")
@@ -238,13 +252,18 @@ async def _changed(call: Call, status: str, change: Callable[[str], Awaitable[ob
 
 
 async def _suppress(call: Call, api: Api) -> DoorReply:
-    return await _changed(call, "Suppressed", lambda address: api("POST", "/v1/suppressions", {"address": address}))
+    stream = _own_list(call)
+    shared = {} if stream is None else {"stream": stream}
+    add = lambda address: api("POST", "/v1/suppressions", {"address": address, **shared})  # noqa: E731 - one expression
+    return await _changed(call, "Suppressed", add)
 
 
 async def _unsuppress(call: Call, api: Api) -> DoorReply:
+    stream = _own_list(call)
+
     async def remove(address: str) -> None:
         try:
-            await api("DELETE", f"/v1/suppressions/{address}")
+            await api("DELETE", f"/v1/suppressions/{address}", stream=stream)
         except Refused as refused:
             if refused.code is not Code.NOT_FOUND:  # it is not suppressed, as the client wishes
                 raise

@@ -19,6 +19,7 @@ from appliance.message.schema import DoorRequest
 from appliance.model.mail import RecipientOutcome
 from appliance.times import rfc3339
 from appliance.web.doors.frame import (
+    STREAM_HEADER,
     Api,
     Call,
     Door,
@@ -34,6 +35,7 @@ from appliance.web.doors.frame import (
     attempted,
     converted,
     decoded,
+    is_message_id,
     message_id,
     send_request,
 )
@@ -248,10 +250,11 @@ def _shown(message: Json, recipients: list[str]) -> Json:
 
 
 async def _list(call: Call, api: Api) -> DoorReply:
-    if "before" in call.query:
-        raise invalid("before", "this server lists messages from the newest on. Page with after.")
-    limit = call.query.get("limit", _PAGE_MESSAGES)
-    page = await api("GET", "/v1/emails", limit=limit, before=call.query.get("after"))
+    """Newest first: behind the message `after`, or directly before the message `before`."""
+    limit, older, newer = call.query.get("limit", _PAGE_MESSAGES), call.query.get("after"), call.query.get("before")
+    if newer is not None and (older is not None or not is_message_id(newer)):
+        raise invalid("before", "expected the id of a message, without after")
+    page = await api("GET", "/v1/emails", limit=limit, before=older, after=newer)
     data = []
     for message in page["emails"]:
         shown = _shown(message, [recipient["email"] for recipient in message["recipients"]])
@@ -326,6 +329,11 @@ RESEND = Door(
     ),
     refuse=_refuse,
     refused=_REFUSED,
-    names={"metadata": "tags", "template": "template.id", "variables": "template.variables"},
+    names={
+        "metadata": "tags",
+        "template": "template.id",
+        "variables": "template.variables",
+        "stream": f"headers.{STREAM_HEADER}",
+    },
     has_keys=True,
 )

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from appliance.errors import Code, Refused, invalid
 from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
+from appliance.web.operations import PAGE_LIMIT
 
 _PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
 
@@ -44,11 +45,29 @@ async def _create(call: Call, api: Api) -> DoorReply:
 
 
 async def _list(call: Call, api: Api) -> DoorReply:
-    if "before" in call.query:
-        raise invalid("before", "this server lists domains by name. Page with after.")
+    """Domains by name: behind `after`, or directly before `before`."""
+    if (before := call.query.get("before")) is not None:
+        return await _listed_before(call, api, before)
     page = await api("GET", "/v1/domains", limit=call.query.get("limit", _PAGE_DOMAINS), after=call.query.get("after"))
-    domains = [_shown(domain) for domain in page["domains"]]
-    return DoorReply({"object": "list", "has_more": page["next"] is not None, "data": domains})
+    return _page(page["domains"], has_more=page["next"] is not None)
+
+
+async def _listed_before(call: Call, api: Api, before: str) -> DoorReply:
+    limit = call.query.get("limit", str(_PAGE_DOMAINS))
+    if "after" in call.query:
+        raise invalid("before", "cannot be combined with after")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE_LIMIT):
+        raise invalid("limit", f"must be a whole number from 1 to {PAGE_LIMIT}")
+    domains, after = list[Json](), ""
+    while after is not None and after < before:  # an account has few
+        page = await api("GET", "/v1/domains", limit=PAGE_LIMIT, after=after)
+        domains, after = domains + page["domains"], page["next"]
+    domains = [domain for domain in domains if domain["name"] < before]
+    return _page(domains[-int(limit) :], has_more=len(domains) > int(limit))
+
+
+def _page(domains: list[Json], *, has_more: bool) -> DoorReply:
+    return DoorReply({"object": "list", "has_more": has_more, "data": [_shown(domain) for domain in domains]})
 
 
 async def _get(call: Call, api: Api) -> DoorReply:

@@ -21,6 +21,7 @@ from appliance.message.schema import SendRequest
 from appliance.times import SECOND, rfc3339
 from appliance.web.doors.forms import COSTED_BYTES
 from appliance.web.doors.frame import (
+    STREAM_HEADER,
     Call,
     Door,
     DoorReply,
@@ -262,6 +263,7 @@ _NAMES = {
     "variables": "dynamic_template_data",
     "metadata": "custom_args",
     "scheduled_at": "send_at",
+    "stream": f"headers.{STREAM_HEADER}",
 }
 
 

@@ -13,6 +13,8 @@ from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Nee
 from appliance.web.doors.suppressed import remove_suppression, suppression_of, suppressions_after
 
 _PAGE = 500  # entries, unless the client asks for fewer
+_LISTED = 5_000  # entries that a filtered list reads
+_LATEST = 2**33  # seconds since 1970
 _DELETED = 100  # addresses in one request
 _BOUNCE, _UNSUBSCRIBE = SuppressionOrigin.BOUNCE, SuppressionOrigin.UNSUBSCRIBE
 
@@ -28,11 +30,19 @@ def _bounce(entry: Json) -> Json:
 
 
 async def _bounces(call: Call, api: Api) -> DoorReply:
-    limit = call.query.get("limit", str(_PAGE))
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= _PAGE:
-        raise invalid("limit", f"expected a number from 1 to {_PAGE}")
-    entries, _ = await suppressions_after(api, _BOUNCE, None, int(limit))
-    return DoorReply([_bounce(entry) for entry in entries])
+    limit, offset = _number(call, "limit", _PAGE, _PAGE, 1), _number(call, "offset", 0, _LISTED - _PAGE)
+    start, end = _number(call, "start_time", 0, _LATEST), _number(call, "end_time", _LATEST, _LATEST)
+    most = _LISTED if {"start_time", "end_time"} & call.query.keys() else limit + offset
+    entries, _ = await suppressions_after(api, _BOUNCE, None, most)
+    bounces = [bounce for bounce in map(_bounce, entries) if start <= bounce["created"] <= end]
+    return DoorReply(bounces[offset : offset + limit])
+
+
+def _number(call: Call, name: str, default: int, most: int, least: int = 0) -> int:
+    text = call.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
+        raise invalid(name, f"expected a number from {least} to {most}")
+    return int(text)
 
 
 async def _bounce_of(call: Call, api: Api) -> DoorReply:
@@ -52,6 +62,8 @@ async def _delete_bounces(call: Call, api: Api) -> DoorReply:
 
 def _delete(origin: SuppressionOrigin) -> Callable[[Call, Api], Coroutine[Any, Any, DoorReply]]:
     async def delete(call: Call, api: Api) -> DoorReply:
+        if call.query.get("email_address", call.params["email"]).lower() != call.params["email"].lower():
+            raise invalid("email_address", "differs from the address in the path")
         await remove_suppression(api, call.params["email"], origin)
         return DoorReply(None, 204)
 
@@ -65,10 +77,10 @@ async def _global(call: Call, api: Api) -> DoorReply:
 
 _BOUNCES, _GLOBAL = "/v3/suppression/bounces", "/v3/asm/suppressions/global"
 SUPPRESSION_ROUTES = (
-    DoorRoute("GET", _BOUNCES, _bounces, Needs.MANAGE, ("limit",)),
+    DoorRoute("GET", _BOUNCES, _bounces, Needs.MANAGE, ("limit", "offset", "start_time", "end_time")),
     DoorRoute("DELETE", _BOUNCES, _delete_bounces, Needs.MANAGE),
     DoorRoute("GET", f"{_BOUNCES}/{{email}}", _bounce_of, Needs.MANAGE),
-    DoorRoute("DELETE", f"{_BOUNCES}/{{email}}", _delete(_BOUNCE), Needs.MANAGE),
+    DoorRoute("DELETE", f"{_BOUNCES}/{{email}}", _delete(_BOUNCE), Needs.MANAGE, ("email_address",)),
     DoorRoute("GET", f"{_GLOBAL}/{{email}}", _global, Needs.MANAGE),
     DoorRoute("DELETE", f"{_GLOBAL}/{{email}}", _delete(_UNSUBSCRIBE), Needs.MANAGE),
 )

@@ -131,7 +131,8 @@ class Doors:
             raise Refused(Code.UNAUTHORIZED, ONE_AUTHORIZATION)
         route, params = door.route(method, found.path)
         parameters, now = _parameters(query, route.query, door.parameter), core.services.env.now()
-        request = Call(params, parameters, headers, exchange.request_id, now, core.settings.base_url)
+        base_url, streams = core.settings.base_url, core.services.intake.streams
+        request = Call(params, parameters, headers, exchange.request_id, now, base_url, streams)
         if isinstance(route.handle, Send):
             return await _send(core, exchange, address, door, route, route.handle, request)
         api = await _Api.opened(core, exchange, address, route)

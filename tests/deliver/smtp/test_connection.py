@@ -66,7 +66,7 @@ async def test_a_message_arrives_as_it_was(extensions: tuple[str, ...]) -> None:
     assert result.reusable
     assert not result.stale
     assert mx.commands[-1] == "QUIT"
-    assert result.transcript[-1].text == "250 2.0.0 queued"
+    assert result.dialogues[0][-1].text == "250 2.0.0 queued"
 
 
 @pytest.mark.parametrize("size", [100, 64 * 1024, 5_000_000])
@@ -297,7 +297,7 @@ async def test_a_slow_server_has_time_for_every_reply(autojump_clock: MockClock)
     result = await send(FakeMx(STEPWISE, late), transaction("a@x.example", "b@x.example"))
     # Without a record of who was accepted the fake refuses DATA; what counts is that every answer was waited for.
     assert result.verdicts[0].stage is Stage.DATA
-    assert result.transcript[-1].milliseconds == pytest.approx(3 * 299_000)
+    assert result.dialogues[0][-1].milliseconds == pytest.approx(3 * 299_000)
 
 
 async def test_a_transaction_has_an_end(autojump_clock: MockClock) -> None:

@@ -309,7 +309,7 @@ def test_an_unsafe_recipient_stops_everything_before_a_word_is_said(address: str
 def test_the_transcript_has_commands_and_replies_but_no_message() -> None:
     mail = sending(PIPELINED, ("a@x.example",))
     answer(mail, MAIL, b"550 5.1.1 unknown\r\n", b"554 no\r\n")
-    assert [(line.speaker, line.text) for line in mail.transcript.lines()] == [
+    assert [(line.speaker, line.text) for line in mail.transcript.lines(0)] == [
         ("C", "MAIL FROM:<from@x.example>"),
         ("C", "RCPT TO:<a@x.example>"),
         ("C", "DATA"),
@@ -319,9 +319,22 @@ def test_the_transcript_has_commands_and_replies_but_no_message() -> None:
     ]
     mail = sending(PIPELINED, ("a@x.example",))
     answer(mail, MAIL, RCPT, DATA, END)
-    texts = [line.text for line in mail.transcript.lines()]
+    texts = [line.text for line in mail.transcript.lines(0)]
     assert "message of 22 bytes" in texts
     assert not any("hello" in text for text in texts)
+
+
+def test_the_dialogue_of_a_recipient_has_no_other_recipient_and_grows_with_none() -> None:
+    """A message to fifty stores fifty short dialogues, and every recipient finds its own reply."""
+    addresses = tuple(f"a{number}@x.example" for number in range(50))
+    mail = sending(PIPELINED, addresses)
+    replies = [b"550 5.1.1 no a%d\r\n" % number if number == 30 else RCPT for number in range(50)]
+    answer(mail, MAIL, *replies, DATA, END)
+    alone = sending(PIPELINED, addresses[:1])
+    answer(alone, MAIL, RCPT, DATA, END)
+    assert {len(mail.transcript.lines(number)) for number in range(50)} == {len(alone.transcript.lines(0))}
+    texts = [line.text for line in mail.transcript.lines(30)]
+    assert texts[1:5] == ["RCPT TO:<a30@x.example>", "DATA", "250 mail", "550 5.1.1 no a30"]
 
 
 # ---- a message's bytes on the wire: dots doubled, no lone line end, one end of data

@@ -240,9 +240,9 @@ def test_a_batch_counts_as_a_request_for_every_10_messages_begun(tmp_path: Path)
     with appliance(tmp_path, requests_per_second=1) as slow, slow.client(headers={}) as client:
         caller = Caller(slow, slow.account, client, slow.account.bearer)
         accepted(post(caller, *[message()] * 100))
-        response = post(caller, message())
+        response = post(caller, *[message()] * 20)
         error(response, 429, "rate_limited")
-        assert response.headers["retry-after"] == "1"
+        assert response.headers["retry-after"] in ("1", "2")
         one = caller.using(caller.account.basic)  # a bucket of its own
         accepted(post(one, *[message()] * 10))
         response = post(one, *[message()] * 11)

@@ -21,8 +21,8 @@ SELECT = "getSelection().selectAllChildren(document.querySelector(arguments[0]))
 LOST = "Connection lost"
 TOLD_WITHIN = 20.0  # seconds: three, and what a busy machine adds; without a sign of the server it is never
 AN_HOUR = 1_000_000  # bytes that an idle page may take, headers included
-# Seconds until a page asks seldom, a problem that the server finds in its first two minutes included; seconds measured.
-SETTLED, WATCHED = 150.0, 60.0
+# Seconds until a page asks seldom, a problem that the server finds in its first minutes included; seconds measured.
+SETTLED, WATCHED = 240.0, 60.0
 LIVE_PAGES = ("", "/messages", "/messages/{message}", "/webhook", "/admin")
 
 

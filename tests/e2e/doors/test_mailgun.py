@@ -166,6 +166,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"t:version": "2", "template": "a"}, "t:version: this server has no such field"),
     ({"h:Sender": "other@example.com"}, "h:Sender: must be the address in from"),
     ({"h:Received": "x"}, "h:Received: "),
+    ({"h:Reply-To": "nobody"}, "h:Reply-To[0]: an address needs an @"),
+    ({"h:X-Service-Stream": "news"}, "h:X-Service-Stream: there is no such stream"),
     ({"v:a b": "c"}, "v:a b: a key has 1 to 64 characters"),
     ({"o:tag": ["a,b"]}, "o:tag[0]: a tag has 1 to 64"),
     ({"from": "shop@elsewhere.example"}, "from: the domain elsewhere.example is not registered"),

@@ -137,6 +137,33 @@ def test_suppressions(customer: Customer) -> None:
     assert filtered == empty == []
 
 
+def test_lists_of_a_stream(customer: Customer) -> None:
+    """`broadcast` has its own list of addresses, as with Postmark; `outbound` has those that get no mail at all."""
+    entries = {"Suppressions": [{"EmailAddress": "ada@example.net"}]}
+    results = in_node(
+        customer,
+        manage_key(customer),
+        ["createSuppressions", "broadcast", entries],
+        ["getSuppressions", "broadcast"],
+        ["getSuppressions", "outbound"],
+        ["deleteSuppressions", "outbound", entries],
+        ["getSuppressions", "broadcast"],
+        ["deleteSuppressions", "broadcast", entries],
+        ["getSuppressions", "broadcast"],
+        ["getBounces", {"messageStream": "broadcast"}],
+        ["getSuppressions", "news"],
+        ["getBounces", {"messageStream": "news"}],
+    )
+    lists = [result["value"]["Suppressions"] for result in results[:7]]
+    assert [[entry["EmailAddress"] for entry in listed] for listed in lists] == [
+        *(["ada@example.net"], ["ada@example.net"], [], ["ada@example.net"]),
+        *(["ada@example.net"], ["ada@example.net"], []),
+    ]
+    assert lists[1][0]["SuppressionReason"] == "ManualSuppression"
+    assert results[7]["value"] == {"TotalCount": 0, "Bounces": []}
+    assert [result["error"]["code"] for result in results[8:]] == [1235, 1235]
+
+
 REFUSED: list[tuple[list[Any], int, int, str]] = [
     (["sendEmail", SIMPLE | {"TrackOpens": True}], 422, 300, "TrackOpens: this server tracks no opens"),
     (["sendEmail", SIMPLE | {"TrackLinks": "HtmlOnly"}], 422, 300, "TrackLinks: this server tracks no links"),

@@ -126,14 +126,19 @@ def test_node_does_it_all(customer: Customer) -> None:
     assert len({*(one["id"] for one in batch["data"]["data"])}) == 2
     assert [len(permissive["data"][name]) for name in ("data", "errors")] == [1, 1]
     one = scheduled["data"]["id"]
-    moved, found, cancelled, listed = in_node(
+    moved, found, cancelled, listed, newer, newest = in_node(
         customer,
         key,
         ["emails.update", {"id": one, "scheduledAt": later(hours=2)}],
         ["emails.get", one],
         ["emails.cancel", one],
         ["emails.list", {"limit": 2, "after": sent["data"]["id"]}],
+        ["emails.list", {"limit": 2, "before": sent["data"]["id"]}],
+        ["emails.list", {"limit": 2, "before": permissive["data"]["data"][0]["id"]}],
     )
+    between = [one, *(item["id"] for item in batch["data"]["data"])]
+    assert [item["id"] for item in newer["data"]["data"]] == between[1::-1]
+    assert (newer["data"]["has_more"], newest["data"]) == (True, {"object": "list", "has_more": False, "data": []})
     assert [answer["data"]["id"] for answer in (moved, found, cancelled)] == [one] * 3
     assert found["data"]["last_event"] == "scheduled"
     assert listed["data"] == {"object": "list", "has_more": False, "data": []}
@@ -141,11 +146,13 @@ def test_node_does_it_all(customer: Customer) -> None:
 
 def test_domains(customer: Customer) -> None:
     key, name = manage_key(customer), "mail.example.org"
-    added, listed, found, verified, removed, gone = in_node(
+    added, listed, last, first, found, verified, removed, gone = in_node(
         customer,
         key,
         ["domains.create", {"name": name, "customReturnPath": "send", "openTracking": False}],
         ["domains.list"],
+        ["domains.list", {"limit": 1, "before": "z"}],
+        ["domains.list", {"before": name}],
         ["domains.get", name],
         ["domains.verify", name],
         ["domains.remove", name],
@@ -154,6 +161,8 @@ def test_domains(customer: Customer) -> None:
     assert (added["data"]["id"], added["data"]["status"]) == (name, "not_started")
     assert {record["record"] for record in added["data"]["records"]} >= {"DKIM", "SPF"}
     assert [domain["name"] for domain in listed["data"]["data"]] == ["example.com", name]
+    pages = [([domain["name"] for domain in page["data"]["data"]], page["data"]["has_more"]) for page in (last, first)]
+    assert pages == [([name], True), (["example.com"], False)]
     assert [answer["data"]["id"] for answer in (found, verified, removed)] == [name] * 3
     assert gone["error"]["name"] == "not_found"
 
@@ -167,7 +176,7 @@ REFUSED: list[tuple[str, list[Any], int, str, str]] = [
     ("full", ["emails.send", SIMPLE | {"from": "shop@other.example"}], 403, "validation_error", "other.example"),
     ("full", ["emails.send", SIMPLE | {"subject": None}], 422, "missing_required_field", "subject"),
     ("full", ["emails.get", "msg_" + "0" * 32], 404, "not_found", "No message"),
-    ("full", ["emails.list", {"before": "msg_1"}], 422, "validation_error", "before"),
+    ("full", ["emails.list", {"before": "msg_1"}], 422, "validation_error", "before: expected the id of a message"),
     ("full", ["audiences.list"], 404, "not_found", "no lists of contacts"),
     ("full", ["contacts.create", {"email": "a@b.c"}], 404, "not_found", "no lists of contacts"),
     ("full", ["broadcasts.create", {"name": "a", "html": "b"}], 404, "not_found", "no campaigns"),

@@ -118,6 +118,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"from": "shop@elsewhere.example"}, "from", "the domain elsewhere.example is not registered"),
     ({"to": "nobody"}, "personalizations.0.to.0", "an address needs an @"),
     ({"headers": {"Received": "x"}}, "headers.Received", "this header"),
+    ({"headers": {"X-Service-Stream": "news"}}, "headers.X-Service-Stream", "there is no such stream"),
     ({"categories": ["a,b"]}, "categories.0", "a tag has 1 to 64"),
     ({"customArgs": {"a b": "c"}}, "custom_args.a b", "a key has 1 to 64"),
     ({"sendAt": 4_000_000_000}, "send_at", "must be at most 30 days ahead"),
@@ -178,7 +179,15 @@ def test_lists_of_suppressions(customer: Customer) -> None:
     bounces = client.suppression.bounces
     assert [entry["email"] for entry in json.loads(bounces.get().body)] == ["a@example.net", "b@example.net"]
     assert json.loads(bounces._("a@example.net").get().body)[0]["email"] == "a@example.net"
-    assert bounces._("a@example.net").delete().status_code == 204
+    for parameters, listed in (
+        ({"offset": 1}, ["b@example.net"]),
+        ({"limit": 1, "start_time": 1, "end_time": 2**33}, ["a@example.net"]),
+        ({"end_time": 1}, []),
+    ):
+        assert [entry["email"] for entry in json.loads(bounces.get(query_params=parameters).body)] == listed
+    with pytest.raises(HTTPError):
+        bounces._("a@example.net").delete(query_params={"email_address": "b@example.net"})
+    assert bounces._("a@example.net").delete(query_params={"email_address": "a@example.net"}).status_code == 204
     assert bounces.delete(request_body={"emails": ["b@example.net"]}).status_code == 204
     assert json.loads(bounces.get().body) == []
     left = client.asm.suppressions._("global")._("c@example.net")

@@ -1,9 +1,13 @@
 """Strangers at the doors: whatever they send, the answer is a refusal in the provider's shape, and never a 500."""
 
+import json
+import re
+from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -23,6 +27,19 @@ class Entry:
     error: set[str]
     lists: str  # a field with addresses
     batch: str
+    content_type: str = "application/json"
+    encode: Callable[[Any], str] = json.dumps
+    status: int = 200
+    repeats: bool = False  # whether its idempotency keys work
+
+    def message_id(self, answer: httpx.Response) -> str:
+        return str(re.findall("msg_[0-9a-f]{32}", f"{answer.headers.get('x-message-id')} {answer.text}")[0])
+
+
+def _mail(to: Any) -> dict[str, Any]:
+    sender = {"email": "shop@example.com"}
+    content = [{"type": "text/plain", "value": "Hi"}]
+    return {"from": sender, "personalizations": [{"to": to}], "subject": "Hi", "content": content}
 
 
 DOORS = {
@@ -33,6 +50,7 @@ DOORS = {
         {"statusCode", "name", "message"},
         "to",
         "/resend/emails/batch",
+        repeats=True,
     ),
     "postmark": Entry(
         "/postmark/email",
@@ -41,6 +59,25 @@ DOORS = {
         {"ErrorCode", "Message"},
         "To",
         "/postmark/email/batch",
+    ),
+    "mailgun": Entry(
+        "/mailgun/v3/example.com/messages",
+        {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hi", "text": "Hi"},
+        lambda key: {"Authorization": f"Basic {b64encode(f'api:{key}'.encode()).decode()}"},
+        {"message"},
+        "to",
+        "/mailgun/v3/example.com/messages.mime",
+        "application/x-www-form-urlencoded",
+        lambda body: urlencode(body if isinstance(body, dict) else [("to", "ada@example.net")] * len(body)),
+    ),
+    "sendgrid": Entry(
+        "/sendgrid/v3/mail/send",
+        _mail([{"email": "ada@example.net"}]),
+        lambda key: {"Authorization": f"Bearer {key}"},
+        {"errors"},
+        "personalizations",
+        "/sendgrid/v3/mail/send",
+        status=202,
     ),
 }
 
@@ -56,7 +93,7 @@ class Stranger:
         self.key = door.authorized(customer.sender.account.full_key)
 
     def post(self, content: bytes, path: str = "", **headers: str) -> httpx.Response:
-        sent = {"Content-Type": "application/json"} | self.key | headers
+        sent = {"Content-Type": self.door.content_type} | self.key | headers
         return self.client.post(path or self.door.path, content=content, headers=sent)
 
     def refused(self, answer: httpx.Response, *statuses: int) -> None:
@@ -90,42 +127,45 @@ def test_hostile_json_is_refused(stranger: Stranger) -> None:
 def test_hostile_fields_are_refused(stranger: Stranger) -> None:
     door, text = stranger.door, "a@example.net, " * 100_000
     for value in (text, '"' * 100_000, '\\"' * 50_000, "<" * 100_000, "\r\nBcc: a@b.c", "a@b.c\0"):
-        answer = stranger.client.post(door.path, json=door.body | {door.lists: value}, headers=stranger.key)
-        stranger.refused(answer, 400, 422)
-    answer = stranger.client.post(door.batch, json=[door.body] * 501, headers=stranger.key)
-    stranger.refused(answer, 400, 422)
+        stranger.refused(stranger.post(door.encode(door.body | {door.lists: value}).encode()), 400, 422)
+    stranger.refused(stranger.post(door.encode([door.body] * 501).encode(), door.batch), 400, 422)
 
 
 def test_wrong_requests_are_refused(stranger: Stranger) -> None:
     door, client = stranger.door, stranger.client
-    good = httpx.Request("POST", "http://a", json=door.body).content
+    good, kind = door.encode(door.body).encode(), {"Content-Type": door.content_type}
     stranger.refused(stranger.post(good, **{"Content-Type": "text/plain"}), 400, 422)
     stranger.refused(stranger.post(good, **{"Content-Encoding": "gzip"}), 400, 422)
     stranger.refused(stranger.post(b" " * 17 * MIB), 413)
-    stranger.refused(client.post(door.path, json=door.body), 401)
+    stranger.refused(client.post(door.path, content=good, headers=kind), 401)
     for key in ("x", "é", "ma_live_" + "a" * 5_000):
         headers: Any = {name: value.encode("utf-8") for name, value in door.authorized(key).items()}
-        stranger.refused(client.post(door.path, json=door.body, headers=headers), 401, 403)
+        stranger.refused(client.post(door.path, content=good, headers=headers | kind), 401, 403)
     root = door.path.split("/")[1]
     for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
         for path in ("", "/", "/nowhere", "//", "/%00"):
             stranger.refused(client.request(method, f"/{root}{path}", headers=stranger.key), 404)
     assert client.head(f"/{root}/nowhere", headers=stranger.key).status_code == 404
-    stranger.refused(client.post(f"{door.path}?a=b", json=door.body, headers=stranger.key), 400, 422)
+    stranger.refused(stranger.post(good, f"{door.path}?a=b"), 400, 422)
 
 
 def test_added_slashes_and_many_at_once(stranger: Stranger, customer: Customer) -> None:
     """Each is accepted by itself, and with one key where the provider has keys, once."""
     door, before = stranger.door, customer.sender.credits()
     assert before is not None
-    assert stranger.client.post(f"{door.path}/", json=door.body, headers=stranger.key).status_code == 200
-    keyed = stranger.key | {"Idempotency-Key": "one"}
+    good = door.encode(door.body).encode()
+    assert stranger.post(good, f"{door.path}/").status_code == door.status
     with ThreadPoolExecutor(10) as threads:
-        send = lambda _: stranger.client.post(door.path, json=door.body, headers=keyed)  # noqa: E731 - one expression
-        answers = list(threads.map(send, range(30)))
-    has_keys = "statusCode" in door.error
-    accepted = [answer.json() for answer in answers if answer.status_code == 200]
-    ids = {next(value for value in one.values() if str(value).startswith("msg_")) for one in accepted}
-    assert len(ids) == (1 if has_keys else 30)
-    assert {answer.status_code for answer in answers} <= {200, 409}
+        answers = list(threads.map(lambda _: stranger.post(good, **{"Idempotency-Key": "one"}), range(30)))
+    ids = {door.message_id(answer) for answer in answers if answer.status_code == door.status}
+    assert len(ids) == (1 if door.repeats else 30)
+    assert {answer.status_code for answer in answers} <= {door.status, 409}
     assert before - int(customer.sender.credits() or 0) == 1 + len(ids)
+
+
+def test_the_stream_of_the_key_counts(stranger: Stranger, customer: Customer) -> None:
+    """A door without a field for it sends by the key's stream: here one that this server cannot keep, without https."""
+    key = customer.manager.request("POST", "/v1/api-keys", json={"stream": "broadcast"}).json()["key"]
+    answer = stranger.post(stranger.door.encode(stranger.door.body).encode(), **stranger.door.authorized(key))
+    stranger.refused(answer, 400, 422)
+    assert "messages of the stream broadcast have an unsubscribe link" in answer.text

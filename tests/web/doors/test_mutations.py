@@ -94,7 +94,7 @@ RESEND_EMAIL = {
     "subject": "Hi",
     "html": "<p>Hi</p>",
     "text": "Hi",
-    "headers": {"X-Order": "10045"},
+    "headers": {"X-Order": "10045", "X-Service-Stream": "broadcast"},
     "tags": [{"name": "category", "value": "receipt"}],
     "attachments": [
         {"filename": "a.txt", "content": "aGVsbG8=", "content_type": "text/plain", "content_id": "logo"},
@@ -146,6 +146,7 @@ MAILGUN_MESSAGE = {
     "html": "<p>Hi</p>",
     "h:Reply-To": "help@example.com, sales@example.com",
     "h:X-Order": "10045",
+    "h:x-service-stream": "broadcast",
     "h:X-Mailgun-Variables": '{"shop": "a"}',
     "v:order": "10045",
     "o:tag": ["receipt", "shop"],
@@ -202,6 +203,18 @@ SENDGRID_TEMPLATE = {
     "personalizations": [{"to": [{"email": "ada@example.net"}], "dynamic_template_data": {"name": "Ada"}}],
     "template_id": "welcome",
 }
+SENDGRID_NEWSLETTER = {
+    "from": {"email": "shop@example.com"},
+    "subject": "Hi -name-",
+    "content": [{"type": "text/html", "value": "<p>-name-, -code-</p>"}],
+    "personalizations": [
+        {"to": [{"email": f"reader{n}@example.net"}], "substitutions": {"-name-": f"R{n}", "-code-": str(n)}}
+        for n in range(3)
+    ],
+    "headers": {"X-Service-Stream": "broadcast", "X-Shop": "a"},
+    "reply_to": {"email": "help@example.com", "name": "Help"},
+}
+# "added" is a substitution of a text that does not occur.
 OFF = {"o:testmode", "o:tracking", "o:dkim"}
 SETTINGS = {"mail_settings", "tracking_settings", "disposition"}
 # Fields of which some values mean the same: false and absent, or a length that the content has anyway.
@@ -216,6 +229,7 @@ SAMPLES = {
     "mailgun template": Sample(MAILGUN, "/v3/example.com/messages", MAILGUN_TEMPLATE, set(), in_form),
     "mailgun newsletter": Sample(MAILGUN, "/v3/example.com/messages", MAILGUN_NEWSLETTER, {"to"}, in_form),
     "sendgrid": Sample(SENDGRID, "/v3/mail/send", SENDGRID_MAIL, SETTINGS),
+    "sendgrid newsletter": Sample(SENDGRID, "/v3/mail/send", SENDGRID_NEWSLETTER, {"added"}),
     "sendgrid template": Sample(SENDGRID, "/v3/mail/send", SENDGRID_TEMPLATE),
     "postmark batch": Sample(POSTMARK, "/email/batch", [POSTMARK_MESSAGE, POSTMARK_MESSAGE], UNTRACKED),
 }
@@ -260,3 +274,28 @@ def test_each_mutation_is_refused_or_changes_the_message(name: str) -> None:
         assert isinstance(result, Refused | list), result
         if result == expected and changed != sample.body:
             assert sample.meaningless & set(path), (path, changed)
+
+
+STREAMS = {
+    "resend": ("resend", {"headers": {"X-Service-Stream": "broadcast"}}),
+    "mailgun": ("mailgun template", {"h:X-Service-Stream": "broadcast"}),
+    "sendgrid": ("sendgrid template", {"headers": {"x-service-stream": "broadcast"}}),
+    "postmark": ("postmark", {"Headers": [{"Name": "X-Service-Stream", "Value": "broadcast"}], "MessageStream": ""}),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_header_chooses_the_stream(name: str) -> None:
+    """Providers without a field for it: the header is read, and not written into the message."""
+    sample, changes = STREAMS[name]
+    (message,) = SAMPLES[sample].parsed(SAMPLES[sample].body | changes)
+    assert message["stream"] == "broadcast"
+    assert "x-service-stream" not in map(str.lower, message.get("headers", {}))
+
+
+def test_a_stream_is_named_once() -> None:
+    double = {"X-Service-Stream": "broadcast", "x-service-stream": "transactional"}
+    refused = SAMPLES["resend"].parsed(RESEND_EMAIL | {"headers": double})
+    assert (refused.field, refused.text.partition(" names ")[0]) == ("stream", "stream: X-Service-Stream")
+    header = {"Headers": [{"Name": "X-Service-Stream", "Value": "broadcast"}]}
+    assert isinstance(SAMPLES["postmark"].parsed(POSTMARK_MESSAGE | header), Refused)
