@@ -127,17 +127,56 @@ class TurnQueue(Generic[Owner, Item]):
 LOW_TURN = 10  # an item with low priority goes after nine others at the latest
 
 
+class AgeQueue(Generic[Owner, Item]):
+    """A queue in which owners take turns, and so do an owner's new and older items.
+
+    So its backlog delays a new item by one turn, and new items that keep coming leave it every second turn.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[Owner, TurnQueue[int, Item]] = {}  # by age; the owner whose turn is next comes first
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, owner: Owner, item: Item, new: int = 0, ahead_of: Callable[[Item], bool] | None = None) -> None:
+        if (items := self._items.get(owner)) is None:
+            items = self._items[owner] = TurnQueue()
+        items.add(new, item, ahead_of)
+        self._count += 1
+
+    def put_back(self, owner: Owner, item: Item, new: int = 0) -> None:
+        """Make an item the next one of its owner and age."""
+        self._items.setdefault(owner, TurnQueue()).put_back(new, item)
+        self._count += 1
+
+    def heads(self) -> list[Item]:
+        return [head for items in self._items.values() for head in items.heads()]
+
+    def next_that(self, may_go: Callable[[Item], bool]) -> Item | None:
+        """Remove and return the first head that may go. An owner whose heads may not go keeps its turn."""
+        for owner, items in self._items.items():
+            if (item := items.next_that(may_go)) is not None:
+                del self._items[owner]
+                if items:
+                    self._items[owner] = items
+                self._count -= 1
+                return item
+        return None
+
+
 class PriorityQueue(Generic[Owner, Item]):
     """Two queues in which owners take turns: items with low priority get one turn in ten, and all that others leave."""
 
     def __init__(self) -> None:
-        self._by_priority = TurnQueue[Owner, Item](), TurnQueue[Owner, Item]()
+        self._by_priority = AgeQueue[Owner, Item](), AgeQueue[Owner, Item]()
         self._passed = 0  # turns of others since the last item with low priority
 
     def __len__(self) -> int:
         return sum(map(len, self._by_priority))
 
-    def of(self, low: int) -> TurnQueue[Owner, Item]:
+    def of(self, low: int) -> AgeQueue[Owner, Item]:
         return self._by_priority[low]
 
     def next(self) -> Item | None:
@@ -155,7 +194,7 @@ class PriorityQueue(Generic[Owner, Item]):
         return [head for queue in self._by_priority for head in queue.heads()]
 
     def drain(self) -> list[Item]:
-        return [item for queue in self._by_priority for item in queue.drain()]
+        return [item for _ in range(len(self)) if (item := self.next()) is not None]
 
 
 # ---- worker threads

@@ -99,7 +99,7 @@ async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure:
 
 # ---- results
 
-RESULTS_PER_TRANSACTION = 64
+RESULTS_PER_TRANSACTION = 32  # about two milliseconds of the event loop
 
 
 class BatchWriter(Generic[Result]):

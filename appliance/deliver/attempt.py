@@ -72,10 +72,11 @@ log = get_logger("deliver")
 
 
 class Holder(NamedTuple):
-    """Who holds a session: an account's mail with one priority, at a pool known to answer or at another pool."""
+    """Who holds a session: an account's mail of one priority and age, at a pool known to answer or at another pool."""
 
     account: str
     low: int
+    new: int
     answers: bool
 
 

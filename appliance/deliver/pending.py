@@ -1,10 +1,10 @@
 """Pending envelopes: taken from the store, but in no SMTP session yet. Each is being prepared or is ready.
 
-`Pending` counts them by pool and by account within a pool. Each pool has a queue of ready envelopes, in which accounts
-take turns, an account's retries go before its untried mail, and a large message blocks no small one. `next_poll` says
-when delivery reads the store, and `Admission` which due mail becomes pending: no account may fill all the room, each
-pool and account always has room for its first few envelopes, and mail in memory never passes older mail of the same
-account and pool.
+`Pending` counts them by pool and by flow within a pool. Each pool has a queue of ready envelopes, in which accounts
+take turns, an account's new and older mail take turns, its retries go before its untried mail, and a large message
+blocks no small one. `next_poll` says when delivery reads the store, and `Admission` which due mail becomes pending: no
+account may fill all the room, each pool and account always has room for its first few envelopes, and only some new mail
+passes older mail of the same account and pool.
 
 `DueMail` reads due mail from the store as envelopes. Usually one poll reads all due mail, in order of time. Behind a
 backlog the polls visit accounts in turn, each for a few recipients at a few domains, continuing where the last visit
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
-from appliance.concurrency.fair_share import PriorityQueue, TurnQueue, may_take
+from appliance.concurrency.fair_share import PriorityQueue, may_take
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
-from appliance.deliver.preparing import Envelope, Flow, Ready
+from appliance.deliver.preparing import RECIPIENTS_PER_VISIT, Envelope, Flow, Ready, envelopes
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
@@ -39,6 +39,7 @@ class PoolQueue:
         # By account; large messages in the second.
         self._queues = PriorityQueue[str, Ready](), PriorityQueue[str, Ready]()
         self._turn = 0  # the queue that is next
+        self.new = 0  # envelopes that may pass older ones
 
     def __len__(self) -> int:
         return len(self._queues[0]) + len(self._queues[1])
@@ -46,16 +47,19 @@ class PoolQueue:
     def add(self, ready: Ready) -> None:
         envelope = ready.routed.envelope
         ahead_of = (lambda other: not other.routed.envelope.is_retry) if envelope.is_retry else None
-        self._queues[ready.routed.large].of(envelope.low).add(envelope.account_id, ready, ahead_of)
+        self._queues[ready.routed.large].of(envelope.low).add(envelope.account_id, ready, envelope.new, ahead_of)
+        self.new += envelope.new
 
     def put_back(self, ready: Ready) -> None:
-        """Make an envelope the next one of its account and size."""
+        """Make an envelope the next one of its account, size and age."""
         envelope = ready.routed.envelope
-        self._queues[ready.routed.large].of(envelope.low).put_back(envelope.account_id, ready)
+        self._queues[ready.routed.large].of(envelope.low).put_back(envelope.account_id, ready, envelope.new)
+        self.new += envelope.new
 
     def next_that(self, may_go: Callable[[Ready], bool]) -> Ready | None:
         for size in (self._turn, 1 - self._turn):
             if self._queues[size] and (ready := self._queues[size].next_that(may_go)) is not None:
+                self.new -= ready.routed.envelope.new
                 if size == self._turn and self._queues[1 - size]:
                     self._turn = 1 - size
                 return ready
@@ -224,6 +228,7 @@ PENDING_PER_POOL = 100  # envelopes of one pool, or for domains without a known 
 PENDING_OF_NEW = 1_000  # envelopes in total up to which new mail is taken from memory, and need not be read later
 PENDING_WITH_RETRIES = 2_000  # envelopes in total up to which retries are taken: they go before pending mail
 PENDING_OF_ONE = 5  # envelopes of one account for one pool that are always taken
+PASSING = 20  # new envelopes of one account for one pool that may pass its older mail, turn by turn
 FEW_PENDING = 50  # envelopes, in total or of one pool, below which a poll for more is worth it at any time
 UNROUTED_NEW = "*new"  # as UNROUTED, for mail from memory: older mail that is being routed must not delay it
 
@@ -236,7 +241,7 @@ class Admission:
     left: dict[str, set[Flow]] = field(default_factory=dict)  # by pool: flows whose due mail was left in the store
 
     def leave(self, pool: str, flow: Flow) -> None:
-        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow)
+        self.left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(flow._replace(new=0))
 
     def may_take(self, flow: Flow, domain: str, via: Via | None = None) -> bool:
         """Whether to read more of a flow's untried mail for a domain, by one route under the ramp."""
@@ -249,15 +254,21 @@ class Admission:
         limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
         return pool if self._admits(envelope.flow, pool, limit) else None
 
+    def as_new(self, envelope: Envelope) -> Envelope:
+        """Let an envelope that was just accepted pass its account's older mail, unless enough others do."""
+        new, pool = envelope._replace(new=1), self.limiters.pool_of(envelope.domain, envelope.via) or UNROUTED_NEW
+        return envelope if envelope.low or self.pending.of(pool, new.flow) >= PASSING else new
+
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
         """The same for an envelope that was just accepted; `is_behind`: the store has a backlog of this priority.
 
-        Behind a backlog, mail for a pool without pending mail of the flow is still taken: the rounds of the store
-        visit one domain after the other, and a message to a healthy domain must not wait for thousands of others.
+        Mail that may pass is taken even if the store has older mail. Of other mail only the first of a flow and pool
+        is: the rounds of the store visit one domain after the other, and a message to a healthy domain must not wait
+        for thousands of others.
         """
         flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via) or UNROUTED_NEW
         has_older = is_behind or flow in self.left.get(pool, ())
-        if has_older and pool != UNROUTED_NEW and self.pending.of(pool, flow) > 0:
+        if has_older and pool != UNROUTED_NEW and not flow.new and self.pending.of(pool, flow) > 0:
             return None
         limit = PENDING_OF_NEW if self.pending.total < PENDING_OF_NEW else PENDING_PER_POOL
         return pool if self._admits(flow, pool, limit) else None
@@ -278,7 +289,7 @@ class Admission:
 
     def should_poll(self, envelope: Envelope, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
-        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via)
+        flow, pool = envelope.flow._replace(new=0), self.limiters.pool_of(envelope.domain, envelope.via)
         if is_behind and self.pending[pool] < FEW_PENDING:
             return True
         return bool(self.left) and (self._has_room(pool, flow) or self._has_room(UNROUTED, flow))
@@ -296,7 +307,6 @@ class Admission:
 RECIPIENTS_PER_POLL = 500  # in addition to those already taken
 LEAST_PER_ACCOUNT = 5  # recipients per poll, however many accounts have a backlog
 DOMAINS_PER_VISIT = 25  # of one account in one round
-RECIPIENTS_PER_VISIT = 50  # of one domain in one round; also the limit of one transaction
 OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due from its arrival, before its commit
 
 MayTake = Callable[[Flow, str, Via | None], bool]
@@ -423,23 +433,3 @@ class DueMail:
     def _is_new(self, recipient: DueRecipient) -> bool:
         was_released = self._released is not None and recipient.id in self._released
         return not (recipient.id in self.taken or was_released or recipient.message_id in self.new_messages)
-
-
-def envelopes(
-    recipients: Iterable[DueRecipient], via_of: Callable[[DueRecipient], Via | None] = lambda _: None
-) -> list[Envelope]:
-    """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
-    groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
-    for recipient in recipients:
-        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
-    ordered = [
-        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, via)
-        for (message_id, domain, via), group in groups.items()
-        for first in range(0, len(group), most)
-    ]
-    if len({envelope.account_id for envelope in ordered}) < 2:
-        return ordered
-    queue = TurnQueue[str, Envelope]()
-    for envelope in ordered:
-        queue.add(envelope.account_id, envelope)
-    return queue.drain()

@@ -8,7 +8,7 @@ bytes to send; a message in several sessions at once has one copy in memory.
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from appliance.concurrency.fair_share import PriorityQueue
+from appliance.concurrency.fair_share import PriorityQueue, TurnQueue
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.ramp import Ramp
@@ -35,10 +35,11 @@ from appliance.telemetry.log import get_logger
 
 
 class Flow(NamedTuple):
-    """One account's mail with one priority: pending mail, sessions and reads of the store are shared between flows."""
+    """One account's mail of one priority and age. Flows share pending mail, sessions and reads of the store."""
 
     account: str
     low: int = 0
+    new: int = 0
 
 
 class Envelope(NamedTuple):
@@ -49,11 +50,12 @@ class Envelope(NamedTuple):
     domain: str
     recipients: tuple[DueRecipient, ...]
     low: int = 0  # 1: of a stream with low priority
+    new: int = 0  # 1: just accepted; it may pass older mail
     via: Via | None = None  # its route under the ramp
 
     @property
     def flow(self) -> Flow:
-        return Flow(self.account_id, self.low)
+        return Flow(self.account_id, self.low, self.new)
 
     @property
     def is_retry(self) -> bool:
@@ -67,6 +69,29 @@ class Envelope(NamedTuple):
             return parse(recipient.sender, "from").domain
         except (Refused, ValueError):  # stored by an older version; the mail still goes out
             return recipient.envelope_from.rpartition("@")[2]
+
+
+RECIPIENTS_PER_VISIT = 50  # of one domain in one visit of an account; also the limit of one transaction
+
+
+def envelopes(
+    recipients: Iterable[DueRecipient], via_of: Callable[[DueRecipient], Via | None] = lambda _: None
+) -> list[Envelope]:
+    """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
+    groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
+    for recipient in recipients:
+        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
+    ordered = [
+        Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, 0, via)
+        for (message_id, domain, via), group in groups.items()
+        for first in range(0, len(group), most)
+    ]
+    if len({envelope.account_id for envelope in ordered}) < 2:
+        return ordered
+    queue = TurnQueue[str, Envelope]()
+    for envelope in ordered:
+        queue.add(envelope.account_id, envelope)
+    return queue.drain()
 
 
 # ---- the route
@@ -184,7 +209,8 @@ def _sign_all(messages: Sequence[Unsigned], now_seconds: int) -> list[bytes | Ex
 
 # ---- preparing
 
-SIGNED_TOGETHER = 16  # messages per thread hop: about 50 ms of RSA signatures
+SIGNED_TOGETHER = 16  # messages per thread hop with Ed25519 keys alone: about a millisecond
+RSA_TOGETHER = 3  # the same with RSA keys: about two milliseconds, for which a new message waits
 PENDING_MESSAGE_BYTES = 32 * 1024  # of a pending message in memory; a longer one is read again
 PENDING_BYTES = 16 * 1024 * 1024  # a message stays in memory if all pending ones would fit at its size
 LARGE_MESSAGE = 1024 * 1024  # bytes; a larger message is in memory until its session ends
@@ -282,7 +308,7 @@ class Preparing:
         routed = Routed(envelope, path.route, limiter, path.keys, kept, since, large, path.return_path)
         if signature is not None:
             return Ready(routed, signature)
-        self._unsigned.of(envelope.low).add(envelope.account_id, routed)
+        self._unsigned.of(envelope.low).add(envelope.account_id, routed, envelope.new)
         self._wake_a_signer(routed)
         return routed
 
@@ -324,10 +350,9 @@ class Preparing:
         ready: list[Ready | NotPrepared] = []
         batch: list[Routed] = []
         later: list[Routed] = []
-        share = len(self._unsigned)
-        if share and _slow(self._unsigned.heads()[0]):  # RSA: leave work for the idle threads
-            share = -(-share // (1 + len(self._idle_signers)))
-        most = min(share, SIGNED_TOGETHER)
+        most = min(len(self._unsigned), SIGNED_TOGETHER)
+        if most and _slow(self._unsigned.heads()[0]):  # RSA: leave work for the idle threads
+            most = min(-(-len(self._unsigned) // (1 + len(self._idle_signers))), RSA_TOGETHER)
         while len(batch) < most and not (batch and batch[-1].large) and (routed := self._unsigned.next()) is not None:
             message_id = routed.envelope.message_id
             if message_id in self._being_signed:
@@ -338,7 +363,8 @@ class Preparing:
                 self._being_signed.add(message_id)
                 batch.append(routed)
         for routed in later:
-            self._unsigned.of(routed.envelope.low).add(routed.envelope.account_id, routed)
+            envelope = routed.envelope
+            self._unsigned.of(envelope.low).add(envelope.account_id, routed, envelope.new)
         return ready, batch
 
     def _wake_a_signer(self, waiting: Routed) -> None:

@@ -21,9 +21,9 @@ from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import InFlight, SlowSessions
 from appliance.deliver.outcome import observe
-from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, envelopes, next_poll
+from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
-from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, worth_keeping
+from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, envelopes, worth_keeping
 from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
@@ -34,6 +34,7 @@ from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
+TAKEN_PER_SLICE = 10  # envelopes taken from the store between two checkpoints: the same
 
 
 class AttemptResult(NamedTuple):
@@ -97,7 +98,7 @@ class SessionRunner:
     def _next_attempt(self, pool: str) -> ActiveAttempt | None:
         """The next attempt of a pool, for as many recipients as the warm-up permits; with a return path, for one."""
         queue = self.pending.queues.get(pool)
-        if queue is None or not self.in_flight.is_open(queue.limiter):
+        if queue is None or not self.in_flight.is_open(queue):
             return None
         ready = self.pending.next(pool, self.in_flight.may_start)
         if ready is None:
@@ -270,6 +271,7 @@ class Scheduler:
                 )
                 is_stopping = trio.Event()
                 self._tasks.start_soon(self._watch_for_stop, in_flight, is_stopping)
+                self._tasks.start_soon(in_flight.round_limit.run, self.runner.start_pool)
                 task_status.started()
                 await is_stopping.wait()
                 grace.deadline = min(trio.current_time() + self.grace, self.stop_by())
@@ -309,6 +311,7 @@ class Scheduler:
                 continue
             if due_mail.is_behind:
                 self._polls.is_requested = True
+            envelope = self._admission.as_new(envelope)
             pool = self._admission.pool_for_new(envelope, is_behind=due_mail.is_behind)
             if pool is not None:
                 await self._take(envelope, pool, mimes[envelope.message_id])
@@ -345,9 +348,11 @@ class Scheduler:
             if has_room and not due_mail.is_behind:  # behind a backlog every poll reads mail left before
                 reads.append(due_mail.left)
             for read in reads:
-                for envelope in await read(self._admission.may_take):
+                for number, envelope in enumerate(await read(self._admission.may_take), 1):
                     if (pool := self._admission.pool_for_due(envelope)) is not None:
                         await self._take(envelope, pool)
+                    if number % TAKEN_PER_SLICE == 0:
+                        await trio.lowlevel.checkpoint()
 
     # ---- preparing
 

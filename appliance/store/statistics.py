@@ -110,6 +110,10 @@ _COUNTS = f"""SELECT CASE WHEN hour < :since THEN :compared WHEN hour < :hourly 
         sum(recipients)
     FROM ({{hours}}) counted WHERE hour <= :ended OR hour >= :since GROUP BY 1, 2, 3"""
 _BUCKETS = "SELECT kind, bucket, sum(recipients) FROM ({hours}) counted WHERE kind <> 'sent' GROUP BY kind, bucket"
+# By account, because no index is by hour alone.
+_OF_ALL_ACCOUNTS = f"""SELECT c.hour, c.kind, CASE WHEN c.kind IN ('bounced', 'failed') AND c.bucket = {UNTRIED_BUCKET}
+        THEN {UNTRIED_BUCKET} ELSE 0 END, sum(c.recipients)
+    FROM accounts a CROSS JOIN hourly_counts c ON c.account_id = a.id AND c.hour >= :since GROUP BY 1, 2, 3"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, stream, sum(recipient_count) FROM (
         SELECT created_at, recipient_count, source, envelope_from, stream FROM messages
         WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most
@@ -211,6 +215,14 @@ class Statistics(StorePart):
             return {name: _totals(tx, account_id, hours, name, tail) for name in streams}
 
         return await self.engine.scan(work, account_id)
+
+    async def of_all_accounts(self, since: int) -> Counter[tuple[int, str]]:
+        """Return the counted recipients of all accounts by hour and result since that hour."""
+        counts = Counter[tuple[int, str]]()
+        selected = await self.engine.scan(lambda tx: rows(tx, _OF_ALL_ACCOUNTS, {"since": since // HOUR}))
+        for hour, kind, bucket, recipients in selected:
+            counts[hour, _outcome(kind, bucket)] += int(recipients)
+        return counts
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
         return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)

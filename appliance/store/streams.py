@@ -7,12 +7,12 @@ from appliance.model.streams import TRANSACTIONAL
 from appliance.store.engine import StorePart, Tx, rows
 
 _NAMED = {
-    "api_keys": """SELECT coalesce(stream, :default), id, name FROM api_keys
+    "api_keys": """SELECT coalesce(stream, :default), id, name, hint FROM api_keys
         WHERE account_id = :account_id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)
         ORDER BY id""",
-    "smtp_credentials": """SELECT coalesce(stream, :default), username, name FROM smtp_credentials
+    "smtp_credentials": """SELECT coalesce(stream, :default), username, name, NULL FROM smtp_credentials
         WHERE account_id = :account_id AND revoked_at IS NULL ORDER BY username""",
-    "templates": """SELECT stream, alias, '' FROM templates
+    "templates": """SELECT stream, alias, '', NULL FROM templates
         WHERE account_id = :account_id AND deleted = 0 AND stream IS NOT NULL ORDER BY alias""",
 }
 _UNSUBSCRIBED = """SELECT substr(list, 8), count(*), count(CASE WHEN created_at >= :since THEN 1 END)
@@ -24,6 +24,7 @@ class StreamUser(NamedTuple):
 
     id: str
     name: str
+    hint: str | None  # the last characters of a key
 
 
 @dataclass(slots=True)

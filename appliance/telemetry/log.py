@@ -31,6 +31,7 @@ FLUSH_POLL = 0.005  # seconds
 FLUSH_TIMEOUT = 1.5  # seconds for the log's reader to read the last lines when the process ends
 NOTE_INTERVAL = 0.1  # seconds between two writes of the message log
 NOTES_KEPT = 10_000  # between two writes; further ones are counted
+NOTES_PER_SLICE = 40  # lines written between two checkpoints: about a millisecond
 
 # Errors that can occur anywhere: a traceback would say nothing, and without memory it would not fit.
 _MACHINE_FAULTS: list[type[Exception]] = [MemoryError]
@@ -331,17 +332,19 @@ class MessageLog:
     async def run(self) -> None:
         while True:
             await trio.sleep(NOTE_INTERVAL)
-            self.write()
+            while self.write(NOTES_PER_SLICE):
+                await trio.lowlevel.checkpoint()
 
-    def write(self) -> None:
-        """Write all notes at once: without a record per note, a line costs half as much."""
-        notes, self._notes = self._notes, []
+    def write(self, most: int | None = None) -> bool:
+        """Write many notes at once, as a line then costs half as much; return whether there are more."""
+        notes, self._notes = self._notes[:most], [] if most is None else self._notes[most:]
         for handler in _handlers() if notes and log.logger.isEnabledFor(logging.INFO) else ():
             lines = [handler.lines.line(at, "INFO", log.logger.name, event, fields) for at, event, fields in notes]
             handler.write("\n".join([*lines, ""]), len(lines))
         if self._lost:
             lost, self._lost = self._lost, 0
             log.warning("lines about messages were lost: too many at once", lines=lost)
+        return bool(self._notes)
 
 
 MESSAGE_LOG = MessageLog()

@@ -73,6 +73,7 @@ DASHBOARD_SECTIONS = (
     Section("messages", f"{DASHBOARD_ROOT}/messages", "Messages", "m"),
     Section("feedback", f"{DASHBOARD_ROOT}/feedback", "Feedback", "f"),
     Section("domains", f"{DASHBOARD_ROOT}/domains", "Domains", "d"),
+    Section("streams", f"{DASHBOARD_ROOT}/streams", "Streams", "b"),
     Section("templates", f"{DASHBOARD_ROOT}/templates", "Templates", "t"),
     Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),
     Section("requests", f"{DASHBOARD_ROOT}/requests", "Requests", "r"),

@@ -11,6 +11,7 @@ import pytest
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pending import (
     FEW_PENDING,
+    PASSING,
     PENDING_OF_NEW,
     PENDING_OF_ONE,
     PENDING_PER_POOL,
@@ -244,8 +245,22 @@ def test_due_mail(name: str) -> None:
     ],
 )
 def test_new_mail(pending: dict[tuple[str, str], int], domain: str, is_behind: bool, expected: str | None) -> None:
-    """Mail in memory never passes older mail of its account and pool; unrouted mail has its own room."""
+    """Mail in memory does not pass older mail of its account and pool; unrouted mail has its own room."""
     assert admission(pending).pool_for_new(envelope("me", domain), is_behind=is_behind) == expected
+
+
+def test_some_new_mail_may_pass_the_backlog_of_its_account() -> None:
+    made, behind = admission({("a.test", "me"): PENDING_PER_POOL}), envelope("me", "a.test")
+    made.leave("a.test", behind.flow)
+    passing = 0
+    while (new := made.as_new(behind)).new:
+        assert made.pool_for_new(new, is_behind=True) == "a.test"
+        made.pending.add("a.test", new.flow)
+        passing += 1
+    assert passing == PASSING
+    assert made.pool_for_new(new, is_behind=True) is None
+    assert made.as_new(envelope("other", "a.test")).new
+    assert not made.as_new(behind._replace(account_id="other", low=1)).new
 
 
 def test_new_mail_does_not_pass_mail_left_in_the_store() -> None:

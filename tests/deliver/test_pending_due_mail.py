@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.deliver.pending import LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL, RECIPIENTS_PER_VISIT, DueMail, envelopes
-from appliance.deliver.preparing import Envelope, Flow
+from appliance.deliver.pending import LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL, DueMail
+from appliance.deliver.preparing import RECIPIENTS_PER_VISIT, Envelope, Flow, envelopes
 from appliance.environment import Environment
 from appliance.model.accounts import Role
 from appliance.store import Store, open_store

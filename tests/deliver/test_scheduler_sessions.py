@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,17 @@ from trio.testing import MockClock
 from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.attempt import Holder
-from appliance.deliver.in_flight import STALLED_CHECK, STALLED_LONG, STEPS_PER_SLICE, Lack, SlowSessions
-from appliance.deliver.pending import Pending
+from appliance.deliver.in_flight import (
+    POOLS_PER_ROUND,
+    STALLED_CHECK,
+    STALLED_LONG,
+    STARTS_PER_ROUND,
+    STEPS_PER_SLICE,
+    Lack,
+    RoundLimit,
+    SlowSessions,
+)
+from appliance.deliver.pending import Pending, PoolQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
 from appliance.deliver.providers import PoolLimits
@@ -40,7 +49,7 @@ class FullMachine:
     def serve_all(self) -> None:
         """As `InFlight.serve_all`."""
 
-    def is_open(self, limiter: PoolLimiter) -> bool:
+    def is_open(self, queue: PoolQueue) -> bool:
         return True
 
     def may_start(self, ready: Ready) -> bool:
@@ -53,7 +62,7 @@ class FullMachine:
 
     def claim(self, routed: Routed) -> tuple[Holder, int]:
         self.steps += 1
-        return Holder(routed.envelope.account_id, 0, False), 4
+        return Holder(routed.envelope.account_id, 0, 0, False), 4
 
 
 def waiting_pools() -> Pending:
@@ -74,7 +83,7 @@ class Session(SimpleNamespace):
 def hanging_session(number: int) -> Any:
     progress = SimpleNamespace(moved_at=-STALLED_LONG - number, handed_over=False, address=None)
     slot = SimpleNamespace(limiter=PoolLimiter(f"slow{number}", PoolLimits()), account=f"slow{number}")
-    return Session(progress=progress, slot=slot, holder=Holder(f"slow{number}", 0, False), gives_way=False)
+    return Session(progress=progress, slot=slot, holder=Holder(f"slow{number}", 0, 0, False), gives_way=False)
 
 
 async def test_serving_all_pools_is_sliced(autojump_clock: MockClock) -> None:
@@ -107,6 +116,37 @@ async def test_serving_all_pools_is_sliced(autojump_clock: MockClock) -> None:
     assert longest <= 2 * POOLS_PER_SLICE  # Trio may run one of two tasks twice in a row
 
 
+async def test_a_round_of_the_event_loop_starts_little_of_a_backlog(autojump_clock: MockClock) -> None:
+    """Pools take turns, and all that may start does so in the end."""
+    limit, ready = RoundLimit(), {f"pool{number}": 5 for number in range(POOLS_PER_ROUND + 10)}
+    ready["blocked"] = 0
+    order, rounds = list[str](), list[int]()
+
+    def start(pool: str) -> None:
+        while ready[pool] and limit.left > 0:
+            limit.left, ready[pool] = limit.left - 1, ready[pool] - 1
+            order.append(pool)
+        if ready[pool]:
+            limit.delay(pool)
+
+    async def watch() -> None:
+        while True:
+            rounds.append(len(order))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(limit.run, start)
+        tasks.start_soon(watch)
+        for pool in ready:
+            limit.delay(pool)
+        await trio.sleep(1)
+        tasks.cancel_scope.cancel()
+    assert not any(ready.values())
+    assert order[: 2 * STARTS_PER_ROUND : STARTS_PER_ROUND] == ["pool0", "pool1"]
+    # Trio may run one of two tasks twice in a row.
+    assert max(after - before for before, after in pairwise(rounds)) <= 2 * STARTS_PER_ROUND
+
+
 async def test_the_search_for_stalled_sessions_is_sliced(autojump_clock: MockClock) -> None:
     """Two thousand accounts wait, and none of five hundred hanging sessions may end for them: the worst case."""
     machine = FullMachine()
@@ -115,7 +155,7 @@ async def test_the_search_for_stalled_sessions_is_sliced(autojump_clock: MockClo
         machine.slots.take(session.holder)
     in_flight: Any = machine
     for number in range(POOLS):
-        machine.slots.take(Holder(f"acc{number}", 0, False))
+        machine.slots.take(Holder(f"acc{number}", 0, 0, False))
     steps, ended = list[int](), 0
     search: Iterator[Any] = SlowSessions(in_flight).stalled(waiting_pools().queues.values())
     for active in search:

@@ -7,7 +7,8 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from appliance.concurrency.fair_share import LOW_TURN, PriorityQueue
+from appliance.concurrency.fair_share import LOW_TURN, AgeQueue, PriorityQueue
+from appliance.deliver.pending import PASSING
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.providers import PoolLimits
 from appliance.times import SECOND
@@ -26,6 +27,28 @@ def test_low_priority_has_one_turn_in_ten() -> None:
     order = [queue.next() for _ in range(2 * LOW_TURN)]
     assert [number for number, item in enumerate(order, 1) if item and item.startswith("low")] == [10, 20]
     assert len(queue) == 40
+
+
+def test_new_and_older_items_of_an_owner_take_turns() -> None:
+    """A backlog delays a new item by one turn, and other owners not at all."""
+    queue = AgeQueue[str, str]()
+
+    def take(count: int) -> list[str | None]:
+        return [queue.next_that(lambda _: True) for _ in range(count)]
+
+    for number in range(4):
+        queue.add("shop", f"older{number}")
+    assert take(2) == ["older0", "older1"]
+    for number in range(3):
+        queue.add("shop", f"new{number}", 1)
+    assert take(3) == ["older2", "new0", "older3"]
+    queue.add("shop", "older4")
+    queue.add("other", "a")
+    queue.add("other", "b", 1)
+    assert take(6) == ["new1", "a", "older4", "b", "new2", None]
+    queue.add("shop", "older5")
+    assert queue.next_that(lambda item: item.startswith("new")) is None
+    assert (len(queue), take(1)) == (1, ["older5"])
 
 
 def test_either_priority_gets_the_turns_that_the_other_leaves() -> None:
@@ -68,21 +91,21 @@ def newsletters(mail: list[str]) -> int:
     return sum(recipient.startswith("reader") for recipient in mail)
 
 
-@pytest.mark.parametrize("backlog", [50, 600])
-async def test_a_login_code_passes_a_newsletter_to_the_same_server(
-    tmp_path: Path, autojump_clock: MockClock, backlog: int
+@pytest.mark.parametrize(("backlog", "low"), [(50, 1), (600, 1), (600, 0)])
+async def test_a_login_code_passes_a_backlog_to_the_same_server(
+    tmp_path: Path, autojump_clock: MockClock, backlog: int, low: int
 ) -> None:
-    """It waits until one of the sessions is free, not for the newsletter."""
+    """It waits until one of the sessions is free, not for the backlog of its own account."""
     server = FakeMx(answers={".": wait_and_say(TAKES, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=SLOTS)) as play:
-        await queue_mail(play, backlog, low=1)
-        await trio.sleep(5 * TAKES)
+        await queue_mail(play, backlog, low=low)
+        await trio.sleep((5 if low else 2 * PASSING) * TAKES)
         for number in range(10):
             began = trio.current_time()
             code = await play.offer(f"user{number}@a.test")
             await play.final(code, within=60)
             assert trio.current_time() - began < 3 * TAKES
-        assert 0 < newsletters(recipients(server)) < backlog
+        assert 0 < len(recipients(server)) - 10 < backlog
 
 
 async def test_a_newsletter_keeps_a_tenth(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.pending import RECIPIENTS_PER_VISIT
 from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNANSWERED_SLOTS
+from appliance.deliver.preparing import RECIPIENTS_PER_VISIT
 from appliance.deliver.providers import PROVIDERS, PoolLimits, Provider
 from appliance.deliver.warmup import DEAD_FOR
 from appliance.model.warmup import BURST_PART, hourly_limit

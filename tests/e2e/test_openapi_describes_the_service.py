@@ -375,6 +375,7 @@ def check_administration(running: Running, admin: dict[str, str]) -> None:
     check(running, "POST", "/v1/admin/queue/resume", admin)
     check(running, "POST", "/v1/admin/queue/success/pause", admin, {})
     check(running, "GET", "/v1/admin/queue", admin)
+    check(running, "GET", "/v1/admin/stats", admin)
     check(running, "POST", "/v1/admin/queue/success/resume", admin)
     check(running, "GET", "/v1/admin/nodes", admin)
 

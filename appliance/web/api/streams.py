@@ -26,6 +26,7 @@ class StreamUserObject(msgspec.Struct):
 
     id: Annotated[str, Meta(description="Key id, or SMTP username.")]
     name: Annotated[str, Meta(description="Display name.")]
+    hint: Annotated[str | None, Meta(description="Last four characters of the key; null for a credential.")]
 
 
 class StreamObject(RatedCounts):

@@ -5,6 +5,7 @@ import { dialog, form } from "./form.js";
 import { shownName } from "./idn.js";
 import { button } from "./pieces.js";
 import { providerName } from "./provider-names.js";
+import { streamOptions } from "./streams.js";
 import { hour, number } from "./time.js";
 import { chip, toolbar } from "./toolbar.js";
 
@@ -17,6 +18,7 @@ const TITLES = {
 	address: "Address contains",
 	from: "From",
 	tag: "Tag",
+	stream: "Stream",
 	metadata: "Metadata",
 	provider: "Provider",
 	key: "Key",
@@ -118,7 +120,10 @@ async function keys(signal) {
 /** The dialog with all filters. */
 async function choose(page, filters, home) {
 	const choices = (values) => [["", "Any"], ...values.map((each) => [each, words(each)])];
-	const known = await keys(page.signal).catch(() => []);
+	const [known, streams] = await Promise.all([
+		keys(page.signal).catch(() => []),
+		streamOptions("Any", page.signal, filters.stream).catch(() => [["", "Any"]]),
+	]);
 	const named =
 		known.some(([id]) => id === filters.key) || !filters.key ? known : [[filters.key, filters.key], ...known];
 	const text = (name, placeholder, label = TITLES[name]) => ({ name, label, placeholder, value: filters[name] });
@@ -144,6 +149,7 @@ async function choose(page, filters, home) {
 		text("address", "Part of an address"),
 		text("from", "Address or domain"),
 		text("tag", "welcome"),
+		select("stream", streams),
 		text("metadata", "order:10045"),
 		text("provider", "google"),
 		select("key", [["", "Any"], ...named]),

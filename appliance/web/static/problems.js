@@ -48,7 +48,7 @@ const CLASSES = {
 		"Check the DNS records of the sending domain, then send again.",
 	],
 	temporary: ["No server accepted the message in time.", "Send again once the recipient's server responds."],
-	other: ["The reply fits no known class.", "See the reply below."],
+	other: ["The reply fits no known class.", "The reply itself says why."],
 };
 const PROBLEMS = ["bounced", "failed", "suppressed", "cancelled", "late_bounced", "complained"];
 

@@ -20,6 +20,8 @@ from tests.running_appliance import NO_TLS, PASSWORD, START_TIMEOUT, Provisioned
 T = TypeVar("T")
 
 GREYLISTED = b"451 4.7.1 Greylisted, please come back in five minutes\r\n"
+# Streams with and without an unsubscribe link; that of broadcast needs https.
+STREAMS = ("[delivery.streams.broadcast]", "unsubscribe = false", "[delivery.streams.digest]", 'priority = "low"')
 ELSEWHERE = 'addresses = ["192.0.2.1"]'  # so that warm-up can be shown, and holds nothing back here
 UNKNOWN = b"550 5.1.1 No such user here\r\n"
 
@@ -86,7 +88,8 @@ def staged(directory: Path, *, first_retry: str = "4m") -> Iterator[Stage]:
     ended = trio.Event()
 
     async def play() -> None:
-        async with world(directory, delays(first_retry, "10m", "1h"), "[warmup]", "enabled = true", ELSEWHERE) as made:
+        settings = delays(first_retry, "10m", "1h"), *STREAMS, "[warmup]", "enabled = true", ELSEWHERE
+        async with world(directory, *settings) as made:
             await made.domain("good.test", FakeMx())
             await made.domain("grey.test", FakeMx(answers={"RCPT": GREYLISTED}))
             await made.domain("bad.test", FakeMx(answers={"RCPT": UNKNOWN}))

@@ -1,7 +1,6 @@
 """Every page can be used without eyes, mouse or colours: names, headings, order, contrast, in light and dark.
 
-The rules are our own (rules.js), the ones that a machine can check: those of axe-core would be a dependency of another
-language, for the same findings.
+Two sets of rules: axe-core's, and those of rules.js, which axe-core does not have or checks less strictly.
 """
 
 import re
@@ -17,6 +16,7 @@ from appliance.model.accounts import Role
 from appliance.web import pages
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
+from tests.programs import require
 from tests.running_appliance import Provisioned
 
 RULES = (Path(__file__).parent / "rules.js").read_text()
@@ -28,6 +28,7 @@ PAGES = {
     "list": "/messages",
     "message": "/messages/{message}",
     "feedback": "/feedback",
+    "streams": "/streams",
     "domains": "/domains",
     "records": "/domains/example.com",
     "templates": "/templates",
@@ -70,8 +71,23 @@ def message(stage: Stage, owner: Provisioned) -> str:
     return sent
 
 
+AXE = """
+const done = arguments[arguments.length - 1];
+const told = ({ id, nodes }) => nodes.map((node) => `axe ${id}: ${node.html.slice(0, 120)} ${node.failureSummary}`);
+axe.run({ resultTypes: ["violations"] })
+    .then(({ violations }) => done(violations.flatMap(told)), (error) => done([String(error)]));
+"""
+
+
 def broken(browser: Browser) -> list[str]:
     return list(browser.script(RULES))
+
+
+def axe(browser: Browser) -> list[str]:
+    """What axe-core finds on the page; it is loaded once for each document."""
+    if not browser.script("return 'axe' in window"):
+        browser.script(Path(require("axe")).read_text())
+    return list(browser.driver.execute_async_script(AXE))
 
 
 def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:

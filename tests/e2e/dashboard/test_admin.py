@@ -179,3 +179,22 @@ def test_what_a_role_may_not_do_is_not_offered(stage: Stage, browser: Browser) -
     browser.see("Only owners and developers can change templates.")
     assert browser.script("return document.querySelector('main form button[type=submit]').disabled") is True
     assert browser.forbidden() == []
+
+
+def test_mail_that_does_not_go_out_is_told(stage: Stage, browser: Browser) -> None:
+    """The operator's page answers in its first sentence: all paused, a provider held, or fine."""
+    operator = stage.account(role=Role.ADMIN)
+    browser.log_in(operator.email)
+    browser.go("Admin")
+    verdict = "return document.querySelector('[aria-label=\"Is mail going out?\"] .notice')?.textContent"
+    browser.until(lambda: "Is mail going out?" in str(browser.script(verdict)), "the verdict")
+    stage.ask(operator, "POST", "/v1/admin/queue/google/pause", {})
+    try:
+        browser.open("/dashboard/admin")
+        browser.until(lambda: "Mail to Google is held." in str(browser.script(verdict)), "the held provider")
+        stage.ask(operator, "POST", "/v1/admin/queue/pause", {"reason": "moving"})
+        browser.open("/dashboard/admin")
+        browser.until(lambda: "No. All mail is paused." in str(browser.script(verdict)), "the pause")
+    finally:
+        stage.ask(operator, "POST", "/v1/admin/queue/resume")
+        stage.ask(operator, "POST", "/v1/admin/queue/google/resume")

@@ -1,11 +1,13 @@
-// The operator's page: all accounts, and the queue by provider pool.
+// The operator's page: whether mail goes out, the queue by provider pool, and all accounts.
 import { credits, suspension } from "../accounts.js";
 import { get, post } from "../api.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { formDialog } from "../form.js";
+import { goingOut } from "../going-out.js";
 import { loader, paged } from "../lists.js";
 import { menu } from "../menu.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
+import { providerName } from "../provider-names.js";
 import { sparkline } from "../tile.js";
 import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
@@ -189,7 +191,7 @@ function poolRow(draw, warmups) {
 		id: each.pool ?? "-",
 		cells: [
 			fragment(
-				each.pool ?? "not looked up yet",
+				each.pool === null ? "not looked up yet" : providerName(each.pool),
 				h(
 					"span",
 					{ class: "quiet small" },
@@ -230,7 +232,7 @@ function pauseAll(draw) {
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
 
 // Values of each node from the last ten minutes: by name, then by field.
-const LOOKED = 15; // seconds; node values change every time
+const LOOKED = 15; // seconds; numbers that change every time
 const SEEN = 40;
 
 function remember(past, nodes) {
@@ -280,13 +282,16 @@ function nodeSection(nodes, past, draw) {
 
 export default async function admin(page) {
 	const load = loader(page.signal, "/v1/admin/accounts", "accounts");
-	const queue = h("div"),
+	const overall = h("div"),
+		queue = h("div"),
 		nodes = h("div"),
 		warm = h("div");
 	const past = new Map();
 	const pause = button("Pause all mail", () => pauseAll(draw));
+	let found;
 	const draw = async () => {
-		const { paused, pools, warmups, sandbox } = await get("/v1/admin/queue", page.signal);
+		found = await get("/v1/admin/queue", page.signal);
+		const { paused, pools, warmups, sandbox } = found;
 		const told =
 			paused &&
 			notice(
@@ -313,14 +318,19 @@ export default async function admin(page) {
 		remember(past, shared.nodes);
 		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, drawNodes));
 	};
-	const [first] = await Promise.all([load(), draw(), drawNodes()]);
+	// The chart is rebuilt, so not while it is in use.
+	const isRead = () => overall.querySelector("svg:hover, svg:focus-within, .chart details[open]");
+	const drawOverall = async () => isRead() || update(overall, await goingOut(found, page.signal));
+	const [first] = await Promise.all([load(), draw().then(drawOverall), drawNodes()]);
 	page.every(5, draw);
+	page.every(LOOKED, drawOverall);
 	page.every(LOOKED, drawNodes);
 	return fragment(
 		head("Admin", {
-			about: "All accounts and the whole queue.",
+			about: "The mail of all accounts.",
 			actions: [button("New account", () => newAccount(page), "primary")],
 		}),
+		overall,
 		h("section", null, h("div", { class: "titled" }, h("h2", null, "Queue by provider"), pause), queue),
 		nodes,
 		warm,

@@ -90,7 +90,7 @@ function replies(entries) {
 }
 
 function charts(found, chosen, page) {
-	const { provider, domain, template } = chosen;
+	const { provider, domain, template, stream } = chosen;
 	const days = found.days.map((day) => {
 		const tried = day.delivered + day.bounced + day.failed;
 		return {
@@ -106,6 +106,7 @@ function charts(found, chosen, page) {
 			provider: provider === OTHER ? "" : provider,
 			from: domain,
 			q: template,
+			stream,
 			since: start,
 			until: new Date(Date.parse(start) + 8.64e7).toISOString(),
 		});
@@ -131,9 +132,9 @@ async function exportFile(found, chosen) {
 	save(new Blob([text], { type: "text/csv" }), "deliverability.csv");
 }
 
-/** Which mail: all, of a domain, or with a template. */
-function mailField(page, chosen, domains, templates) {
-	const { domain, template } = chosen;
+/** Which mail: all, of a domain, of a stream, or with a template. */
+function mailField(page, chosen, { domains, streams, templates }) {
+	const { domain, stream, template } = chosen;
 	const option = (kind, name) =>
 		h("option", { value: `${kind}=${name}`, selected: name === chosen[kind] }, shownName(name));
 	const group = (label, kind, names) => {
@@ -149,13 +150,14 @@ function mailField(page, chosen, domains, templates) {
 	};
 	const choose = (event) => {
 		const [, kind, name] = /^(\w*)=(.*)$/.exec(event.target.value);
-		page.go(query(HERE, { ...chosen, domain: "", template: "", [kind]: name }));
+		page.go(query(HERE, { ...chosen, domain: "", stream: "", template: "", [kind]: name }));
 	};
 	return h(
 		"select",
 		{ "aria-label": "Mail", onchange: choose },
-		h("option", { value: "=", selected: !domain && !template }, "All mail"),
+		h("option", { value: "=", selected: !domain && !stream && !template }, "All mail"),
 		group("Sending domain", "domain", domains),
+		group("Stream", "stream", streams),
 		group("Template", "template", templates),
 	);
 }
@@ -163,12 +165,14 @@ function mailField(page, chosen, domains, templates) {
 export default async function deliverability(page) {
 	const given = (name) => page.query.get(name) ?? undefined;
 	const days = RANGES.find((each) => String(each) === given("days")) ?? 30;
-	const chosen = { days, provider: given("provider"), domain: given("domain"), template: given("template") };
+	const chosen = { days };
+	for (const name of ["provider", "domain", "stream", "template"]) chosen[name] = given(name);
 	const api = query("/v1/deliverability", chosen);
-	const [first, { domains }, { templates }] = await Promise.all([
+	const [first, { domains }, { templates }, { streams }] = await Promise.all([
 		get(api, page.signal),
 		get("/v1/domains", page.signal),
 		get("/v1/templates", page.signal),
+		get("/v1/streams?days=1", page.signal),
 		import("../update.js"),
 	]);
 	let found = first;
@@ -199,12 +203,11 @@ export default async function deliverability(page) {
 			about: "Results, delays and delivery times by provider, without test mail.",
 		}),
 		toolbar({
-			search: mailField(
-				page,
-				chosen,
-				domains.map((each) => each.name),
-				templates.map((each) => each.alias),
-			),
+			search: mailField(page, chosen, {
+				domains: domains.map((each) => each.name),
+				streams: streams.map((each) => each.name),
+				templates: templates.map((each) => each.alias),
+			}),
 			chips: [
 				provider,
 				segments(

@@ -7,6 +7,7 @@ import { loader, paged } from "../lists.js";
 import { menu } from "../menu.js";
 import { badge, button, code, empty, head } from "../pieces.js";
 import { firstMessageTabs, smtp } from "../snippets.js";
+import { streamOptions } from "../streams.js";
 import { ago, when } from "../time.js";
 
 const isOver = (each) => each.expires_at && Date.parse(each.expires_at) <= Date.now();
@@ -75,6 +76,7 @@ function limits(each) {
 		scope,
 		each.domain && [" from ", h("bdi", { class: "mono break" }, shownName(each.domain))],
 		each.test && ", tests only",
+		each.stream && [", stream ", h("bdi", { class: "break" }, each.stream)],
 		each.previous_hint && ["; …", each.previous_hint, " works until ", when(each.previous_expires_at)],
 	];
 }
@@ -107,6 +109,13 @@ const named = (each) => [
 	each.created_by && h("span", { class: "quiet small" }, " by ", h("bdi", { class: "break" }, each.created_by)),
 ];
 
+const streamField = async (page) => ({
+	name: "stream",
+	label: "Stream",
+	type: "select",
+	options: await streamOptions("transactional, unless the message names one", page.signal),
+});
+
 const keyRow = (page, place) => (each) => {
 	const name = each.name || `…${each.hint}`;
 	return [
@@ -136,7 +145,10 @@ const credentialRow = (page) => (each) => {
 	const name = each.name || each.username;
 	return [
 		named(each),
-		h("code", { class: "break" }, each.username),
+		[
+			h("code", { class: "break" }, each.username),
+			each.stream && h("span", { class: "quiet small" }, " stream ", h("bdi", { class: "break" }, each.stream)),
+		],
 		ago(each.last_used_at),
 		when(each.created_at),
 		state(each),
@@ -157,7 +169,8 @@ const nameField = (label, placeholder) => ({
 	autofocus: true,
 });
 
-function newKey(place, domain, domains) {
+async function newKey(page, place, domain, domains) {
+	const stream = await streamField(page);
 	formDialog("New key", {
 		fields: [
 			nameField("Name of the key", "web shop"),
@@ -168,6 +181,7 @@ function newKey(place, domain, domains) {
 				type: "select",
 				options: [["", "any domain"], ...domains.map((each) => [each.name, shownName(each.name)])],
 			},
+			stream,
 			{ name: "expires_in", label: "Expires", type: "select", options: EXPIRIES },
 			{
 				name: "test",
@@ -186,6 +200,7 @@ function newKey(place, domain, domains) {
 				scope: values.scope,
 				test: values.test === "test",
 				domain: values.domain || null,
+				stream: values.stream || null,
 				expires_in: values.expires_in ? Number(values.expires_in) * 86_400 : null,
 			}),
 		done: (made) =>
@@ -201,7 +216,8 @@ function newKey(place, domain, domains) {
 	});
 }
 
-function newCredential(place, service) {
+async function newCredential(page, place, service) {
+	const stream = await streamField(page);
 	formDialog("New SMTP credential", {
 		about: "A username and a password for a program that sends by SMTP.",
 		fields: [
@@ -215,9 +231,15 @@ function newCredential(place, service) {
 					["failure", "always, to the envelope sender"],
 				],
 			},
+			stream,
 		],
 		submit: "Create credential",
-		send: ({ name, dsn }) => post("/v1/smtp-credentials", { name, dsn: dsn || null }),
+		send: (values) =>
+			post("/v1/smtp-credentials", {
+				name: values.name,
+				dsn: values.dsn || null,
+				stream: values.stream || null,
+			}),
 		done: (made) => {
 			const rows = [...smtp(service, made.username), ["Password", made.password]];
 			reveal(place, secretBox(`SMTP credential ${made.name ?? ""}`.trim(), rows));
@@ -242,8 +264,8 @@ export default async function keys(page) {
 		head("Keys & credentials", {
 			about: "Applications send with an API key over HTTP, or with an SMTP credential.",
 			actions: [
-				button("New credential", () => newCredential(place, service), "", { needs: "createSmtpCredential" }),
-				button("New key", () => newKey(place, domain, domains), "primary", { needs: "createApiKey" }),
+				button("New credential", () => newCredential(page, place, service), "", { needs: "createSmtpCredential" }),
+				button("New key", () => newKey(page, place, domain, domains), "primary", { needs: "createApiKey" }),
 			],
 		}),
 		place,

@@ -61,6 +61,7 @@ function summary(message, found, home) {
 			"Tags",
 			message.tags.map((tag) => h("a", { class: "tag", href: query(home, { tag }) }, tag)),
 		],
+		["Stream", h("a", { class: "tag", href: query(home, { stream: message.stream }) }, message.stream)],
 		message.metadata && [
 			"Metadata",
 			Object.entries(message.metadata).map(([key, value]) =>

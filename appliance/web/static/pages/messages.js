@@ -32,11 +32,17 @@ const state = (message) =>
 
 const columns = (own) => (own ? COLUMNS : COLUMNS.slice(1));
 
+/** An address that breaks before its domain if it must. */
+function breaking(address) {
+	const at = address.lastIndexOf("@");
+	return at < 1 ? address : [address.slice(0, at), h("wbr"), address.slice(at)];
+}
+
 const listed = (home, own) => (message) => {
 	const [first] = message.recipients;
 	const more = message.recipient_count - 1;
 	const to = fragment(
-		h("bdi", { class: "mono" }, first?.email ?? "–"),
+		h("bdi", { class: "mono" }, breaking(first?.email ?? "–")),
 		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
 	);
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
@@ -50,6 +56,7 @@ const listed = (home, own) => (message) => {
 			fragment(
 				h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
 				message.source !== "api" && h("span", { class: "tag" }, message.source),
+				message.stream !== "transactional" && h("bdi", { class: "tag" }, message.stream),
 				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
 			),
 			h("bdi", { class: "mono quiet" }, sender),

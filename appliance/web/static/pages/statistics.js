@@ -1,4 +1,4 @@
-// Results by sending domain, tag, template or provider.
+// Results by sending domain, tag, template, provider or stream.
 import { get } from "../api.js";
 import { fragment, h, query } from "../dom.js";
 import { shownName } from "../idn.js";
@@ -10,7 +10,13 @@ import { segments } from "../toolbar.js";
 
 const RANGES = [7, 30, 90];
 // The title of each breakdown, and the message filter for its values.
-const BY = { domain: ["Domain", "from"], tag: ["Tag", "tag"], template: ["Template", "q"], provider: ["Provider"] };
+const BY = {
+	domain: ["Domain", "from"],
+	tag: ["Tag", "tag"],
+	template: ["Template", "q"],
+	provider: ["Provider"],
+	stream: ["Stream", "stream"],
+};
 const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled", "Late bounced", "Complained"];
 const wide = (name) => (COLUMNS.indexOf(name) < 2 ? "number" : "number wide");
 
@@ -28,6 +34,7 @@ function line(each, by, since, days) {
 			h("bdi", { class: "break" }, shown),
 			...COLUMNS.map((name) => number(each[name.toLowerCase().replace(" ", "_")])),
 			rate(each.bounce_rate, each.bounce_mark),
+			rate(each.complaint_rate, each.complaint_mark),
 		],
 	};
 }
@@ -46,6 +53,7 @@ export default async function statistics(page) {
 		{ title },
 		...COLUMNS.map((name) => ({ title: name, class: wide(name) })),
 		{ title: "Bounce rate", class: "number" },
+		{ title: "Complaint rate", class: "number wide" },
 	];
 	const content = h("div");
 

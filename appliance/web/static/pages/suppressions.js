@@ -20,7 +20,8 @@ const COLUMNS = [
 
 const words = (origin) => origin.replace("_", " ");
 const add = ({ address, reason }) => post("/v1/suppressions", reason ? { address, reason } : { address });
-const remove = (each) => del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template }));
+const remove = (each) =>
+	del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template, stream: each.stream }));
 
 /** Say what was released. An unsubscription cannot be undone: only the recipient can repeat it. */
 function released(page, entries, text) {
@@ -28,7 +29,7 @@ function released(page, entries, text) {
 		for (const each of entries) await add(each);
 		await page.reload();
 	};
-	toast(text, entries.some((each) => each.tag || each.template) ? undefined : undo);
+	toast(text, entries.some((each) => each.tag || each.template || each.stream) ? undefined : undo);
 }
 
 function suppress(page) {
@@ -116,10 +117,13 @@ function search(page, wanted) {
 	});
 	return toolbar({
 		search: field,
-		chips: ORIGINS.map((origin) => {
-			const current = origin === wanted.origin;
-			return chip(words(origin), { href: query(HOME, { ...wanted, origin: current ? "" : origin }), current });
-		}),
+		chips: [
+			wanted.stream && chip(`Stream: ${wanted.stream}`, { remove: query(HOME, { ...wanted, stream: "" }) }),
+			ORIGINS.map((origin) => {
+				const current = origin === wanted.origin;
+				return chip(words(origin), { href: query(HOME, { ...wanted, origin: current ? "" : origin }), current });
+			}),
+		],
 	});
 }
 
@@ -196,16 +200,17 @@ function list(page, first, load) {
 const files = () => import("../suppression-files.js");
 
 export default async function suppressions(page) {
-	const wanted = { q: page.query.get("q") ?? "", origin: page.query.get("origin") ?? "" };
+	const wanted = Object.fromEntries(["q", "origin", "stream"].map((name) => [name, page.query.get(name) ?? ""]));
 	const load = loader(page.signal, "/v1/suppressions", "suppressions", "after", wanted);
 	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal)]);
-	const searched = wanted.q || wanted.origin;
+	const searched = wanted.q || wanted.origin || wanted.stream;
 	const none = searched
 		? empty(
 				"No results",
 				[
 					"No address",
 					wanted.origin && ` of the origin “${words(wanted.origin)}”`,
+					wanted.stream && ` that has unsubscribed from the stream ${wanted.stream}`,
 					wanted.q && ` with “${wanted.q}” in it or in its reason`,
 					".",
 				],

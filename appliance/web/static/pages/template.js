@@ -7,6 +7,7 @@ import { loader, paged, templatePath } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
 import { escaped, filled, preview, variables } from "../preview.js";
 import { guess, keptSamples } from "../samples.js";
+import { streamOptions } from "../streams.js";
 import { when } from "../time.js";
 
 const NEW = "new";
@@ -138,10 +139,11 @@ export default async function template(page) {
 	const [name] = page.params;
 	const isNew = name === NEW && !page.query.has("stored");
 	const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
-	const [stored, earlier] = await Promise.all([
+	const [stored, earlier, , streams] = await Promise.all([
 		isNew ? START : get(path("/v1/templates", name), page.signal),
 		isNew ? null : load(),
 		style("pages"),
+		streamOptions("that of the key or credential", page.signal),
 	]);
 	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
 	const draft = drafts(isNew ? "" : name);
@@ -168,9 +170,14 @@ export default async function template(page) {
 		}
 		shown.show(source);
 	}
-	async function save(alias, unsubscribe) {
+	async function save(alias, { unsubscribe, stream }) {
 		const body = Object.fromEntries(FIELDS.filter((each) => source[each] !== "").map((each) => [each, source[each]]));
-		const done = await put(path("/v1/templates", alias), { ...body, unsubscribe, replaces: base });
+		const done = await put(path("/v1/templates", alias), {
+			...body,
+			unsubscribe,
+			stream: stream || null,
+			replaces: base,
+		});
 		draft.drop();
 		toast(`Saved as version ${done.version}`);
 		return done;
@@ -219,6 +226,7 @@ export default async function template(page) {
 				value: stored.unsubscribe,
 				hint: "Mail programs show it next to the sender. Only in messages to one recipient.",
 			},
+			{ name: "stream", label: "Stream", type: "select", value: stored.stream ?? "", options: streams },
 		].filter(Boolean),
 		submit: isNew ? "Create template" : "Save new version",
 		async send(given) {
@@ -226,7 +234,7 @@ export default async function template(page) {
 			clash.replaceChildren();
 			let done;
 			try {
-				done = await save(given.alias ?? name, given.unsubscribe);
+				done = await save(given.alias ?? name, given);
 			} catch (error) {
 				if (error.status !== 409 || isNew) throw error;
 				return showClash(error);
