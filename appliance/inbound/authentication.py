@@ -16,11 +16,11 @@ from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, records_of
 from appliance.inbound.spf import check_spf
 from appliance.message.dkim_check import ReceivedSignature, signatures_of, verdict
 from appliance.message.received import from_domains
-from appliance.model.received import Authentication, DkimCheck, DmarcCheck, ReceivedEnvelope, SpfCheck, Verdict
+from appliance.model.received import Authentication, CheckResult, DkimCheck, DmarcCheck, ReceivedEnvelope, SpfCheck
 from appliance.times import SECOND
 
 SECONDS: Final = 10.0  # for all lookups of a message
-RECORD_CHARACTERS: Final = 4_096
+POLICY_CHARACTERS: Final = 4_096
 _POLICIES: Final = ("none", "quarantine", "reject")
 _SLOW: Final = "the sender's DNS servers did not answer in time"
 
@@ -41,9 +41,9 @@ class SenderChecks:
     """The results so far; a check that does not end in time stays as it is here."""
 
     def __init__(self, signatures: list[ReceivedSignature], domains: list[str]) -> None:
-        self.spf = SpfCheck(Verdict.TEMPERROR, "", _SLOW)
-        self.dkim = [(Verdict.TEMPERROR, _SLOW) for _ in signatures]
-        self.policy: _Policy | Verdict = Verdict.TEMPERROR
+        self.spf = SpfCheck(CheckResult.TEMPERROR, "", _SLOW)
+        self.dkim = [(CheckResult.TEMPERROR, _SLOW) for _ in signatures]
+        self.policy: _Policy | CheckResult = CheckResult.TEMPERROR
         self.signatures = signatures
         self.domain = domains[0] if len(set(domains)) == 1 else ""
 
@@ -52,7 +52,7 @@ async def authenticate(
     resolver: Resolver, envelope: ReceivedEnvelope, mime: bytes, now: int, on_thread: OnThread
 ) -> Authentication:
     checks = SenderChecks(*await on_thread(_read, mime))
-    checks.spf = SpfCheck(Verdict.TEMPERROR, (envelope.sender or envelope.helo).rpartition("@")[2], _SLOW)
+    checks.spf = SpfCheck(CheckResult.TEMPERROR, (envelope.sender or envelope.helo).rpartition("@")[2], _SLOW)
     with trio.move_on_after(SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_spf, resolver, envelope, checks)
@@ -65,7 +65,7 @@ async def authenticate(
 
 def unchecked(reason: str) -> Authentication:
     """The result for a message that could not be read."""
-    spf, dmarc = SpfCheck(Verdict.TEMPERROR, "", reason), DmarcCheck(Verdict.TEMPERROR, "", None, reason)
+    spf, dmarc = SpfCheck(CheckResult.TEMPERROR, "", reason), DmarcCheck(CheckResult.TEMPERROR, "", None, reason)
     return Authentication(spf, (), dmarc)
 
 
@@ -83,7 +83,7 @@ async def _dkim(resolver: Resolver, checks: SenderChecks, number: int, now: int,
     try:
         records = () if signature.fault else await records_of(resolver.txt, signature.key_name)
     except LookupFailed as failed:
-        checks.dkim[number] = Verdict.TEMPERROR, failed.public
+        checks.dkim[number] = CheckResult.TEMPERROR, failed.public
         return
     checks.dkim[number] = await on_thread(partial(verdict, signature, records, now // SECOND))
 
@@ -91,7 +91,7 @@ async def _dkim(resolver: Resolver, checks: SenderChecks, number: int, now: int,
 async def _policy(resolver: Resolver, checks: SenderChecks, on_thread: OnThread) -> None:
     """Find the record of the From domain, or of its organizational domain (RFC 7489 6.6.3)."""
     if not checks.domain:
-        checks.policy = Verdict.PERMERROR
+        checks.policy = CheckResult.PERMERROR
         return
     parent = await on_thread(organizational, checks.domain)
     names = [checks.domain] if parent in ("", checks.domain) else [checks.domain, parent]
@@ -100,20 +100,20 @@ async def _policy(resolver: Resolver, checks: SenderChecks, on_thread: OnThread)
             texts = (await resolver.txt(f"_dmarc.{name}")).records
         except LookupFailed as failed:
             if failed.fault is DnsFault.TEMPORARY:
-                checks.policy = Verdict.TEMPERROR
+                checks.policy = CheckResult.TEMPERROR
                 return
             continue
         records = [text for text in texts if text.partition(";")[0].replace(" ", "") == "v=DMARC1"]
         if records:
             checks.policy = _read_policy(records, is_parent=name != checks.domain)
             return
-    checks.policy = Verdict.NONE
+    checks.policy = CheckResult.NONE
 
 
-def _read_policy(records: list[str], *, is_parent: bool) -> _Policy | Verdict:
+def _read_policy(records: list[str], *, is_parent: bool) -> _Policy | CheckResult:
     """Return the policy of a record; several records or an invalid one mean no policy (RFC 7489 6.6.3)."""
-    if len(records) > 1 or len(records[0]) > RECORD_CHARACTERS:
-        return Verdict.NONE
+    if len(records) > 1 or len(records[0]) > POLICY_CHARACTERS:
+        return CheckResult.NONE
     tags: dict[str, str] = {}
     for part in records[0].split(";"):
         name, _, value = part.partition("=")
@@ -122,7 +122,7 @@ def _read_policy(records: list[str], *, is_parent: bool) -> _Policy | Verdict:
     if is_parent:
         policy = tags.get("sp", policy)
     if policy not in _POLICIES:
-        return Verdict.NONE
+        return CheckResult.NONE
     return _Policy(policy, strict_dkim=tags.get("adkim") == "s", strict_spf=tags.get("aspf") == "s")
 
 
@@ -140,19 +140,19 @@ def _judged(checks: SenderChecks) -> Authentication:
     return Authentication(checks.spf, dkim, _dmarc(checks, policy, aligned))
 
 
-def _dmarc(checks: SenderChecks, policy: _Policy | None, aligned: list[Verdict]) -> DmarcCheck:
-    if checks.policy is Verdict.PERMERROR:
-        return DmarcCheck(Verdict.PERMERROR, "", None, "the message does not have one From domain")
-    if checks.policy is Verdict.TEMPERROR:
-        return DmarcCheck(Verdict.TEMPERROR, checks.domain, None, "DNS did not answer")
+def _dmarc(checks: SenderChecks, policy: _Policy | None, aligned: list[CheckResult]) -> DmarcCheck:
+    if checks.policy is CheckResult.PERMERROR:
+        return DmarcCheck(CheckResult.PERMERROR, "", None, "the message does not have one From domain")
+    if checks.policy is CheckResult.TEMPERROR:
+        return DmarcCheck(CheckResult.TEMPERROR, checks.domain, None, "DNS did not answer")
     if policy is None:
-        return DmarcCheck(Verdict.NONE, checks.domain, None, "the From domain has no DMARC record")
-    if Verdict.PASS in aligned:
-        return DmarcCheck(Verdict.PASS, checks.domain, policy.policy)
-    if Verdict.TEMPERROR in aligned:
-        return DmarcCheck(Verdict.TEMPERROR, checks.domain, policy.policy, "SPF or DKIM could not be checked")
+        return DmarcCheck(CheckResult.NONE, checks.domain, None, "the From domain has no DMARC record")
+    if CheckResult.PASS in aligned:
+        return DmarcCheck(CheckResult.PASS, checks.domain, policy.policy)
+    if CheckResult.TEMPERROR in aligned:
+        return DmarcCheck(CheckResult.TEMPERROR, checks.domain, policy.policy, "SPF or DKIM could not be checked")
     reason = "neither SPF nor DKIM passes for a domain that aligns with the From domain"
-    return DmarcCheck(Verdict.FAIL, checks.domain, policy.policy, reason)
+    return DmarcCheck(CheckResult.FAIL, checks.domain, policy.policy, reason)
 
 
 def _aligned(domain: str, from_domain: str, strict: bool) -> bool:

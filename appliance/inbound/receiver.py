@@ -28,14 +28,14 @@ from appliance.store.received import CheckedMessage, turn_account
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import RECEIVED
 
-CHECKS_AT_ONCE: Final = 16  # messages being checked
+MESSAGES_CHECKED: Final = 16  # messages being checked
 ACCOUNT_AT_ONCE: Final = 8
 TURN_AT_ONCE: Final = 4
 TURNS_TRIED: Final = 64  # for the next mail, before others are let run
-TRIES: Final = 5  # per message; each ended with an error or with the process
-POLL: Final = 10.0  # seconds; another node may have accepted mail
-PAUSE: Final = 2.0  # seconds before a retry
-THREADS: Final = 2  # that read messages
+CHECK_TRIES: Final = 5  # per message; each ended with an error or with the process
+RECEIVED_POLL: Final = 10.0  # seconds; another node may have accepted mail
+RECEIVED_PAUSE: Final = 2.0  # seconds before a retry
+READING_THREADS: Final = 2  # that read messages
 
 T = TypeVar("T")
 
@@ -51,19 +51,19 @@ class Receiver:
     links: ReceivedLinks
     _checked: dict[str, str] = field(default_factory=dict)  # turns of the messages being checked, by id
     _after: str = ""  # the last turn
-    _threads: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, THREADS))
+    _threads: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, READING_THREADS))
 
     async def run(self) -> None:
         async with trio.open_nursery() as checking:
             while True:
                 try:
                     if await self.store.engine.has_chore("feedback"):
-                        while len(self._checked) < CHECKS_AT_ONCE and (mail_id := await self._next()) is not None:
+                        while len(self._checked) < MESSAGES_CHECKED and (mail_id := await self._next()) is not None:
                             checking.start_soon(self._check, mail_id)
-                    await self.store.received.arrived.wait(POLL)
+                    await self.store.received.arrived.wait(RECEIVED_POLL)
                 except StorageUnavailable as refused:
                     log.warning("received mail not read: storage unavailable", reason=refused.text)
-                    await trio.sleep(PAUSE)
+                    await trio.sleep(RECEIVED_PAUSE)
 
     async def _next(self) -> str | None:
         """Take the next message: of the turn after the last one that may have a place."""
@@ -97,7 +97,7 @@ class Receiver:
             raise
         except Exception as error:
             log.exception("received mail not read", error, mail_id=mail_id)
-            await trio.sleep(PAUSE)
+            await trio.sleep(RECEIVED_PAUSE)
         finally:
             del self._checked[mail_id]
             self.store.received.arrived.set()
@@ -107,7 +107,7 @@ class Receiver:
         read: Callable[[bytes], ReceivedContent] = partial(
             read_received, recipients=envelope.recipients, null_sender=not envelope.sender
         )
-        if mail.tries <= TRIES:
+        if mail.tries <= CHECK_TRIES:
             content = await self._on_thread(read, mail.mime)
             checks = await authenticate(self.resolver, envelope, mail.mime, self.env.now(), self._on_thread)
         else:

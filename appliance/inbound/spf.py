@@ -14,15 +14,15 @@ from urllib.parse import quote
 
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.message.limits import DOMAIN_LENGTH
-from appliance.model.received import SpfCheck, Verdict
+from appliance.model.received import CheckResult, SpfCheck
 
 LOOKUPS: Final = 10  # terms, RFC 7208 4.6.4
 VOID_LOOKUPS: Final = 2
 NAMES_PER_TERM: Final = 10  # of MX or PTR records
-RECORD_CHARACTERS: Final = 4_096  # of a record; DNS answers may be longer
+SPF_CHARACTERS: Final = 4_096  # of a record; DNS answers may be longer
 
 _VERSION: Final = re.compile(r"v=spf1(?: |\Z)", re.IGNORECASE)
-_QUALIFIERS: Final = {"+": Verdict.PASS, "-": Verdict.FAIL, "~": Verdict.SOFTFAIL, "?": Verdict.NEUTRAL}
+_QUALIFIERS: Final = {"+": CheckResult.PASS, "-": CheckResult.FAIL, "~": CheckResult.SOFTFAIL, "?": CheckResult.NEUTRAL}
 _MODIFIER: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 _DIRECTIVE: Final = re.compile(r"([+?~-]?)([A-Za-z0-9]+)(.*)", re.DOTALL)
 _CIDR: Final = re.compile(r"(?P<spec>.*?)(?:/(?P<v4>0|[1-9][0-9]?))?(?://(?P<v6>0|[1-9][0-9]{0,2}))?", re.DOTALL)
@@ -39,19 +39,19 @@ _Address = IPv4Address | IPv6Address
 
 
 class SpfError(Exception):
-    def __init__(self, result: Verdict, reason: str) -> None:
+    def __init__(self, result: CheckResult, reason: str) -> None:
         super().__init__(reason)
         self.result, self.reason = result, reason
 
 
 def _permanent(reason: str) -> SpfError:
-    return SpfError(Verdict.PERMERROR, reason)
+    return SpfError(CheckResult.PERMERROR, reason)
 
 
 # ---- records; no I/O
 @dataclass(frozen=True, slots=True)
 class Directive:
-    result: Verdict
+    result: CheckResult
     mechanism: str
     spec: str  # domain or network; empty: the current domain
     prefixes: tuple[int, int]  # lengths for IPv4 and IPv6
@@ -66,7 +66,7 @@ class Record:
 
 def parse_record(text: str) -> Record:
     """Parse a record without its version; raises SpfError for an error anywhere in it."""
-    if len(text) > RECORD_CHARACTERS:
+    if len(text) > SPF_CHARACTERS:
         raise _permanent("the record is too long")
     directives: list[Directive] = []
     modifiers: dict[str, str] = {}
@@ -161,20 +161,20 @@ class _Evaluation:
     _voids: int = 0
     _validated: dict[str, str] = field(default_factory=dict)
 
-    async def check(self, domain: str) -> Verdict:
+    async def check(self, domain: str) -> CheckResult:
         """RFC 7208 4.6; raises SpfError."""
         record = await self._record(domain)
         if record is None:
-            return Verdict.NONE
+            return CheckResult.NONE
         for directive in record.directives:
             if await self._matches(directive, domain):
                 return directive.result
         if record.redirect is None:
-            return Verdict.NEUTRAL
+            return CheckResult.NEUTRAL
         self._count()
         target = await self._expanded(record.redirect, domain)
         result = await self.check(target)
-        if result is Verdict.NONE:
+        if result is CheckResult.NONE:
             raise _permanent(f"redirect: {target!a} has no SPF record")
         return result
 
@@ -201,9 +201,9 @@ class _Evaluation:
         target = await self._expanded(directive.spec, domain) if directive.spec else domain
         if mechanism == "include":
             result = await self.check(target)
-            if result is Verdict.NONE:
+            if result is CheckResult.NONE:
                 raise _permanent(f"include: {target!a} has no SPF record")
-            return result is Verdict.PASS
+            return result is CheckResult.PASS
         if mechanism == "exists":
             return bool(await self._ask(self.resolver.ipv4, target))
         if mechanism == "a":
@@ -230,7 +230,7 @@ class _Evaluation:
         try:
             names = list(await self._ask(self.resolver.ptr, self.client.reverse_pointer))[:NAMES_PER_TERM]
         except SpfError as error:
-            if error.result is Verdict.PERMERROR:
+            if error.result is CheckResult.PERMERROR:
                 raise
             return []
         validated = []
@@ -252,7 +252,7 @@ class _Evaluation:
             return tuple((await lookup(name)).records)
         except LookupFailed as failed:
             if failed.fault is DnsFault.TEMPORARY:
-                raise SpfError(Verdict.TEMPERROR, failed.public) from failed
+                raise SpfError(CheckResult.TEMPERROR, failed.public) from failed
         if void:
             self._voids += 1
             if self._voids > VOID_LOOKUPS:

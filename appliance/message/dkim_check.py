@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from appliance.message.dkim import canonical_body, canonical_field
-from appliance.model.received import Verdict
+from appliance.model.received import CheckResult
 
-SIGNATURES: Final = 5  # checked per message; further ones are ignored
+CHECKED_SIGNATURES: Final = 5  # checked per message; further ones are ignored
 SIGNED_NAMES: Final = 500  # in `h=`
 SIGNATURE_FIELD_BYTES: Final = 16 * 1024  # of a signature field
-RECORD_CHARACTERS: Final = 4_096  # of a key record
-RSA_BITS: Final = (1_024, 4_096)  # RFC 8301 3.2: shorter keys are not accepted; longer ones are expensive
+KEY_RECORD_CHARACTERS: Final = 4_096  # of a key record
+ACCEPTED_RSA_BITS: Final = (1_024, 4_096)  # RFC 8301 3.2: shorter keys are not accepted; longer ones are expensive
 RSA_EXPONENT: Final = 2**32  # larger ones only make verification expensive
 PIECE: Final = 64 * 1024  # bytes of body per step: releases the interpreter lock in between
 
@@ -74,29 +74,29 @@ def signatures_of(mime: bytes) -> list[ReceivedSignature]:
     fields = [(name, value) for name, colon, value in parts if colon]
     own = [(name, value) for name, value in fields if name.rstrip(b" \t").lower() == b"dkim-signature"]
     hashes: dict[tuple[bytes, int | None], bytes] = {}
-    return [_read(fields, name, value, mime, start, hashes) for name, value in own[:SIGNATURES]]
+    return [_read(fields, name, value, mime, start, hashes) for name, value in own[:CHECKED_SIGNATURES]]
 
 
-def verdict(signature: ReceivedSignature, records: Sequence[str], now_seconds: int) -> tuple[Verdict, str]:
+def verdict(signature: ReceivedSignature, records: Sequence[str], now_seconds: int) -> tuple[CheckResult, str]:
     """Return the result of a signature with the key records of its name, and the reason unless it passes."""
     try:
         if signature.fault:
             raise BadSignature(signature.fault)
         public = _public_key(signature, records)
     except BadSignature as fault:
-        return Verdict.PERMERROR, str(fault)
+        return CheckResult.PERMERROR, str(fault)
     if signature.expires is not None and now_seconds > signature.expires:
-        return Verdict.FAIL, "the signature has expired"
+        return CheckResult.FAIL, "the signature has expired"
     if not signature.body_matches:
-        return Verdict.FAIL, "the body was changed after it was signed"
+        return CheckResult.FAIL, "the body was changed after it was signed"
     try:
         if isinstance(public, Ed25519PublicKey):
             public.verify(signature.signature, signature.digest)
         else:
             public.verify(signature.signature, signature.digest, PKCS1v15(), _HASHED)
     except InvalidSignature:
-        return Verdict.FAIL, "the header was changed after it was signed, or another key signed it"
-    return Verdict.PASS, ""
+        return CheckResult.FAIL, "the header was changed after it was signed, or another key signed it"
+    return CheckResult.PASS, ""
 
 
 # ---- keys
@@ -104,7 +104,7 @@ def _public_key(signature: ReceivedSignature, records: Sequence[str]) -> RSAPubl
     if not records:
         raise BadSignature("DNS has no key of this name")
     record = records[0]  # RFC 6376 3.6.2.2: the result is undefined with several
-    if len(record) > RECORD_CHARACTERS:
+    if len(record) > KEY_RECORD_CHARACTERS:
         raise BadSignature("the key record is too long")
     tags = _tags(record.encode("utf-8", "replace"))
     if tags.get(b"v", b"DKIM1") != b"DKIM1" or tags.get(b"k", b"rsa") != signature.algorithm:
@@ -130,7 +130,7 @@ def _load(algorithm: bytes, text: bytes) -> RSAPublicKey | Ed25519PublicKey:
         raise BadSignature("the key cannot be read") from None
     if not isinstance(key, RSAPublicKey):
         raise BadSignature("the key cannot be read")
-    least, most = RSA_BITS
+    least, most = ACCEPTED_RSA_BITS
     if not least <= key.key_size <= most or key.public_numbers().e > RSA_EXPONENT:
         raise BadSignature(f"an RSA key must have {least} to {most} bits")
     return key

@@ -8,7 +8,7 @@ from msgspec import Struct
 from appliance.model.feedback import QueueShare
 
 
-class Verdict(StrEnum):
+class CheckResult(StrEnum):
     """Result of SPF, DKIM or DMARC, in the words of RFC 8601 2.7."""
 
     PASS = "pass"  # noqa: S105 - a result
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 
 class SpfCheck(Struct, frozen=True):
-    result: Verdict
+    result: CheckResult
     domain: str  # of MAIL FROM, or of EHLO for the null sender
     reason: str = ""
 
@@ -29,7 +29,7 @@ class SpfCheck(Struct, frozen=True):
 class DkimCheck(Struct, frozen=True):
     """The result of one signature."""
 
-    result: Verdict
+    result: CheckResult
     domain: str
     selector: str
     aligned: bool  # with the domain of the From field
@@ -37,7 +37,7 @@ class DkimCheck(Struct, frozen=True):
 
 
 class DmarcCheck(Struct, frozen=True):
-    result: Verdict
+    result: CheckResult
     domain: str  # of the From field
     policy: str | None = None  # published for it: none, quarantine or reject
     reason: str = ""
@@ -49,21 +49,21 @@ class Authentication(Struct, frozen=True):
     dmarc: DmarcCheck
 
     @property
-    def dkim_result(self) -> Verdict:
+    def dkim_result(self) -> CheckResult:
         """The best result of the signatures that align with the From field; without any, of all."""
         aligned = [check.result for check in self.dkim if check.aligned]
         results = aligned or [check.result for check in self.dkim]
-        return min(results, key=_BEST_FIRST.index, default=Verdict.NONE)
+        return min(results, key=_BEST_FIRST.index, default=CheckResult.NONE)
 
 
 _BEST_FIRST = (
-    Verdict.PASS,
-    Verdict.TEMPERROR,
-    Verdict.FAIL,
-    Verdict.PERMERROR,
-    Verdict.SOFTFAIL,
-    Verdict.NEUTRAL,
-    Verdict.NONE,
+    CheckResult.PASS,
+    CheckResult.TEMPERROR,
+    CheckResult.FAIL,
+    CheckResult.PERMERROR,
+    CheckResult.SOFTFAIL,
+    CheckResult.NEUTRAL,
+    CheckResult.NONE,
 )
 
 

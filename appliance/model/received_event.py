@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from appliance.model.received import Verdict
+from appliance.model.received import CheckResult
 from appliance.model.webhooks import EventType
 from appliance.times import rfc3339
 
@@ -62,9 +62,9 @@ class ReceivedData(Struct, gc=False, kw_only=True):
         AnsweredEmailObject | UnsetType, Meta(description="The message it answers, if the account sent it.")
     ] = UNSET
     attachments: Annotated[list[ReceivedFileObject], Meta(description="Attached files.")]
-    spf: Annotated[Verdict, Meta(description=f"SPF result: {_VERDICT}")]
-    dkim: Annotated[Verdict, Meta(description=f"DKIM result: {_VERDICT}")]
-    dmarc: Annotated[Verdict, Meta(description=f"DMARC result: {_VERDICT}")]
+    spf: Annotated[CheckResult, Meta(description=f"SPF result: {_VERDICT}")]
+    dkim: Annotated[CheckResult, Meta(description=f"DKIM result: {_VERDICT}")]
+    dmarc: Annotated[CheckResult, Meta(description=f"DMARC result: {_VERDICT}")]
     size: Annotated[int, Meta(description="Size of the message in bytes.")]
     raw_url: Annotated[str, Meta(description="Link to the raw message, valid for an hour.")]
     truncated: Annotated[bool | UnsetType, Meta(description="True if a body was cut; omitted otherwise.")] = UNSET
@@ -109,9 +109,9 @@ def example_received(event_id: str, created_at: int) -> bytes:
         message_id="answer@example.net",
         in_reply_to=f"{'0' * 32}@example.com",
         attachments=[],
-        spf=Verdict.PASS,
-        dkim=Verdict.PASS,
-        dmarc=Verdict.PASS,
+        spf=CheckResult.PASS,
+        dkim=CheckResult.PASS,
+        dmarc=CheckResult.PASS,
         size=420,
         raw_url="https://mail.example.com/inbound/example",
         test=True,

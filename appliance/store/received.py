@@ -35,8 +35,8 @@ from appliance.store.message_records import readable_metadata
 from appliance.store.webhooks import WebhookPosts, post_events
 
 RECORD = 4_096  # bytes of its rows without the message and the event
-SEARCHED = 500  # messages between two checks of the time: a few milliseconds
-SEARCH_TIME = 0.05  # seconds of searching for one page
+RECEIVED_SEARCHED = 500  # messages between two checks of the time: a few milliseconds
+RECEIVED_SEARCH_TIME = 0.05  # seconds of searching for one page
 PAGES_OF_MESSAGE = 16  # weight of a deleted message
 
 _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
@@ -219,11 +219,11 @@ class ReceivedStore(StorePart):
         """Messages with all of these words in sender, recipients or subject, and where to continue; bounded in time."""
 
         def look(tx: Tx) -> tuple[list[ReceivedMessage], str | None]:
-            results, position, end = list[str](), before or NEWEST, clock() + SEARCH_TIME
+            results, position, end = list[str](), before or NEWEST, clock() + RECEIVED_SEARCH_TIME
             following: str | None = position
             while following is not None and len(results) < most:
-                block = rows(tx, _BLOCK, {"account_id": account_id, "before": following, "most": SEARCHED})
-                following = block[-1][0] if len(block) == SEARCHED else None
+                block = rows(tx, _BLOCK, {"account_id": account_id, "before": following, "most": RECEIVED_SEARCHED})
+                following = block[-1][0] if len(block) == RECEIVED_SEARCHED else None
                 for message_id, *texts in block:
                     text = "\n".join(texts).lower()
                     if all(word in text for word in words):

@@ -18,7 +18,7 @@ from appliance.keys.received_links import ReceivedLinks
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.message.received import read_received
 from appliance.model.accounts import User
-from appliance.model.received import ReceivedMessage, Verdict
+from appliance.model.received import CheckResult, ReceivedMessage
 from appliance.model.received_event import EnvelopeObject, ReceivedData
 from appliance.store.audit import about
 from appliance.times import rfc3339
@@ -84,9 +84,9 @@ class ReceivedSummary(msgspec.Struct):
     envelope: Annotated[EnvelopeObject, Meta(description="SMTP envelope.")]
     sender: Annotated[str, Meta(description="From header.")] = msgspec.field(name="from")
     subject: Annotated[str, Meta(description="Decoded subject.")]
-    spf: Annotated[Verdict, Meta(description="SPF result.")]
-    dkim: Annotated[Verdict, Meta(description="DKIM result.")]
-    dmarc: Annotated[Verdict, Meta(description="DMARC result.")]
+    spf: Annotated[CheckResult, Meta(description="SPF result.")]
+    dkim: Annotated[CheckResult, Meta(description="DKIM result.")]
+    dmarc: Annotated[CheckResult, Meta(description="DMARC result.")]
     auto_submitted: Annotated[bool, Meta(description="Whether a program sent the message, or it loops.")]
     attachment_count: Annotated[int, Meta(description="Number of attached files.")]
     size: Annotated[int, Meta(description="Size of the message in bytes.")]
@@ -102,7 +102,7 @@ class ReceivedListAnswer(ApiAnswer):
 class SpfObject(msgspec.Struct):
     """Result of SPF (RFC 7208)."""
 
-    result: Annotated[Verdict, Meta(description="Result.")]
+    result: Annotated[CheckResult, Meta(description="Result.")]
     domain: Annotated[str, Meta(description="Domain of MAIL FROM, or of EHLO for the null sender.")]
     reason: Annotated[str, Meta(description="Why the check ended in an error; otherwise empty.")]
 
@@ -110,7 +110,7 @@ class SpfObject(msgspec.Struct):
 class DkimObject(msgspec.Struct):
     """Result of one DKIM signature (RFC 6376)."""
 
-    result: Annotated[Verdict, Meta(description="Result.")]
+    result: Annotated[CheckResult, Meta(description="Result.")]
     domain: Annotated[str, Meta(description="Signing domain.")]
     selector: Annotated[str, Meta(description="Selector of the key.")]
     aligned: Annotated[bool, Meta(description="Whether the domain aligns with the From header.")]
@@ -120,7 +120,7 @@ class DkimObject(msgspec.Struct):
 class DmarcResultObject(msgspec.Struct):
     """Result of DMARC (RFC 7489)."""
 
-    result: Annotated[Verdict, Meta(description="Result.")]
+    result: Annotated[CheckResult, Meta(description="Result.")]
     domain: Annotated[str, Meta(description="Domain of the From header.")]
     policy: Annotated[str | None, Meta(description="Published policy: `none`, `quarantine`, `reject` or null.")]
     reason: Annotated[str, Meta(description="Why the message does not pass; otherwise empty.")]
@@ -262,9 +262,9 @@ def _summary(message: ReceivedMessage) -> ReceivedSummary:
         envelope=EnvelopeObject(message.envelope.sender, list(message.envelope.recipients)),
         sender=message.sender,
         subject=message.subject,
-        spf=Verdict(message.spf),
-        dkim=Verdict(message.dkim),
-        dmarc=Verdict(message.dmarc),
+        spf=CheckResult(message.spf),
+        dkim=CheckResult(message.dkim),
+        dmarc=CheckResult(message.dmarc),
         auto_submitted=message.auto_submitted,
         attachment_count=message.attachments,
         size=message.size,
