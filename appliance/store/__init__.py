@@ -312,7 +312,7 @@ def copy_target(where: str | Path) -> "AbstractContextManager[CopyEndpoint]":
 
 @contextmanager
 def driver_needed() -> Iterator[None]:
-    """Around an import of the engine for PostgreSQL, whose driver may not be installed."""
+    """Turn the ImportError of a missing PostgreSQL driver into DatabaseRefused."""
     try:
         yield
     except ImportError as error:

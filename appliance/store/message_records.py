@@ -1,4 +1,4 @@
-"""Reads messages back: recipients, bytes, every attempt at each recipient, and the texts that a search looks at."""
+"""Reads messages back: recipients, bytes, all attempts, and the texts that a search reads."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -134,7 +134,7 @@ def _tried(
     return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node, scheduled_at)
 
 
-# ---- the texts of a message that a search looks at, and the terms of the index that they make
+# ---- the searched texts of a message, and their index terms
 
 REPLY_LENGTH: Final = 200  # searched characters of a reply
 SEARCHED_LENGTH: Final = 8_000  # searched characters of a message: strangers must not make the index grow without bound

@@ -1,7 +1,7 @@
 """Accepts messages into the store, hands them to delivery, and reads them back.
 
-All rows of a message are written in one transaction, or none. Waiting messages are written together, with one or two
-statements per table, with the same result as one after the other. A message is handed to delivery after its commit.
+One transaction writes all rows of a message. It writes all waiting messages, with one or two statements per table;
+the result is the same as writing them one after the other. Delivery gets a message after its commit.
 """
 
 from collections import Counter
@@ -48,8 +48,8 @@ SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
-# Each of these three succeeds only if the key, the day's room or the credits were not taken since they were read: a row
-# that it does not return was not written.
+# Each of these three succeeds only if no other transaction has taken the key, the daily volume or the credits since
+# they were read. A statement does not return the rows that it did not write.
 _CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at

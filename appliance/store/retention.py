@@ -67,7 +67,7 @@ _DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUE
     RETURNING account_id, recipient_count, coalesce(octet_length(metadata), 0)""")
 _DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")
 
-# A deleted webhook's row goes last: its deliveries are found by it.
+# Delete the row of a deleted webhook last: the query for its deliveries needs it.
 _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
         WHERE w.account_id IS NULL LIMIT :most)"""
