@@ -95,6 +95,7 @@ _OLD = (
     ("dmarc_sources", "account_id, domain, day, source", "day < :first_day", "day"),
     ("tls_failures", "account_id, domain, day, mx, type", "day < :first_day", "day"),
     ("daily_feedback", "account_id, day, kind, class, provider", "day < :first_day", "day"),
+    ("source_days", "source, pool, day, node", "day < :first_day", "day"),
     ("daily_breakdown", "account_id, dimension, day, value, kind", "day < :first_day", "day"),
 )
 _ANY = "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)"

@@ -56,7 +56,7 @@ FEATURES = {
     Feature.FORMATS: 18,
     Feature.SCHEDULE: 19,
     Feature.RAMP: 24,
-    Feature.RECEIVING: 25,
+    Feature.RECEIVING: 26,
 }
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
