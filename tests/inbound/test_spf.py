@@ -27,7 +27,8 @@ def quoted(text: str) -> str:
 
 
 async def checked(record: str, client: str = CLIENT, sender: str = SENDER, more: Zone | None = None) -> str:
-    zone = OTHERS | dict(more or {}) | {"email.example.com": OTHERS["email.example.com"] | {"TXT": [quoted(record)]}}
+    own: Mapping[str, Records] = {**OTHERS["email.example.com"], "TXT": [quoted(record)]}
+    zone: Zone = {**OTHERS, **(more or {}), "email.example.com": own}
     return (await check_spf(ZoneResolver(zone), client, sender, HELO)).result.value
 
 
