@@ -138,7 +138,7 @@ class Deliverer:
             return None
         try:
             envelope = await self._still_wanted(routed)
-            if envelope is not None and not await self.ramp.bind(envelope.recipients, envelope.via):
+            if envelope is not None and envelope.via and not await self.ramp.bind(envelope.recipients, envelope.via):
                 envelope = None  # the next poll reads it with its route
         except StorageUnavailable:
             return None
@@ -219,8 +219,9 @@ class Deliverer:
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
         recipients, addresses, unreadable = self._addresses(envelope)
-        of_unreadable, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
-        outcomes = self._same_for_all(of_unreadable, TEMPORARY, text, Contact(active.started_at), "4.1.3")
+        rest, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
+        contact = Contact(active.started_at)
+        outcomes = self._same_for_all(rest, TEMPORARY, text, contact, "4.1.3") if unreadable else []
         if not recipients:
             self.warmup.use_only(active.permit, 0)
             return outcomes
@@ -242,7 +243,7 @@ class Deliverer:
             signature=active.ready.signature,
             mail_from=None if name is None else sender,
             via=active.ready.routed.route.taken,
-            provider=self.ramp.provider_of(envelope.domain),
+            provider=None if envelope.via is None else self.ramp.provider_of(envelope.domain),
         )
         results = zip(recipients, judgements, reached.verdicts, reached.dialogues, strict=True)
         for recipient, judgement, verdict, dialogue in results:

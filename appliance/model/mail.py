@@ -396,6 +396,7 @@ class TriedRecipient:
     session: OutgoingSession | None = None  # open now, if it is slow
     node: str = ""  # that delivers it, if several share the database
     scheduled_at: int | None = None
+    route: str | None = None  # as in DueRecipient
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class Store:
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
         self.ramping = Ramping()
-        self.messages = Messages(engine, env, self.body_parts, *hand_over, self.ramping)
+        self.messages = Messages(engine, env, self.body_parts, *hand_over)
         self.mail_log = MailLog(engine, env)
         self.search_index = SearchIndex(engine, env)
         self.records = MessageRecords(engine, env)

@@ -33,7 +33,6 @@ from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, inser
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
-from appliance.store.ramp import Ramping
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
@@ -346,13 +345,12 @@ class Messages(StorePart):
     posts: WebhookPosts
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
-    ramping: Ramping = field(default_factory=Ramping)
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
         if new.scheduled_at is not None:
             await self.engine.fence_older_nodes(Feature.SCHEDULE)
-        with self._expecting([new := self.ramping.with_buckets(new)]):
+        with self._expecting([new]):
             acceptance = await self._write(new)
         self._hand_over(new, acceptance)
         if acceptance.has_suppressed:
@@ -394,8 +392,7 @@ class Messages(StorePart):
 
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
         """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
-        divided = map(self.ramping.with_buckets, _divided(batch.messages))
-        batch = NewBatch(list(divided), batch.skip, batch.receipt)
+        batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
         if any(new.scheduled_at is not None for new in batch.messages):
             await self.engine.fence_older_nodes(Feature.SCHEDULE)
         with self._expecting(batch.messages):

@@ -351,7 +351,8 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
     entries = [_event_row(env, EventType.DELAYED, result, labels) for result in delayed]
     accounts = post_events(tx, env, events + entries)
     reports = _reportable(changed, delayed, asked) if asked else []
-    note_results(tx, env, changed)
+    if any(result.provider is not None for result in changed):
+        note_results(tx, env, changed)
     _change_accounts(tx, env, changed, write_reports(tx, env, reports) if reports else {})
     return accounts
 

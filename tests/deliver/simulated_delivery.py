@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import trio
 import trio.testing
 import trustme
+from msgspec.structs import replace
 
 from appliance.config.load import parse
 from appliance.config.settings import Config, WarmupSettings
@@ -34,6 +35,7 @@ from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.model.accounts import Role
 from appliance.model.mail import NewMessage, NewRecipient, Source
+from appliance.model.ramp import bucket_of
 from appliance.model.sources import SourceTable
 from appliance.net.address_policy import Address
 from appliance.store import Store, open_store
@@ -107,8 +109,14 @@ class Stage:
     dialled: list[tuple[float, str]] = field(default_factory=list)
     left_from: list[str] = field(default_factory=list)  # the addresses of this machine that were bound; "": none
 
+    def message(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> NewMessage:
+        new = message(self.env, self.accounts[account], *addresses, mime=mime)
+        if self.store.ramping.plan is None:
+            return new
+        return replace(new, recipients=tuple(replace(to, bucket=bucket_of(to.key)) for to in new.recipients))
+
     async def send(self, *addresses: str, account: str = "demo", delay: float = 0.0) -> str:
-        new = message(self.env, self.accounts[account], *addresses)
+        new = self.message(*addresses, account=account)
         await self.store.messages.accept(new)
         if delay:
             later = self.env.now() + round(delay * 1_000_000)
@@ -119,7 +127,7 @@ class Stage:
 
     async def offer(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> str:
         """Accept a message and hand it over in memory."""
-        new = self.store.ramping.with_buckets(message(self.env, self.accounts[account], *addresses, mime=mime))
+        new = self.message(*addresses, account=account, mime=mime)
         self.scheduler.new_mail.offer(new, await self.store.messages.accept(new))
         return new.id
 
