@@ -157,7 +157,7 @@ class InFlight:
             return False
         if routed.envelope.low and not routed.limiter.has_spare_token(self.limiters.env.now()):
             return False
-        if not self.warmup.may_start(routed.limiter.pool, routed.route):
+        if not self.warmup.may_start(routed.limiter.pool, routed.route, routed.envelope.low):
             return False
         holder, share = self.claim(routed)
         if not self.slots.has_room(holder, share):

@@ -105,7 +105,7 @@ class SessionRunner:
             return None
         routed, recipients = ready.routed, ready.routed.envelope.recipients
         limit = len(recipients) if routed.return_path is None else 1
-        permit = self.deliverer.warmup.permit(pool, routed.route, limit)
+        permit = self.deliverer.warmup.permit(pool, routed.route, limit, routed.envelope.low)
         if permit.count < len(recipients):
             self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
