@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,17 +18,32 @@ _RANDOM_BITS = 74
 _IDENTIFIER = 16  # bytes
 
 
-async def _dial(address: str, port: int) -> "trio.abc.Stream":
+# Linux: choose the port when connecting, or all connections from an address share one range of ports.
+_IP_BIND_ADDRESS_NO_PORT = 24
+
+
+class CannotBind(OSError):
+    """A connection cannot leave from the requested address of this machine."""
+
+
+async def _dial(address: str, port: int, source: str | None = None) -> "trio.abc.Stream":
     """A TCP connection to an IP address; no name is resolved here, so the checked address is the one dialled."""
     import trio  # slow to import, and few commands dial
 
     family = trio.socket.AF_INET if ipaddress.ip_address(address).version == 4 else trio.socket.AF_INET6
     connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
+        if source is not None:
+            with suppress(OSError):
+                connection.setsockopt(trio.socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+            try:
+                await connection.bind((source, 0))
+            except OSError as error:
+                raise CannotBind(error.errno, os.strerror(error.errno or 0)) from error
         await connection.connect((address, port))
     except BaseException as error:
         connection.close()
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and not isinstance(error, CannotBind) and error.errno is not None:
             # Trio's text contains the address, and customers read it.
             raise OSError(error.errno, os.strerror(error.errno)) from error
         raise
@@ -43,6 +59,7 @@ class Environment:
     random_bits: Callable[[], int] = lambda: secrets.randbits(_RANDOM_BITS)
     random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
     dial: "Callable[[str, int], Awaitable[trio.abc.Stream]]" = _dial
+    dial_from: "Callable[[str, int, str], Awaitable[trio.abc.Stream]]" = _dial  # the last is an address of this machine
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""

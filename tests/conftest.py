@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
-from tests.levels import LONGEST, Level, runs_file, runs_test, starts_programs
+from tests.levels import LONGEST, LONGEST_OF_REST, Level, runs_file, runs_test, starts_programs
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import missing_program, require
 
@@ -236,7 +236,8 @@ def _chosen(config: pytest.Config) -> engines.Kind:
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
     """Put the longest files first; else keep their order, where pytest would run one engine after the other."""
     files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-    files |= {config.rootpath / name: number - len(LONGEST) for number, name in enumerate(LONGEST)}
+    longest = (*LONGEST_OF_REST, *LONGEST)
+    files |= {config.rootpath / name: number - len(longest) for number, name in enumerate(longest)}
     _deselect(items, config)
     _give_ids(items)
     if _chosen(config) is not engines.Kind.SQLITE:

@@ -107,6 +107,17 @@ LONGEST = (
     "tests/e2e/delivery/test_the_server_mails_people.py",
     "tests/store/postgresql/test_upgrade.py",
 )
+# Likewise for the rest: those that wait long, or start much.
+LONGEST_OF_REST = (
+    "tests/e2e/dashboard/test_live.py",
+    "tests/e2e/test_openapi_describes_the_service.py",
+    "tests/docs/test_shell_blocks.py",
+    "tests/e2e/test_no_input_stalls_the_event_loop.py",
+    "tests/e2e/test_memory_stays_bounded.py",
+    "tests/clients/test_conformance.py",
+    "tests/e2e/nodes/test_rolling_upgrade.py",
+    "tests/e2e/nodes/test_nodes.py",
+)
 # What the default run leaves out.
 REST = (
     # Browsers.

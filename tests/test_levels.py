@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.levels import LONG, LONGEST, PROGRAM, REST, Level, runs_file, runs_test
+from tests.levels import LONG, LONGEST, LONGEST_OF_REST, PROGRAM, REST, Level, runs_file, runs_test
 
 ROOT = Path(__file__).parents[1]
 UNIT, PROGRAMS, BROWSER = (
@@ -14,7 +14,7 @@ UNIT, PROGRAMS, BROWSER = (
 )
 
 
-@pytest.mark.parametrize("entry", [*PROGRAM, *REST, *LONG, *LONGEST])
+@pytest.mark.parametrize("entry", [*PROGRAM, *REST, *LONG, *LONGEST, *LONGEST_OF_REST])
 def test_an_entry_exists(entry: str) -> None:
     assert (ROOT / entry).exists()
 

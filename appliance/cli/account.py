@@ -147,6 +147,41 @@ def cap(name: str, recipients: int | str) -> None:
     show(row, f"Account {name} now has {limit}.")
 
 
+@account.command("sources")
+@database.account_argument
+@text_option("--stream", "NAME", "Stream whose sources to change.")
+@text_option("--sources", "A,B", "Names of the sources, separated by commas. Default: show the current ones.", "names")
+@flag("--clear", "Use the sources of the stream's settings again.")
+def set_sources(name: str, stream: str | None, names: str | None, clear: bool) -> None:
+    """Show or set the source addresses that an account's mail of a stream leaves from.
+
+    A running server uses them within a second, also for queued mail.
+
+    Examples:
+      appliance account sources acme
+      appliance account sources acme --stream broadcast --sources news1,news2
+      appliance account sources acme --stream broadcast --clear
+    """
+    from appliance.intake.account_rules import source_names
+
+    if clear and names is not None:
+        raise click.UsageError("--clear cannot be combined with --sources.")
+    if (clear or names is not None) != (stream is not None):
+        raise click.UsageError("To change sources, name the --stream, and give either --sources or --clear.")
+    with database.refusals():
+        chosen = source_names(database.load_settings().delivery, stream or "", names or "") if stream else []
+
+    async def work(store: "Store", account_id: str) -> dict[str, tuple[str, ...]]:
+        if stream is not None:
+            await store.sources.set_own(account_id, stream, chosen)
+        return await store.sources.own_of(account_id)
+
+    own = database.run_for(name, work)
+    lines = [f"{name} sends {item} from {', '.join(sources)}." for item, sources in own.items()]
+    text = "\n".join(lines) or f"{name} has no sources of its own: its mail leaves from those of each stream."
+    show({"name": name, "sources": {item: list(sources) for item, sources in own.items()}}, text)
+
+
 @account.command("role")
 @database.account_argument
 @click.argument("role", type=click.Choice(["customer", "admin"]))

@@ -146,6 +146,7 @@ AUDITED_COMMANDS = {
     "account resume": "account.resumed",
     "account credit": "account.credits_changed",
     "account cap": "account.cap_changed",
+    "account sources": "account.sources_changed",
     "account role": "account.role_changed",
     "account remove": "account.deleted",
     "account password": "user.password_changed",

@@ -201,6 +201,7 @@ def records_of(
     from appliance.dns.check import find_senders
     from appliance.dns.records import records_for
     from appliance.dns.resolver import DnsResolver
+    from appliance.model.ramp import in_force
 
     settings, domain = settings or database.load_settings(), domain_name(domain)
 
@@ -210,7 +211,8 @@ def records_of(
         rotation = partial(keys.begin_rotation, at_once=at_once)
         known = await (rotation if rotated else keys.known)(account_id, domain)
         nodes = await store.engine.hosts()
-        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes)
+        ramp = in_force(await store.ramp.stored(), settings) is not None
+        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes, ramp=ramp)
         return records_for(settings, sender, known, Environment().now(), sending, nodes)
 
     return database.run_for(account, work, settings=settings)

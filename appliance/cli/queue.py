@@ -184,7 +184,7 @@ def pause_pool(pool: str, reason: str, force: bool) -> None:
 @pool_argument
 @common
 def resume_pool(pool: str) -> None:
-    """Lift all holds and slow-downs of POOL, on all nodes, by the operator or by a server.
+    """Lift all holds and slow-downs of POOL on all nodes, whether the operator or a server set them.
 
     A running server lifts its slow-down within a second. Deferred mail stays deferred; `queue retry` makes it due.
     """

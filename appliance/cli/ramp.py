@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from appliance.model.ramp import RampComparison, RampFigures, RampPlan
     from appliance.store import Store
 
-RAMP_COLUMNS = {"provider": "PROVIDER", "route": "ROUTE", "delivered": "DELIVERED", "deferred": "DEFERRED"}
-RAMP_COLUMNS |= {"bounced": "BOUNCED", "complaints": "COMPLAINTS", "time": "MEAN TIME"}
+COLUMNS = {"provider": "PROVIDER", "route": "ROUTE", "delivered": "DELIVERED", "deferred": "DEFERRED"}
+COLUMNS |= {"bounced": "BOUNCED", "complaints": "COMPLAINTS", "time": "MEAN TIME"}
 
 _HELP = "Move mail from a relay to direct delivery step by step. Without a command, show the ramp."
 ramp = CommandGroup("ramp", _HELP, default="show")
@@ -45,10 +45,10 @@ def show_all() -> None:
     click.echo(_worded(plan))
     if comparison is not None:
         rows = [_row(figures) for figures in comparison.figures]
-        show_list({"figures": rows}, RAMP_COLUMNS, "No results in the last 24 hours.", ("time", "complaints"))
-        for suggestion in comparison.suggestions:
-            name = suggestion.provider or "all providers without a percentage of their own"
-            click.echo(f"Suggestion for {name}: {suggestion.action} ({suggestion.percent} %): {suggestion.reason}.")
+        show_list({"figures": rows}, COLUMNS, "No results in the last 24 hours.", ("time", "complaints"))
+        for suggested in comparison.suggestions:
+            name = suggested.provider or "all providers without a percentage of their own"
+            click.echo(f"Suggestion for {name}: {suggested.action} ({suggested.percent} %): {suggested.reason}.")
 
 
 @ramp.command("set")
@@ -120,7 +120,7 @@ def auto(state: str | None) -> None:
 
 
 def _usable(provider: str | None) -> "Config":
-    from appliance.config.load import ramp_refusal
+    from appliance.config.check_relays import ramp_refusal
     from appliance.deliver.providers import pool_names
 
     settings = database.load_settings()
@@ -153,7 +153,7 @@ def _answer(plan: "RampPlan | None") -> dict[str, Any]:
 
 
 def _off(settings: "Config") -> str:
-    from appliance.config.load import ramp_refusal
+    from appliance.config.check_relays import ramp_refusal
 
     reason = ramp_refusal(settings.delivery)
     return "Start it: appliance ramp set 5" if reason is None else f"It {reason}."

@@ -261,11 +261,26 @@ class PoolSettings:
 class StreamSettings:
     """A stream of mail, built-in (`transactional`, `broadcast`) or new. Empty: built-in, or high and false."""
 
+    sources: tuple[str, ...] = key(
+        v.many(v.POOL_NAME), [], "Names of delivery.sources that its mail leaves from; empty: the system chooses"
+    )
     priority: StreamPriority | None = key(
         v.optional(v.choice(StreamPriority), None), "", "high, or low: mail of streams with high priority goes first"
     )
     unsubscribe: bool | None = key(
         v.optional(v.BOOLEAN, None), "", "Add an unsubscribe link to each message, which then has only one recipient"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Outgoing addresses of this machine that streams and accounts can send from; see sources.md."""
+
+    ipv4: v.Address | None = key(v.optional(v.ADDRESS, None), "", "Local IPv4 address; a source has one or both")
+    ipv6: v.Address | None = key(v.optional(v.ADDRESS, None), "", "Local IPv6 address")
+    hostname: str = key(v.optional(v.HOST_NAME, ""), "", "Host name for EHLO from here; empty: server.hostname")
+    node: str = key(
+        v.optional(v.POOL_NAME, ""), "", "Node that has the addresses; empty: every node that can bind them"
     )
 
 
@@ -306,6 +321,7 @@ class DeliverySettings:
     relays: Mapping[str, RelaySettings] = named(RelaySettings, v.DOMAIN_PATTERN, "example.com")
     pools: Mapping[str, PoolSettings] = named(PoolSettings, v.POOL_NAME, "google")
     streams: Mapping[str, StreamSettings] = named(StreamSettings, v.POOL_NAME, "digest")
+    sources: Mapping[str, SourceSettings] = named(SourceSettings, v.POOL_NAME, "news")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,19 @@ Invariant: a message goes to another server only if no server has received its f
 Only `Shortage`, a lack of resources on this machine, is raised, and then no server has the message.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address
 from typing import NamedTuple
 
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.outcome import (
-    DELIVERED,
     TEMPORARY,
     Contact,
-    FaultSide,
     Judgement,
     Retries,
-    judge,
     judge_no_route,
     outcome,
 )
@@ -42,7 +39,6 @@ from appliance.deliver.smtp.connection import (
 )
 from appliance.deliver.smtp.protocol import (
     Cause,
-    Dialogue,
     NotOpened,
     RelayCredentials,
     ResultKind,
@@ -52,13 +48,15 @@ from appliance.deliver.smtp.protocol import (
 )
 from appliance.deliver.smtp.sending import MailTransaction
 from appliance.deliver.smtp.tls import TlsPlan
+from appliance.deliver.sources import Sources
 from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel
+from appliance.deliver.verdicts import Reached, Verdicts, defer_refusals, is_every_rcpt_deferred
 from appliance.deliver.warmup import Permit, Warmup
-from appliance.environment import Environment
+from appliance.environment import CannotBind, Environment
 from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.message.addresses import parse
-from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, Outcome
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -69,6 +67,10 @@ DEMAND_FRESH, DEMANDS_KEPT = 1.0, 1_000  # seconds for which messages share the 
 LONG_WAIT = 1.0  # seconds in the queue after which an attempt checks whether its recipients were cancelled
 
 log = get_logger("deliver")
+
+
+class SourceGone(Exception):
+    """A session could not bind to its source's address; no server was dialled."""
 
 
 class Holder(NamedTuple):
@@ -103,15 +105,6 @@ class ActiveAttempt:
             self.scope.cancel()
 
 
-class _Reached(NamedTuple):
-    verdicts: tuple[Verdict, ...]
-    dialogues: tuple[Dialogue, ...]  # in the order of the recipients, as the verdicts are
-    contact: Contact
-    final: bool  # try no other server
-    limiter: PoolLimiter  # of that server
-    relayed: bool = False  # the server is the operator's relay
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliverer:
     store: Store
@@ -123,6 +116,7 @@ class Deliverer:
     limiters: PoolLimiters
     warmup: Warmup
     return_paths: ReturnPaths
+    sources: Sources
     ramp: Ramp
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
@@ -131,9 +125,11 @@ class Deliverer:
         default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
     )
     payloads: Payloads = field(init=False)
+    verdicts: Verdicts = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "payloads", Payloads(self.store, self.env))
+        object.__setattr__(self, "verdicts", Verdicts(self.env, self.limiters, self.sources))
 
     async def attempt(self, active: ActiveAttempt) -> list[Outcome] | None:
         """Return the outcomes of an envelope; None: the warm-up, a hold or the storage prevented the attempt."""
@@ -142,7 +138,7 @@ class Deliverer:
             return None
         try:
             envelope = await self._still_wanted(routed)
-            if envelope is not None and not await self.ramp.bind(envelope.recipients, envelope.via):
+            if envelope is not None and envelope.via and not await self.ramp.bind(envelope.recipients, envelope.via):
                 envelope = None  # the next poll reads it with its route
         except StorageUnavailable:
             return None
@@ -154,7 +150,7 @@ class Deliverer:
             return await self._deliver(active, envelope)
         except Shortage:
             raise
-        except (StorageUnavailable, LeaseLost):  # no server has the message
+        except (StorageUnavailable, LeaseLost, SourceGone):  # no server has the message
             return None
         except Exception as error:
             return self.not_attempted(envelope, error, self.env.now())
@@ -175,7 +171,7 @@ class Deliverer:
             self.slow.add(progress.address)
         seconds = trio.current_time() - progress.moved_at
         text = f"no answer for {seconds:.0f} s while other mail needed the session"
-        contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
+        contact = self._contact(active, active.slot.limiter, progress.host, progress.address)
         return self._same_for_all(active.envelope, TEMPORARY, text, contact)
 
     def not_attempted(self, envelope: Envelope, reason: Exception, started_at: int) -> list[Outcome]:
@@ -185,6 +181,12 @@ class Deliverer:
             reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
         judgement, text = judge_no_route(reason), f"{reason.status} {reason.text}"
         return self._same_for_all(envelope, judgement, text, Contact(started_at), reason.status)
+
+    @staticmethod
+    def _contact(
+        active: ActiveAttempt, limiter: PoolLimiter, host: str | None, address: str | None, tls: str | None = None
+    ) -> Contact:
+        return Contact(active.started_at, limiter.base, host, address, tls, limiter.source or None)
 
     def _same_for_all(
         self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact, status: str | None = None
@@ -217,8 +219,9 @@ class Deliverer:
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
         recipients, addresses, unreadable = self._addresses(envelope)
-        of_unreadable, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
-        outcomes = self._same_for_all(of_unreadable, TEMPORARY, text, Contact(active.started_at), "4.1.3")
+        rest, text = envelope._replace(recipients=tuple(unreadable)), "4.1.3 the stored address cannot be read"
+        contact = Contact(active.started_at)
+        outcomes = self._same_for_all(rest, TEMPORARY, text, contact, "4.1.3") if unreadable else []
         if not recipients:
             self.warmup.use_only(active.permit, 0)
             return outcomes
@@ -231,12 +234,7 @@ class Deliverer:
             return None
         reached, judgements = result
         if active.slot.probes is not None:  # a refused probe is not bounced
-            judgements = [
-                judgement._replace(result=RecipientStatus.DEFERRED)
-                if judgement.fault is FaultSide.SENDER and judgement.result is RecipientStatus.BOUNCED
-                else judgement
-                for judgement in judgements
-            ]
+            judgements = defer_refusals(judgements)
         record = partial(
             outcome,
             contact=reached.contact,
@@ -245,7 +243,7 @@ class Deliverer:
             signature=active.ready.signature,
             mail_from=None if name is None else sender,
             via=active.ready.routed.route.taken,
-            provider=self.ramp.provider_of(envelope.domain),
+            provider=None if envelope.via is None else self.ramp.provider_of(envelope.domain),
         )
         results = zip(recipients, judgements, reached.verdicts, reached.dialogues, strict=True)
         for recipient, judgement, verdict, dialogue in results:
@@ -274,25 +272,25 @@ class Deliverer:
 
     async def _try_hosts(
         self, active: ActiveAttempt, transaction: MailTransaction
-    ) -> tuple[_Reached, list[Judgement]] | None:
+    ) -> tuple[Reached, list[Judgement]] | None:
         slot, permit, route = active.slot, active.permit, active.ready.routed.route
-        result: tuple[_Reached, list[Judgement]] | None = None
+        result: tuple[Reached, list[Judgement]] | None = None
         for host in route.hosts:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
                 if not self.limiters.move(slot, route, host.name, dialled):
                     continue
-                if not await self.warmup.may_dial(permit, address, slot.limiter.pool):
+                if not await self.warmup.may_dial(permit, address, slot.limiter.base):
                     continue
                 reached = await self._try(active, transaction, host, dialled)
-                result = reached, await self._judge(reached, slot, transaction.recipients)
+                result = reached, await self.verdicts.judge(reached, slot, active.ready.routed, transaction.recipients)
                 if reached.final:
-                    self.warmup.reached(permit, reached.limiter.pool)
+                    self.warmup.reached(permit, reached.limiter.base)
                     return result
                 self.warmup.did_not_answer(permit, address)
         self.warmup.use_only(permit, 0)
         return None if permit.is_short else result
 
-    async def _try(self, active: ActiveAttempt, transaction: MailTransaction, host: Host, dialled: str) -> _Reached:
+    async def _try(self, active: ActiveAttempt, transaction: MailTransaction, host: Host, dialled: str) -> Reached:
         route, progress, count = active.ready.routed.route, active.progress, len(transaction.recipients)
         # The time that the previous server took does not count for this one.
         progress.host, progress.address, progress.awaits = host.name, dialled, CONNECTION
@@ -300,9 +298,10 @@ class Deliverer:
         demand = await self._demand(route, host)
         if demand.level is TlsLevel.NOT_NOW:
             refused = lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason)
-            contact = Contact(active.started_at, active.slot.limiter.pool, host.name, dialled)
-            return _Reached((refused,) * count, ((),) * count, contact, False, active.slot.limiter)
-        key = ConnectionKey(host.name, dialled, route.port, (demand.level, demand.names, demand.records), route.relay)
+            contact = self._contact(active, active.slot.limiter, host.name, dialled)
+            return Reached((refused,) * count, ((),) * count, contact, False, active.slot.limiter)
+        security = demand.level, demand.names, demand.records
+        key = ConnectionKey(host.name, dialled, route.port, security, route.relay, route.source)
         if (idle := self.connections.take(key)) is not None:
             reached = await self._send(idle, key, active, transaction)
             if reached is not None:
@@ -317,8 +316,8 @@ class Deliverer:
                 self.limiters.servers.silent(dialled)
             if route.relay is not None and verdict.kind is ResultKind.REJECTED and verdict.stage is Stage.AUTH:
                 self._login_refused(route.relay, verdict)
-            contact = Contact(active.started_at, limiter.pool, host.name, dialled)
-            return _Reached((verdict,) * count, (failure.transcript,) * count, contact, False, limiter)
+            contact = self._contact(active, limiter, host.name, dialled)
+            return Reached((verdict,) * count, (failure.transcript,) * count, contact, False, limiter)
         if route.relay is None:
             self.limiters.servers.answered(host.name, dialled)
         else:
@@ -349,10 +348,13 @@ class Deliverer:
         timeouts = self.slow.timeouts(key.address)
         try:
             with trio.fail_after(timeouts.connect):
-                stream = await self.env.dial(key.address, key.port)
+                stream = await self._dial(key)
         except trio.TooSlowError:
             reason = f"no connection within {timeouts.connect:g} seconds"
             raise NotOpened(lost(Stage.GREETING, Cause.TIMEOUT, reason), ()) from None
+        except CannotBind as error:
+            raise_if_short(error)
+            raise SourceGone from error
         except OSError as error:
             raise_if_short(error, key.address)
             reason = f"no connection: {error.strerror or error}"
@@ -360,7 +362,7 @@ class Deliverer:
         try:
             return await SmtpConnection.open(
                 stream,
-                self.hello_name,
+                self.hello_name if key.source is None else key.source.hostname,
                 watch=self.watch,
                 tls=plan,
                 credentials=RelayCredentials(relay.username, relay.password) if relay and relay.username else None,
@@ -376,9 +378,20 @@ class Deliverer:
         connection.transcript = why + connection.transcript  # it shows why the session is not encrypted
         return connection
 
+    async def _dial(self, key: ConnectionKey) -> trio.abc.Stream:
+        if key.source is None:
+            return await self.env.dial(key.address, key.port)
+        address = key.source.address(ip_address(key.address).version)
+        try:
+            return await self.env.dial_from(key.address, key.port, str(address))
+        except CannotBind:
+            if address is not None:
+                self.sources.note_gone(key.source, address)
+            raise
+
     async def _send(
         self, connection: SmtpConnection, key: ConnectionKey, active: ActiveAttempt, transaction: MailTransaction
-    ) -> _Reached | None:
+    ) -> Reached | None:
         """Hand over; None: the server had closed a reused connection, and nothing was tried."""
         limiter = self.limiters.at(active.ready.routed.route, key.host, key.address)
         if transaction.payload.eight_bit and not transaction.fits(connection.capabilities):
@@ -395,65 +408,14 @@ class Deliverer:
         else:
             self.slow.remove(key.address)
             connection.timeouts = self.slow.usual
-        most = 0 if _is_every_rcpt_deferred(result.verdicts) else limiter.limits.messages_per_connection
+        most = 0 if is_every_rcpt_deferred(result.verdicts) else limiter.limits.messages_per_connection
         self.connections.give_back(key, connection, most)
         dialogues, tls = result.dialogues, str(connection.tls) if connection.tls else None
         if connection.transactions == 1:
             dialogues = tuple([connection.transcript + dialogue for dialogue in dialogues])
-        contact = Contact(active.started_at, limiter.pool, key.host, key.address, tls)
+        contact = self._contact(active, limiter, key.host, key.address, tls)
         # After the final dot, try no other server: this one may have accepted the message and its reply was lost.
         final = any(
             verdict.kind is not ResultKind.LOST or verdict.stage is Stage.END_OF_DATA for verdict in result.verdicts
         )
-        return _Reached(result.verdicts, dialogues, contact, final, limiter, key.relay is not None)
-
-    # ---- verdicts
-
-    async def _judge(self, reached: _Reached, slot: PoolSlot, addresses: tuple[str, ...]) -> list[Judgement]:
-        """Judge a server's verdicts and pass them to its limiter, each kind once: ten refused recipients count once."""
-        verdicts, limiter, now = reached.verdicts, reached.limiter, self.env.now()
-        judgements = []
-        for verdict in verdicts:
-            judgements.append(judge(verdict, len(verdicts), relayed=reached.relayed))
-            if verdict.kind is not ResultKind.ACCEPTED:  # as in `_deliver`
-                await trio.lowlevel.cancel_shielded_checkpoint()
-        if all(judgement is DELIVERED for judgement in judgements):  # the usual case
-            slot.note_reply(limiter, delivered=True)
-            limiter.delivered(slot.account)
-            for address in addresses:
-                self.limiters.note_accepted(limiter, slot.account, address)
-            return judgements
-        if all(verdict.code is None for verdict in verdicts):  # no server replied
-            return judgements
-        slot.note_reply(
-            limiter, delivered=any(judgement.result is RecipientStatus.DELIVERED for judgement in judgements)
-        )
-        slow_downs, refusals, unexplained = [], [], []
-        for address, judgement, verdict in zip(addresses, judgements, verdicts, strict=True):
-            if judgement is DELIVERED:
-                self.limiters.note_accepted(limiter, slot.account, address)
-            elif judgement.if_repeated:
-                unexplained.append((address, verdict))
-            if judgement.throttle:
-                slow_downs.append(verdict)
-            if judgement.fault is FaultSide.SENDER:
-                refusals.append(verdict)
-        slow_downs += self.limiters.repeated(limiter, slot.account, unexplained)
-        if slot.delivered:
-            limiter.delivered(slot.account)
-        elif refusals:
-            first, sender = refusals[0], await self.limiters.sender(slot)
-            reply, status = first.text[:200], f"{first.code} {first.enhanced or ''}".rstrip()
-            limiter.refused_as_sender(now, reply, status, sender, about_us=first.is_before_mail)
-        if slow_downs:
-            first, sender = slow_downs[0], await self.limiters.sender(slot)
-            limiter.slow_down(now, first.text[:200], sender, about_us=first.is_before_mail)
-        return judgements
-
-
-def _is_every_rcpt_deferred(verdicts: Iterable[Verdict]) -> bool:
-    """Whether every RCPT was deferred: Postfix's postscreen accepts mail only on the next connection."""
-    remote = [verdict for verdict in verdicts if verdict.kind is not ResultKind.LOCAL]
-    return bool(remote) and all(
-        verdict.kind is ResultKind.DEFERRED and verdict.stage is Stage.RCPT for verdict in remote
-    )
+        return Reached(result.verdicts, dialogues, contact, final, limiter, key.relay is not None)

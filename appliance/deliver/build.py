@@ -14,12 +14,15 @@ from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
+from appliance.deliver.sources import Sources
 from appliance.deliver.tls_policy import PolicyFetcher, TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.model.sources import configured_sources
+from appliance.model.streams import configured_streams
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
 from appliance.store.queue import NewMail
@@ -48,6 +51,8 @@ def build(
     limiters = PoolLimiters(store, env, servers)
     ramp = Ramp(store, config, resolver, servers.pools, configured_relays(delivery), env.random, limiters.publish_pool)
     warmup = Warmup(config.warmup, store, env, servers.known_as)
+    streams = configured_streams(delivery.streams)
+    sources = Sources(store, env, limiters, configured_sources(config), streams, ramp.is_relayed)
     due_mail = partial(DueMail, store, env, new_mail, via_of=ramp.via, lanes_of=ramp.lanes)
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
@@ -64,6 +69,7 @@ def build(
             limiters=limiters,
             warmup=warmup,
             return_paths=ReturnPaths(key),
+            sources=sources,
             ramp=ramp,
         ),
         sessions=delivery.sessions,

@@ -24,7 +24,9 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, Wake
+from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter, Wake
+from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.preparing import Envelope
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import Dialogue, ResultKind, Stage, Verdict
@@ -150,6 +152,7 @@ class Contact(NamedTuple):
     host: str | None = None
     address: str | None = None
     tls: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ def outcome(
         tls=contact.tls,
         decision=decision,
         dialogue=msgspec.json.encode(dialogue).decode() if dialogue else None,
+        source=contact.source,
         route=None if via is None else via.value,
     )
     suppression = None
@@ -248,6 +252,30 @@ def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tup
     return RecipientStatus.DEFERRED, again, f"deferred: {attempts} at {rfc3339(again)}{slowed}"
 
 
+# ---- recording many together
+
+
+class AttemptResult(NamedTuple):
+    envelope: Envelope
+    outcomes: list[Outcome]
+    limiter: PoolLimiter | None = None  # counts the result as unrecorded until it is on disk
+    postponed_until: int | None = None  # there was no attempt, because all sources of the envelope are out
+
+
+def recording(store: Store) -> BatchWriter[AttemptResult]:
+    async def write(batch: list[AttemptResult]) -> None:
+        if outcomes := [outcome for result in batch for outcome in result.outcomes]:
+            await store.queue.record(outcomes)
+        waiting = [(one, result.postponed_until) for result in batch for one in result.envelope.recipients]
+        if postponed := [(recipient, until) for recipient, until in waiting if until is not None]:
+            await store.queue.postpone(postponed)
+
+    def fields(result: AttemptResult) -> dict[str, str]:
+        return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}
+
+    return BatchWriter("deliver", write, fields)
+
+
 # ---- metrics and the message log
 
 OTHER_POOLS = "other"  # every pool that is not named in the settings: there may be one for every domain
@@ -292,6 +320,8 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
         fields["reply"] = (last.smtp_response or "")[:REPLY_CHARACTERS]
         if last.route is not None:
             fields["route"] = last.route
+        if last.source is not None:
+            fields["source"] = last.source
         fields["ms"] = (last.finished_at - last.started_at) // 1000
     if outcome.bounce_class is not None:
         fields["bounce_class"] = outcome.bounce_class.value

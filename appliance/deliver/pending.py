@@ -2,9 +2,9 @@
 
 `Pending` counts them by pool and by flow within a pool. Each pool has a queue of ready envelopes, in which accounts
 take turns, an account's new and older mail take turns, its retries go before its untried mail, and a large message
-blocks no small one. `next_poll` says when delivery reads the store, and `Admission` which due mail becomes pending: no
-account may fill all the room, each pool and account always has room for its first few envelopes, and only some new mail
-passes older mail of the same account and pool.
+blocks no small one. `Admission` says which due mail becomes pending: no account may fill all the room, each pool and
+account always has room for its first few envelopes, and only some new mail passes older mail of the same account and
+pool.
 
 `DueMail` reads due mail from the store as envelopes. Usually one poll reads all due mail, in order of time. Behind a
 backlog the polls visit accounts in turn, each for a few recipients at a few domains, continuing where the last visit
@@ -16,14 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from math import inf
 
 from appliance.concurrency.fair_share import PriorityQueue, may_take
-from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import RECIPIENTS_PER_VISIT, Envelope, Flow, Ready, envelopes
+from appliance.deliver.sources import Sources
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.model.mail import DueRecipient
@@ -136,6 +134,21 @@ class Pending:
         if (queue := self.queues.pop(pool, None)) is not None:
             self.queues[pool] = queue
 
+    def remove_unusable(self, may_start: Callable[[Ready], bool]) -> list[tuple[str, Envelope]]:
+        """Remove ready envelopes that may not start from their source any more; return each with its pool."""
+        removed = []
+        for pool, queue in list(self.queues.items()):
+            if not queue.limiter.source or all(map(may_start, queue.heads())):  # each account's next one
+                continue
+            del self.queues[pool]
+            for ready in queue.drain():
+                if may_start(ready):
+                    self.enqueue(ready)
+                else:
+                    self.remove(pool, ready.routed.envelope.flow)
+                    removed.append((pool, ready.routed.envelope))
+        return removed
+
     def reassign(self, pool: str, limiter_of: Callable[[Ready], PoolLimiter]) -> None:
         """Move all ready envelopes of a pool to the pools that they belong to now."""
         queue = self.queues.pop(pool, None)
@@ -163,65 +176,6 @@ class Pending:
         return queue
 
 
-# ---- when to read the store
-
-POLL_AT_ONCE = 0.005  # seconds; one poll reads all mail that arrives within them
-POLL_SOON = 0.1  # seconds; enough envelopes are pending, but they may all be for one slow pool
-
-
-class Poll(Enum):
-    ALL = auto()  # all due mail, and the holds of pools
-    NEW = auto()  # mail that became due since the last poll
-    LIMITERS = auto()  # no mail: the holds of pools, so that ready mail can go
-
-
-@dataclass(slots=True)
-class PollState:
-    """The inputs of `next_poll`. Times are on Trio's clock."""
-
-    polled_at: float = -inf
-    polled_all_at: float = -inf
-    checked_at: float = -inf  # limiters; checking them must not delay a poll for mail
-    is_requested: bool = True
-    has_room: bool = False  # a pool has room for mail that was left in the store
-    due_in: float = inf  # seconds until the next recipient is due
-    is_short: bool = True  # few envelopes are pending
-    has_left: bool = False  # due mail was left in the store
-    has_ready: bool = False  # envelopes are ready, but have no session
-
-
-def next_poll(state: PollState, now: float, all_every: float) -> tuple[float, Poll]:
-    """Return the seconds until the next poll (0: now) and what it reads.
-
-    The earliest row whose condition holds decides. A poll reads all due mail if the last one that did so was
-    `all_every` seconds ago, else only mail that became due since the last poll.
-
-    | condition                                             | time                                                |
-    |-------------------------------------------------------|-----------------------------------------------------|
-    | a poll is requested or a recipient is due, and few    | `POLL_AT_ONCE` after the last poll                  |
-    | envelopes are pending or a pool has room              |                                                     |
-    | the same, with enough envelopes pending               | `POLL_SOON` after it, or once `all_every` is over   |
-    | due mail was left in the store: its pool was full or  | `all_every` after all due mail was read             |
-    | held, or it exceeded one poll                         |                                                     |
-    | envelopes are ready without a session: limiters open  | no poll; limiters are checked `all_every` after the |
-    | with time, and holds end                              | last check                                          |
-    | always                                                | `SLEEP_LIMIT` after the last poll                   |
-    """
-    all_at = state.polled_all_at + all_every
-    soonest = min(state.polled_at + (POLL_AT_ONCE if state.is_short or state.has_room else POLL_SOON), all_at)
-    at = min(
-        soonest if state.is_requested else inf,
-        max(now + state.due_in, soonest),
-        all_at if state.has_left else inf,
-        state.polled_at + SLEEP_LIMIT,
-    )
-    seconds = max(0.0, at - now)
-    until_check = max(0.0, state.checked_at + all_every - now)
-    if state.has_ready and until_check < seconds:
-        return until_check, Poll.LIMITERS
-    return seconds, Poll.ALL if now + seconds >= all_at else Poll.NEW
-
-
 # ---- which mail to take
 
 PENDING_PER_POOL = 100  # envelopes of one pool, or for domains without a known route
@@ -238,6 +192,7 @@ class Admission:
     pending: Pending
     limiters: PoolLimiters
     warmup: Warmup
+    sources: Sources
     left: dict[str, set[Flow]] = field(default_factory=dict)  # by pool: flows whose due mail was left in the store
 
     def leave(self, pool: str, flow: Flow) -> None:
@@ -245,18 +200,29 @@ class Admission:
 
     def may_take(self, flow: Flow, domain: str, via: Via | None = None) -> bool:
         """Whether to read more of a flow's untried mail for a domain, by one route under the ramp."""
-        return self._admits(flow, self.limiters.pool_of(domain, via), PENDING_PER_POOL)
+        pools = self.sources.limits_of_lane(flow, domain, via, self.limiters.pool_of(domain, via))
+        admitted = [pool for pool in pools if self._admits(flow, pool, PENDING_PER_POOL)]  # the others note it
+        return bool(admitted)
 
     def pool_for_due(self, envelope: Envelope) -> str | None:
         """The pool under which an envelope from the store becomes pending; None: it stays in the store."""
-        pool = self.limiters.pool_of(envelope.domain, envelope.via)
+        pools = self._pools(envelope)
         is_urgent = envelope.is_retry and self.pending.total < PENDING_WITH_RETRIES
         limit = PENDING_WITH_RETRIES if is_urgent else PENDING_PER_POOL
-        return pool if self._admits(envelope.flow, pool, limit) else None
+        return next((pool for pool in pools if self._admits(envelope.flow, pool, limit)), None)
+
+    def _pools(self, envelope: Envelope) -> list[str]:
+        """The pools under which an envelope may become pending: one for each source that it may use."""
+        pool = self.limiters.pool_of(envelope.domain, envelope.via)
+        return self.sources.limits(envelope, pool) or [UNROUTED]  # all sources out: it is postponed
+
+    def has_room_in_warmup(self, limits: str) -> bool:
+        """Whether one more envelope for a source's pool is worth preparing."""
+        return self.pending[limits] < self.warmup.pending_limit(limits)
 
     def as_new(self, envelope: Envelope) -> Envelope:
         """Let an envelope that was just accepted pass its account's older mail, unless enough others do."""
-        new, pool = envelope._replace(new=1), self.limiters.pool_of(envelope.domain, envelope.via) or UNROUTED_NEW
+        new, pool = envelope._replace(new=1), self._pools(envelope)[0] or UNROUTED_NEW
         return envelope if envelope.low or self.pending.of(pool, new.flow) >= PASSING else new
 
     def pool_for_new(self, envelope: Envelope, *, is_behind: bool) -> str | None:
@@ -266,7 +232,7 @@ class Admission:
         is: the rounds of the store visit one domain after the other, and a message to a healthy domain must not wait
         for thousands of others.
         """
-        flow, pool = envelope.flow, self.limiters.pool_of(envelope.domain, envelope.via) or UNROUTED_NEW
+        flow, pool = envelope.flow, self._pools(envelope)[0] or UNROUTED_NEW
         has_older = is_behind or flow in self.left.get(pool, ())
         if has_older and pool != UNROUTED_NEW and not flow.new and self.pending.of(pool, flow) > 0:
             return None
@@ -289,10 +255,11 @@ class Admission:
 
     def should_poll(self, envelope: Envelope, *, is_behind: bool) -> bool:
         """Whether the end of an envelope made room, in its pool or for unrouted domains, for mail in the store."""
-        flow, pool = envelope.flow._replace(new=0), self.limiters.pool_of(envelope.domain, envelope.via)
-        if is_behind and self.pending[pool] < FEW_PENDING:
+        flow, domain, via = envelope.flow._replace(new=0), envelope.domain, envelope.via
+        pools = self.sources.limits_of_lane(flow, domain, via, self.limiters.pool_of(domain, via))
+        if is_behind and any(self.pending[pool] < FEW_PENDING for pool in pools):
             return True
-        return bool(self.left) and (self._has_room(pool, flow) or self._has_room(UNROUTED, flow))
+        return bool(self.left) and any(self._has_room(pool, flow) for pool in (*pools, UNROUTED))
 
     def _has_room(self, pool: str, flow: Flow) -> bool:
         flows = self.left.get(pool)
@@ -380,7 +347,7 @@ class DueMail:
                 taken = [
                     row
                     for row in new
-                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self.via_of(row))
+                    if row.attempt_count or may_take(Flow(row.account_id, row.low), row.domain, self._via(row))
                 ]
                 return envelopes(taken, self.via_of)
         retries = await self._retries()
@@ -429,6 +396,9 @@ class DueMail:
                 self._last_domains[account] = domain
                 break
         return recipients
+
+    def _via(self, recipient: DueRecipient) -> Via | None:
+        return None if recipient.bucket is None else self.via_of(recipient)
 
     def _is_new(self, recipient: DueRecipient) -> bool:
         was_released = self._released is not None and recipient.id in self._released

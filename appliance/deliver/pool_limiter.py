@@ -19,6 +19,7 @@ because an account can provoke any reply to its own mail:
 | | one account of several | limits that account to one transaction every 15 minutes |
 | | the only account, at an organisation's own servers | holds the pool |
 | | the only account, to two or more domains of a provider | holds the pool |
+| 5.7.x, before MAIL or with our address | any account, from a source | holds the pool for that source |
 | 5.7.x, 30 in a row | the only account, to one domain of a provider | holds the pool |
 
 In a row means without a delivery in between, by the pool or by the account; after a week without a verdict the count
@@ -37,6 +38,7 @@ from typing import NamedTuple
 from appliance.concurrency.fair_share import LOW_TURN
 from appliance.deliver.providers import PoolLimits
 from appliance.model.queue import SlowedAccount
+from appliance.model.sources import pool_and_source
 from appliance.times import DAY, SECOND
 
 FIRST_PAUSE = 15 * SECOND
@@ -108,9 +110,9 @@ class _Standing:
 
 @dataclass(slots=True)
 class PoolLimiter:
-    """The limits of one pool. `shared`: a provider's pool, with the domains of many customers."""
+    """The limits of one pool, for mail from one source. `shared`: a provider's pool, with many customers' domains."""
 
-    pool: str
+    pool: str  # with the source, as in model/sources.py
     limits: PoolLimits
     shared: bool = False
     start: int | None = None  # initial slots, if not all
@@ -132,6 +134,15 @@ class PoolLimiter:
     def __post_init__(self) -> None:
         self.lift()
         self._tokens = float(self.limits.per_minute or 0)
+
+    @property
+    def base(self) -> str:
+        """The pool's name without the source."""
+        return pool_and_source(self.pool)[0]
+
+    @property
+    def source(self) -> str:
+        return pool_and_source(self.pool)[1]
 
     def _nodes(self) -> int:
         return 1 if self.shared else self.nodes()
@@ -247,8 +258,13 @@ class PoolLimiter:
             recipients.add(recipient)
         return len(recipients) >= REPEATED
 
-    def refused_as_sender(self, now: int, reply: str, status: str, sender: JudgedSender, *, about_us: bool) -> None:
-        """A server refused this sender. The hold's reason has only `status`: a reply may quote an account's address."""
+    def refused_as_sender(
+        self, now: int, reply: str, status: str, sender: JudgedSender, *, about_us: bool, about_source: bool = False
+    ) -> None:
+        """A server refused this sender. The hold's reason has only `status`: a reply may quote an account's address.
+
+        One refusal of a source's address is enough to hold its mail, because other sources can take it.
+        """
         self._note_verdict(now)
         self._faults["" if about_us else sender.account] += 1
         count = sum(count if account == "" else min(count, OF_ONE_ACCOUNT) for account, count in self._faults.items())
@@ -263,7 +279,9 @@ class PoolLimiter:
                     count = standing.faults
                 else:
                     standing.throttle.shut(now, reply)
-        if count >= SENDER_FAULTS:
+        if about_source:
+            self.hold_reason = f"a server refuses mail from the source {self.source} with {status}"
+        elif count >= SENDER_FAULTS and self.hold_reason is None:
             self.hold_reason = f"{count} refusals in a row of mail from this server, the last with {status}"
 
     def reopen(self) -> None:

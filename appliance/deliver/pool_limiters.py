@@ -6,6 +6,7 @@ The first server of a route selects the limiter of a transaction:
 - a host with a provider's name where no server has answered yet: a limiter of its own, under the host's name. It starts
   with few slots and obeys the slow-downs and holds of the provider's pool, but nothing there affects that pool;
 - every other server: the pool of its organisation, the owner of its name.
+Mail from a source has limiters of its own, which start with the same limits: servers judge the address.
 
 An automatic hold is probed: after a while one message goes, then at growing intervals, until one is delivered. A
 refused probe is not bounced. Only the operator ends the operator's holds. Servers judge the address that mail comes
@@ -32,6 +33,7 @@ from appliance.errors import StorageUnavailable
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.model.ramp import Via
+from appliance.model.sources import limits_name, pool_and_source
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.telemetry.log import get_logger
@@ -74,12 +76,16 @@ class ProviderServers:
 
     def known_as(self, pool: str) -> str:
         """The pool's name for operators: a limiter that has the name of a provider's host is shown as the provider."""
-        return pool if pool in self.by_name or not pool else self.pool_of(pool).name
+        if pool in self.by_name or not pool:
+            return pool
+        base, source = pool_and_source(pool)
+        return limits_name(base if base in self.by_name else self.pool_of(base).name, source)
 
-    def provider_at(self, address: str, held: Container[str] = ()) -> str | None:
+    def provider_at(self, address: str, held: Container[str] = (), source: str = "") -> str | None:
         """The provider whose server answered at this address lately, or before its pool was `held`."""
         provider, answered_at = self._providers.get(address) or ("", -inf)
-        return provider if provider in held or trio.current_time() < answered_at + ANSWER_COUNTS_FOR else None
+        is_recent = trio.current_time() < answered_at + ANSWER_COUNTS_FOR
+        return provider if is_recent or limits_name(provider, source) in held else None
 
     def answered(self, host: str, address: str) -> None:
         """The server at this address of a host completed its opening."""
@@ -126,6 +132,7 @@ class PoolLimiters:
     store: Store
     env: Environment
     servers: ProviderServers
+    sources_out: set[str] = field(default_factory=set)  # no session can bind to them
     _holds: dict[str, PoolHold] = field(default_factory=dict)
     _limiters: dict[str, PoolLimiter] = field(default_factory=dict)
     _pool_of: dict[tuple[str, Via | None], str] = field(default_factory=dict)  # by domain and route, as last routed
@@ -144,7 +151,7 @@ class PoolLimiters:
     _only_at: float = -ACCOUNTS_EVERY  # Trio's clock
 
     def pool_of(self, domain: str, via: Via | None = None) -> str:
-        """The pool that a domain's mail used last, by this route if it is under the ramp."""
+        """The pool that a domain's mail used last, whatever its source; under the ramp by this route."""
         return self._pool_of.get((domain, via), UNROUTED)
 
     def of_route(self, route: Route) -> PoolLimiter:
@@ -152,13 +159,13 @@ class PoolLimiters:
         host = route.hosts[0]
         limiter = self.at(route, host.name, host.dialled[0])
         key = route.domain, route.via
-        if self._pool_of.get(key) != limiter.pool:
+        if self._pool_of.get(key) != (base := limiter.base):
             if len(self._pool_of) >= DESTINATIONS_KEPT:
                 self._pool_of.clear()
-            self._pool_of[key] = limiter.pool
+            self._pool_of[key] = base
             self._published_on.pop(route.domain, None)
         if route.via is not Via.RELAY:  # under the ramp the domain's provider is published
-            self.publish_pool(route.domain, limiter.provider or limiter.pool)
+            self.publish_pool(route.domain, pool_and_source(limiter.provider or base)[0])
         return limiter
 
     def publish_pool(self, domain: str, pool: str) -> None:
@@ -176,18 +183,19 @@ class PoolLimiters:
 
     def at(self, route: Route, host: str, address: str) -> PoolLimiter:
         pool, is_relay = self.servers.pool_of(host), route.relay is not None
-        provider = None if is_relay else self.servers.provider_at(address, self._holds)
+        source = "" if route.source is None else route.source.name
+        provider = None if is_relay else self.servers.provider_at(address, self._holds, source)
         if provider is not None:
             pool = self.servers.by_name[provider]
         is_unanswered = provider is None and pool.is_provider and not is_relay
-        name = host if is_unanswered else pool.name
+        name = limits_name(host if is_unanswered else pool.name, source)
         if (limiter := self._limiters.get(name)) is None:
             limiter = self._limiters[name] = PoolLimiter(
                 name,
                 pool.limits,
                 shared=pool.is_provider and not is_unanswered,
                 start=UNANSWERED_SLOTS if is_unanswered else None,
-                provider=pool.name if is_unanswered else None,
+                provider=limits_name(pool.name, source) if is_unanswered else None,
                 nodes=self.store.engine.live_nodes,
             )
         return limiter
@@ -208,25 +216,45 @@ class PoolLimiters:
         return provider is None or (not provider.throttle.is_slowed(now) and provider.lets_pass(account, now))
 
     def is_held(self, pool: str) -> bool:
-        if self._pause is not None:
+        if self._pause is not None or (self.sources_out and pool_and_source(pool)[1] in self.sources_out):
             return True
-        return bool(self._holds) and (pool in self._holds or self.servers.known_as(pool) in self._holds)
+        if not self._holds:
+            return False
+        return pool in self._holds or self.servers.known_as(pool) in self._holds or self._is_held_by_operator(pool)
+
+    def is_closing(self, pool: str) -> bool:
+        """Whether a server's verdict holds a pool, and the hold is not stored yet."""
+        limiter = self._limiters.get(pool)
+        return limiter is not None and limiter.hold_reason is not None
+
+    def _is_held_by_operator(self, pool: str) -> bool:
+        """Whether the operator holds the pool for all sources. An automatic hold is for one source, or for none."""
+        base, source = pool_and_source(self.servers.known_as(pool))
+        hold = self._holds.get(base)
+        return hold is not None and (not source or hold.probe_at is None)
 
     def may_probe(self, pool: str, account: str) -> bool:
         """Whether a message of this account may go to a held pool as a probe."""
-        probe = self._probes.get(self.servers.known_as(pool))
+        probe = self._probe_of(pool)
         if self._pause is not None or probe is None or probe.under_way or probe.hold.probe_at is None:
+            return False
+        source = pool_and_source(pool)[1]
+        if source and (source in self.sources_out or self._is_held_by_operator(pool)):
             return False
         now, at = self.env.now(), probe.hold.probe_at
         if probe.failed_for == account and now < at + PROBE_AGAIN:  # others first
             at += PROBE_AGAIN
         return not now < at <= now + LONGEST_PROBE  # a later time means that the clock was set back
 
+    def _probe_of(self, pool: str) -> Probe | None:
+        """The probe of a held pool, or of a host's own limiter that a source's mail is held at."""
+        return self._probes.get(pool) or self._probes.get(self.servers.known_as(pool))
+
     def slot(self, limiter: PoolLimiter, account: str, domain: str) -> PoolSlot:
         limiter.enter(account, self.env.now())
         probes = None
-        if self.is_held(limiter.pool) and (probe := self._probes.get(limiter.provider or limiter.pool)) is not None:
-            probes, probe.under_way = limiter.provider or limiter.pool, True
+        if self.is_held(limiter.pool) and (probe := self._probe_of(limiter.pool)) is not None:
+            probes, probe.under_way = probe.hold.pool, True
         return PoolSlot(limiter, account, domain, probes)
 
     def move(self, slot: PoolSlot, route: Route, host: str, address: str) -> bool:
@@ -237,7 +265,7 @@ class PoolLimiters:
         limiter = self.at(route, host, address)
         if limiter is slot.limiter:
             return True
-        held = self.is_held(limiter.pool) and slot.probes != (limiter.provider or limiter.pool)
+        held = self.is_held(limiter.pool) and slot.probes not in (limiter.pool, limiter.provider or limiter.pool)
         if held or not self.has_slot(limiter, slot.account):
             return False
         slot.limiter.leave_unused(slot.account)
@@ -300,7 +328,7 @@ class PoolLimiters:
             return
         pools = {pool for pool, number in resumed.items() if number != before.get(pool)}
         for limiter in self._limiters.values():
-            if limiter.pool in pools or limiter.provider in pools:
+            if limiter.pool in pools or limiter.provider in pools or limiter.base in pools:
                 limiter.lift()
                 log.info("pool resumed: slow-downs lifted", pool=limiter.pool)
 
@@ -329,7 +357,7 @@ class PoolLimiters:
         """
         pool, reason, now = limiter.pool, limiter.hold_reason or "", self.env.now()
         limiter.reopen()
-        if limiter.provider is not None:
+        if limiter.provider is not None and not limiter.source:
             limiter.throttle.shut(now, reason)
             return
         if pool in self._holds:
@@ -338,7 +366,10 @@ class PoolLimiters:
         self._holds[pool] = self._being_held[pool] = hold
         saved = partial(until_stored, log=log, failure=NOT_SAVED, pool=pool)
         await saved(self.read_holds)
-        log.error("pool held: its servers refuse mail from this server", pool=pool, reason=reason)
+        if limiter.source:
+            log.error("source taken out: servers refuse its mail", source=limiter.source, pool=pool, reason=reason)
+        else:
+            log.error("pool held: its servers refuse mail from this server", pool=pool, reason=reason)
         await saved(lambda: self.store.pools.hold(pool, reason, hold.probe_at))
         try:
             await saved(self.read_holds)
@@ -352,7 +383,9 @@ class PoolLimiters:
             return
         saved = partial(until_stored, log=log, failure=NOT_SAVED, pool=pool)
         reached = any(limiter.pool == pool for limiter in slot.answered)
-        if slot.delivered and slot.last_answered is not None and slot.last_answered.pool == pool:
+        last = None if slot.last_answered is None else slot.last_answered.pool
+        # A host's own limiter is no longer used after the provider's server has answered there.
+        if slot.delivered and last in (pool, self.servers.known_as(pool)):
             self._probed.add(pool)
             await saved(lambda: self.store.pools.release(pool, automatic=True))
         else:

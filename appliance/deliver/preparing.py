@@ -58,6 +58,10 @@ class Envelope(NamedTuple):
         return Flow(self.account_id, self.low, self.new)
 
     @property
+    def stream(self) -> str:
+        return self.recipients[0].stream
+
+    @property
     def is_retry(self) -> bool:
         return self.recipients[0].attempt_count > 0
 
@@ -80,7 +84,8 @@ def envelopes(
     """Group recipients by message, domain and route, up to the limit of one transaction; accounts take turns."""
     groups, most = dict[tuple[str, str, Via | None], list[DueRecipient]](), RECIPIENTS_PER_VISIT
     for recipient in recipients:
-        groups.setdefault((recipient.message_id, recipient.domain, via_of(recipient)), []).append(recipient)
+        via = None if recipient.bucket is None else via_of(recipient)
+        groups.setdefault((recipient.message_id, recipient.domain, via), []).append(recipient)
     ordered = [
         Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + most]), group[0].low, 0, via)
         for (message_id, domain, via), group in groups.items()

@@ -26,6 +26,7 @@ FOLLOW_EVERY = 0.5  # seconds between two reads of the stored plan
 ADJUST_EVERY = 60.0  # seconds between two adjustments by `auto`
 PROVIDERS_KEPT, PROVIDERS_FRESH = 50_000, 3_600.0  # domains whose provider is cached; seconds
 LOOKUP = 2.0  # seconds; the relay's mail must not wait for a slow name server
+BUG_PAUSE = 10.0  # seconds after an error that is logged with its traceback and may repeat
 UNKNOWN_FRESH = 60.0  # seconds until a failed lookup is repeated
 
 log = get_logger("deliver")
@@ -40,9 +41,11 @@ async def follow(store: Store, config: Config) -> bool:
         try:
             await store.ramp.fence_older_nodes()
         except Refused as refused:
-            log.warning("ramp not started", reason=refused.text)
+            if refused.text != store.ramping.refusal:
+                log.warning("ramp not started", reason=refused.text)
+            store.ramping.refusal = refused.text
             return False
-    store.ramping.plan = plan
+    store.ramping.plan, store.ramping.refusal = plan, ""
     if plan != before:
         percent = {} if plan is None else {"percent": plan.percent, "providers": plan.providers}
         log.info("ramp off" if plan is None else "ramp changed", **percent)
@@ -98,6 +101,9 @@ class Ramp:
         """The route of mail that is not under the ramp."""
         return Via.RELAY if self.relays.only or relay_for(domain, self.relays) is not None else Via.DIRECT
 
+    def is_relayed(self, domain: str, via: Via | None) -> bool:
+        return (via or self.usual(domain)) is Via.RELAY
+
     # ---- the provider of a domain
 
     def knows(self, domain: str) -> bool:
@@ -135,11 +141,11 @@ class Ramp:
         """Whether the plan changed the route of one of these recipients."""
         return via is not None and any(self.via(recipient) is not via for recipient in recipients)
 
-    async def bind(self, recipients: tuple[DueRecipient, ...], via: Via | None) -> bool:
+    async def bind(self, recipients: tuple[DueRecipient, ...], via: Via) -> bool:
         """Store the route of recipients before their first attempt; False: one of them has another route now."""
         if self.is_wrong(recipients, via):
             return False
-        if via is None or all(recipient.route is not None for recipient in recipients):
+        if all(recipient.route is not None for recipient in recipients):
             return True
         return await self.store.ramp.bind(recipients, via)
 
@@ -163,6 +169,7 @@ class Ramp:
                 pass  # the plan in memory stays in force
             except Exception as error:
                 log.exception("ramp not followed", error)
+                await trio.sleep(BUG_PAUSE)
 
     async def adjust(self, plan: RampPlan) -> None:
         """Change the percentages by the suggestions, unless a command or another node changed them meanwhile."""

@@ -18,6 +18,7 @@ from appliance.config.settings import DeliveryMode, DeliverySettings, RelayTls
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.dns.wire import Mx
 from appliance.model.ramp import Via
+from appliance.model.sources import OutgoingSource
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.net.dial import Shortage
 from appliance.telemetry.log import get_logger
@@ -89,6 +90,7 @@ class Route:
     port: int
     authentic: bool = False  # DNSSEC authenticates the MX records, or their absence
     relay: Relay | None = None
+    source: OutgoingSource | None = None  # None: the system chooses the address that connections leave from
     via: Via | None = None  # as asked for, under the ramp
 
     @property

@@ -2,17 +2,16 @@
 
     due_mail → Envelope → preparing → Ready → a session of its pool → attempt → Outcomes → recorded, many per commit
 
-Others decide: `pending.py` when to read the store and which mail to take, `in_flight.py` which session starts or ends.
-This module calls them in order and owns the tasks. New mail arrives in memory; polls of the store read all other due
-mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session starts,
-running ones get `grace` seconds, and their outcomes are recorded. Only the attempt holds a session: neither signing
-before it nor the commit after it keeps a server waiting.
+Others decide: `polling.py` when to read the store, `pending.py` which mail to take, `in_flight.py` which session starts
+or ends. This module calls them in order. New mail arrives in memory; polls of the store read all other due mail. All
+state is in the store, so a restart continues where the last process ended. On shutdown no session starts, running ones
+get `grace` seconds, and their outcomes are recorded. Only the attempt holds a session: neither signing before it nor
+the commit after it keeps a server waiting.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 import trio
 
@@ -20,38 +19,23 @@ from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import InFlight, SlowSessions
-from appliance.deliver.outcome import observe
-from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending, Poll, PollState, next_poll
+from appliance.deliver.outcome import AttemptResult, observe, recording
+from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending
+from appliance.deliver.polling import Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.pool_limiters import UNROUTED
 from appliance.deliver.preparing import DeliveryPath, Envelope, NotPrepared, Preparing, Ready, envelopes, worth_keeping
+from appliance.deliver.route import NoRoute
 from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.store import Store
 from appliance.store.queue import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
 TAKEN_PER_SLICE = 10  # envelopes taken from the store between two checkpoints: the same
-
-
-class AttemptResult(NamedTuple):
-    envelope: Envelope
-    outcomes: list[Outcome]
-    limiter: PoolLimiter | None = None  # counts the result as unrecorded until it is on disk
-
-
-def recording(store: Store) -> BatchWriter[AttemptResult]:
-    async def write(batch: list[AttemptResult]) -> None:
-        if outcomes := [outcome for result in batch for outcome in result.outcomes]:
-            await store.queue.record(outcomes)
-
-    def fields(result: AttemptResult) -> dict[str, str]:
-        return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}
-
-    return BatchWriter("deliver", write, fields)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +89,7 @@ class SessionRunner:
             return None
         routed, recipients = ready.routed, ready.routed.envelope.recipients
         limit = len(recipients) if routed.return_path is None else 1
-        permit = self.deliverer.warmup.permit(pool, routed.route, limit, routed.envelope.low)
+        permit = self.deliverer.warmup.permit(routed.limiter.base, routed.route, limit, routed.envelope.low)
         if permit.count < len(recipients):
             self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
@@ -175,7 +159,7 @@ class SessionRunner:
             return
         if isinstance(outcomes, Shortage):
             self.meet_shortage(outcomes)
-        elif active.successor is None:
+        elif active.successor is None and self.deliverer.sources.may_start(active.ready):
             self.in_flight.pause_domain(envelope.domain)
         active.slot.limiter.undo()
         self.deliverer.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
@@ -233,10 +217,11 @@ class Scheduler:
     async def run(self) -> None:
         limiters, warmup = self.deliverer.limiters, self.deliverer.warmup
         in_flight = InFlight(limiters, warmup, Shares(self.sessions), Shares(self.large_sessions))
-        self._admission = Admission(self.pending, limiters, warmup)
+        self._admission = Admission(self.pending, limiters, warmup, self.deliverer.sources)
         self._results = recording(self.deliverer.store)
         OPEN_CONNECTIONS["deliver"] = lambda: in_flight.slots.used
         upkeep = Upkeep(self.deliverer, self.new_mail, self.pending, in_flight, self.intervals)
+        await self.deliverer.sources.start()
         async with trio.open_nursery() as self._tasks:
             await self._tasks.start(self._run_sessions, in_flight, upkeep)
             self._tasks.start_soon(self._results.run, self._recorded)
@@ -270,21 +255,13 @@ class Scheduler:
                     tasks=tasks,
                 )
                 is_stopping = trio.Event()
-                self._tasks.start_soon(self._watch_for_stop, in_flight, is_stopping)
+                self._tasks.start_soon(in_flight.watch_for_stop, is_stopping)
                 self._tasks.start_soon(in_flight.round_limit.run, self.runner.start_pool)
                 task_status.started()
                 await is_stopping.wait()
                 grace.deadline = min(trio.current_time() + self.grace, self.stop_by())
         self._results.close()
         await upkeep.stop()
-
-    @staticmethod
-    async def _watch_for_stop(in_flight: InFlight, is_stopping: trio.Event) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            in_flight.is_stopping = True
-            is_stopping.set()
 
     async def _next_turn(self) -> float:
         await self._take_new()
@@ -330,6 +307,7 @@ class Scheduler:
             self._polls.checked_at = trio.current_time()
             await self.deliverer.limiters.read_holds()
             await self.deliverer.warmup.load_missing()
+            self._leave_unusable()
         if poll is not Poll.LIMITERS:
             await self._take_due(poll is Poll.ALL)
         await self.runner.start_all()
@@ -354,10 +332,25 @@ class Scheduler:
                     if number % TAKEN_PER_SLICE == 0:
                         await trio.lowlevel.checkpoint()
 
+    def _leave_unusable(self) -> None:
+        """Return envelopes to the store whose source has been taken out: a poll chooses another source."""
+        for pool, envelope in self.pending.remove_unusable(self.deliverer.sources.may_start):
+            self._return(envelope, pool)
+
+    def _return(self, envelope: Envelope, pool: str) -> None:  # without an attempt
+        self.due_mail[envelope.low].release(envelope)
+        self._admission.leave(pool, envelope.flow)
+
     # ---- preparing
+
+    def _postpone(self, envelope: Envelope) -> None:
+        self._results.add(AttemptResult(envelope, [], postponed_until=self.deliverer.sources.postponed_until()))
 
     async def _take(self, envelope: Envelope, pool: str, mime: bytes | None = None) -> None:
         self.due_mail[envelope.low].take(envelope)
+        if not self.deliverer.sources.limits(envelope, UNROUTED):
+            self._postpone(envelope)
+            return
         self.pending.add(pool, envelope.flow)
         path = self.preparing.known(envelope)
         if path is None:
@@ -375,19 +368,26 @@ class Scheduler:
                 self.runner.meet_shortage(shortage)
                 await trio.sleep(SHORTAGE_PAUSE)
             except Exception as reason:
-                self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
+                via = envelope.via and self.deliverer.ramp.via(envelope.recipients[0])  # the provider is known by now
+                self._not_prepared(NotPrepared(envelope._replace(via=via), pool, reason), started_at)
                 return
         await self._prepare(envelope._replace(via=path.route.via), pool, path, mime, since)
 
     async def _prepare(
         self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
     ) -> None:
-        limiter, total = self.deliverer.limiters.of_route(path.route), self.pending.total
-        self.pending.move(pool, limiter.pool, envelope.flow)
+        limiters, total = self.deliverer.limiters, self.pending.total
         try:
-            await self.deliverer.warmup.load(limiter.pool, path.route)
-        except StorageUnavailable as outage:
-            self._not_prepared(NotPrepared(envelope, limiter.pool, outage), self.deliverer.env.now())
+            route = self.deliverer.sources.route(envelope, path.route, self._admission.has_room_in_warmup)
+            if route is None:
+                self.pending.remove(pool, envelope.flow)
+                self._postpone(envelope)
+                return
+            path, limiter = path._replace(route=route), limiters.of_route(route)
+            self.pending.move(pool, pool := limiter.pool, envelope.flow)
+            await self.deliverer.warmup.load(limiter.base, route)
+        except (NoRoute, StorageUnavailable) as reason:
+            self._not_prepared(NotPrepared(envelope, pool, reason), self.deliverer.env.now())
             return
         prepared = await self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
         if isinstance(prepared, Ready | NotPrepared):  # else `_sign` returns it
@@ -413,9 +413,8 @@ class Scheduler:
     def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
         envelope = failed.envelope
         self.pending.remove(failed.pool, envelope.flow)
-        if isinstance(failed.reason, StorageUnavailable):  # no attempt: a poll reads it again
-            self.due_mail[envelope.low].release(envelope)
-            self._admission.leave(failed.pool, envelope.flow)
+        if isinstance(failed.reason, StorageUnavailable):
+            self._return(envelope, failed.pool)
             return
         self._results.add(AttemptResult(envelope, self.deliverer.not_attempted(envelope, failed.reason, started_at)))
 
@@ -434,10 +433,10 @@ class Scheduler:
             envelope = result.envelope
             self.deliverer.store.under_delivery.end([recipient.id for recipient in envelope.recipients])
             observe(result.outcomes)
+            self.deliverer.sources.count(result.outcomes)
             due_mail = self.due_mail[envelope.low]
             due_mail.release(envelope)
-            for outcome in result.outcomes:
-                due_at = outcome.next_attempt_at
+            for due_at in (result.postponed_until, *(outcome.next_attempt_at for outcome in result.outcomes)):
                 if due_at is not None and (self._due_at is None or due_at < self._due_at):
                     self._due_at = due_at
                     self.new_mail.wake()

@@ -49,6 +49,7 @@ class Upkeep:
         with trio.CancelScope(shield=True):
             await self.deliverer.warmup.save()
             try:
+                await self.deliverer.sources.publish()
                 await self.deliverer.limiters.publish(self.pending, [])
             except Exception:
                 log.exception(NOT_PUBLISHED)
@@ -61,7 +62,7 @@ class Upkeep:
     async def _publish(self) -> None:
         """Publish the state of delivery for commands in other processes, and notice the commands' changes."""
         version: int | None = None
-        store, limiters = self.deliverer.store, self.deliverer.limiters
+        store, limiters, sources = self.deliverer.store, self.deliverer.limiters, self.deliverer.sources
         while True:
             pause = self.intervals.publish
             try:
@@ -69,9 +70,11 @@ class Upkeep:
                 if version not in (None, newer):
                     self.new_mail.request_poll()
                     store.new_simulated_mail.set()
+                await sources.refresh(read=version != newer)
                 version = newer
                 waiting = await self.in_flight.waiting_accounts(list(self.pending.queues.values()))
                 await limiters.publish(self.pending, self.in_flight.sessions(), waiting)
+                await sources.publish()
             except StorageUnavailable:
                 pass  # the next run publishes it
             except Exception:

@@ -1,9 +1,10 @@
 """The warm-up of the addresses that mail leaves from: limits the recipients that each source may send to a pool.
 
-The routing table selects the source by the dialled address: mostly one for IPv4 and one for IPv6, each with its own
-reputation. So an attempt has a permit for its source. If no server replies there, the attempt continues from another
-source only if that one may send as much; otherwise the envelope is queued again, and no attempt counts. Addresses that
-did not reply are skipped for a while, so that the envelope gets a permit for the right source.
+Mail with a source of the settings leaves from that. Otherwise the routing table selects the address by the dialled one:
+mostly one for IPv4 and one for IPv6, each with its own reputation. So an attempt has a permit for its source. If no
+server replies there, the attempt continues from another source only if that one may send as much; otherwise the
+envelope is queued again, and no attempt counts. Addresses that did not reply are skipped for a while, so that the
+envelope gets a permit for the right source.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Route
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
+from appliance.model.sources import limits_name
 from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses
 from appliance.net.address_policy import Address
 from appliance.net.local_addresses import source_address
@@ -43,6 +45,7 @@ class Permit:
     taken_at: int = 0
     low: int = 0  # 1: for mail with low priority, which leaves some to other mail
     is_short: bool = False  # an address was skipped because its source may send no more for now
+    route: Route | None = None  # if its source decides the address
 
 
 @dataclass(slots=True)
@@ -72,17 +75,19 @@ class Warmup:
             return Permit(pool, count)
         source, room = self._choice(pool, route, low)
         room = max(1, room)  # the clock may have been set back since `may_start`
-        permit = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.env.now(), low)
+        alive = frozenset(self._alive(route))
+        permit = Permit(pool, min(count, room), alive, source, self.env.now(), low, route=route)
         self._take(pool, source, permit.count)
         if len(self._pending_limits) >= WARMUP_ENTRIES:
             self._pending_limits.clear()
         pace = self._limited_pace(pool, source)
         most = None if pace is None else hourly_limit(self.settings, pace.day)
-        self._pending_limits[pool] = UNLIMITED if most is None else max(1, most // 2)
+        limits = limits_name(pool, "" if route.source is None else route.source.name)
+        self._pending_limits[limits] = UNLIMITED if most is None else max(1, most // 2)
         return permit
 
     def pending_limit(self, pool: str) -> int:
-        """The number of envelopes of a pool that are worth preparing."""
+        """The number of envelopes of a pool, for one source, that are worth preparing."""
         if not (self.settings.enabled and pool):
             return UNLIMITED
         return self._pending_limits.get(pool, max(1, self.settings.first_hour // 2))
@@ -91,7 +96,7 @@ class Warmup:
         """Whether to try an address; the permit changes to its pool and source."""
         if permit.addresses is None:
             return True
-        source = self.source(address)
+        source = self.source(address, permit.route)
         await self.load_source(pool, source)
         same = pool == permit.pool and source == permit.source
         if address not in permit.addresses or same or source is None:
@@ -115,8 +120,10 @@ class Warmup:
         self._give_back(permit, permit.count - count)
         permit.count = count
 
-    def source(self, address: Address) -> str | None:
-        """The source of mail to an address; None: no route."""
+    def source(self, address: Address, route: Route | None = None) -> str | None:
+        """The address that mail to an address leaves from; None: no route."""
+        if route is not None and route.source is not None:
+            return str(route.source.address(address.version))
         if (source := self._sources.get(address)) is None:
             source = str(self.source_of(address) or "")
             self._sources.put(address, source)
@@ -153,7 +160,7 @@ class Warmup:
         """The source of the first address of a route that has room, and its room."""
         if route.relay is not None:  # the relay has its own reputation
             return None, UNLIMITED
-        sources = list(dict.fromkeys(map(self.source, self._alive(route))))
+        sources = list(dict.fromkeys(self.source(address, route) for address in self._alive(route)))
         for source in sources:
             if source is not None and (room := self._room(pool, source, low)) > 0:
                 return source, room
@@ -178,7 +185,7 @@ class Warmup:
 
     async def load(self, pool: str, route: Route) -> None:
         if self.settings.enabled and route.relay is None:
-            for source in {self.source(address) for address in self._alive(route)}:
+            for source in {self.source(address, route) for address in self._alive(route)}:
                 await self.load_source(pool, source)
 
     async def load_source(self, pool: str, source: str | None) -> None:

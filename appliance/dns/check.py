@@ -336,12 +336,12 @@ async def _check_tls_rpt(resolver: Resolver, record: DnsRecord) -> CheckedRecord
     return CheckedRecord(record, RecordStatus.OK, texts)
 
 
-async def find_senders(resolver: Resolver, config: Config, nodes: Iterable[str]) -> Senders:
+async def find_senders(resolver: Resolver, config: Config, nodes: Iterable[str], *, ramp: bool = False) -> Senders:
     """The hosts that send, by address if a record with their names would exceed the limits of receivers.
 
     A host whose addresses DNS does not have now keeps its name.
     """
-    sending = senders(config, nodes)
+    sending = senders(config, nodes, ramp=ramp)
     if len(sending.hosts) <= SPF_VOID_LOOKUPS:
         return sending
     known: dict[str, list[Address]] = {host: [] for host in sending.hosts}

@@ -72,10 +72,11 @@ class Senders:
         return ", ".join(self.hosts)
 
 
-def senders(config: Config, nodes: Iterable[str]) -> Senders:
-    """The relay if all mail leaves through one; otherwise every node."""
+def senders(config: Config, nodes: Iterable[str], *, ramp: bool = False) -> Senders:
+    """The relay if all mail leaves through one; otherwise every node. With a ramp both."""
     relay = config.delivery.relay_host if config.delivery.mode is DeliveryMode.RELAY else ""
-    return Senders((relay,) if relay else tuple(sorted({config.server.hostname, *nodes})))
+    own = () if relay and not ramp else tuple(sorted({config.server.hostname, *nodes}))
+    return Senders((*([relay] if relay else []), *own))
 
 
 def records_for(

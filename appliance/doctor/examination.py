@@ -21,6 +21,7 @@ from appliance.keys.secrets import open_webhook_secret
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.model.feedback import ComplaintRate
 from appliance.model.queue import PoolHold
+from appliance.model.ramp import RampPlan, in_force
 from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, newest_known, open_store, quick_check
@@ -54,6 +55,7 @@ class Stored:
     newest_message_at: int | None = None
     warmups: Sequence[WarmupStatus] = ()
     complaints: Sequence[ComplaintRate] = ()
+    ramp: RampPlan | None = None  # None: off, or not read
 
 
 @dataclass(slots=True)
@@ -109,12 +111,18 @@ class Examination:
             report([warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text)])
 
     def _checks(self, stored: Stored) -> dict[str, Check]:
+        ramp = stored.ramp or in_force(None, self.config)
+        goes_direct = self.config.delivery.mode is DeliveryMode.DIRECT or (ramp is not None and ramp.goes_direct)
         checks: dict[str, Check] = {
             "certificate": self._certificates,
             "server": partial(machine.check_name, self.config),
             "listener": partial(machine.check_listeners, self.config),
-            "hostname": self._names,
+            "hostname": partial(self._names, goes_direct),
         }
+        if ramp is not None and goes_direct:
+            checks["port of mail servers"] = partial(
+                names.check_port, self.resolver, self.config, self.env, to_relay=False
+            )
         if self.config.delivery.mode is not DeliveryMode.SANDBOX:
             checks["port"] = partial(names.check_port, self.resolver, self.config, self.env)
             for relay in names.relays_with_login(self.config):
@@ -136,12 +144,12 @@ class Examination:
             findings += machine.check_certificate(config, "inbound", now)
         return findings + machine.check_acme(config, now) if config.acme.enabled else findings
 
-    async def _names(self) -> list[Finding]:
+    async def _names(self, goes_direct: bool) -> list[Finding]:
         hostname, mode = self.config.server.hostname, self.config.delivery.mode
         if mode is DeliveryMode.SANDBOX:
             advice = 'Set delivery.mode to "direct" or "relay".'
             return [warning("hostname", hostname, "no mail leaves: delivery.mode is sandbox", advice)]
-        if mode is DeliveryMode.RELAY:
+        if not goes_direct:
             return [ok("hostname", hostname, "mail leaves through a relay")]
         leaving = names.leaving_addresses(self.config)
         finding, addresses = await names.check_host(self.resolver, hostname, leaving)
@@ -157,7 +165,8 @@ class Examination:
             advice = "Create them now, and publish their records: appliance domain records."
             findings.append(warning("dkim", domain, text, advice))
         async with self._lookups:
-            sending = await dns_check.find_senders(self.resolver, self.config, stored.nodes)
+            on_ramp = stored.ramp is not None
+            sending = await dns_check.find_senders(self.resolver, self.config, stored.nodes, ramp=on_ramp)
             records = records_for(self.config, sender, keys, self.env.now(), sending, stored.nodes)
             checked = await dns_check.check(self.resolver, records, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
@@ -211,6 +220,7 @@ class Examination:
             since = self.env.now() - (PROPOSAL_DAYS - 1) * DAY
             stored.reports |= {report.domain: report.dmarc for report in await store.reports.of(account.id, since)}
         stored.nodes = await store.engine.hosts()
+        stored.ramp = in_force(await store.ramp.stored(), self.config)
         stored.holds = await store.pools.all_holds()
         stored.newest_message_at = await store.messages.newest_at()
         stored.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)

@@ -131,10 +131,10 @@ def judge_port(probes: Sequence[MailServerProbe], port: int, *, relay: bool = Fa
     return [fault("port", str(port), f"no mail server can be reached ({tried})", advice)]
 
 
-async def check_port(resolver: Resolver, config: Config, env: Environment) -> list[Finding]:
-    """Read the greetings of large providers' mail servers, concurrently, or the relay's."""
+async def check_port(resolver: Resolver, config: Config, env: Environment, *, to_relay: bool = True) -> list[Finding]:
+    """Read the greetings of large providers' mail servers, concurrently, or in mode relay the relay's."""
     delivery = config.delivery
-    relay = delivery.mode is DeliveryMode.RELAY
+    relay = to_relay and delivery.mode is DeliveryMode.RELAY
     port = delivery.relay_port if relay else delivery.mx_port
     if relay and delivery.relay_host:
         # Like delivery: the operator configured the relay, so its address may be private.

@@ -41,6 +41,7 @@ from appliance.model.mail import (
     header_id_of,
     lists_of,
 )
+from appliance.model.ramp import bucket_of
 from appliance.model.streams import TRANSACTIONAL, Stream, Streams
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
@@ -290,13 +291,16 @@ class MessageIntake:
         if dsn:
             asked = {key: replace(request, reporter=self.hostname) for key, request in dsn.items()}
             recipients = tuple([replace(recipient, dsn=asked.get(recipient.key)) for recipient in recipients])
+        simulated = message.caller.test or self.sandbox
+        if self.store.ramping.plan is not None and not simulated:
+            recipients = tuple([replace(recipient, bucket=bucket_of(recipient.key)) for recipient in recipients])
         stream = self._stream_of(message.caller, content, template)
         return NewMessage(
             id=message.id,
             account_id=message.caller.account_id,
             request_id=message.request_id,
             source=message.source,
-            simulated=message.caller.test or self.sandbox,
+            simulated=simulated,
             sender=content.sender.text,
             envelope_from=envelope_from.wire,
             subject=content.subject,

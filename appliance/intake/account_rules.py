@@ -3,11 +3,13 @@
 import re
 from urllib.parse import urlencode
 
+from appliance.config.settings import DeliverySettings
 from appliance.errors import Code, Refused, invalid
 from appliance.keys import secrets
 from appliance.message import addresses
 from appliance.message.limits import RETURN_PATH_LENGTH
 from appliance.model.accounts import Caller
+from appliance.model.streams import configured_streams
 
 # Defaults of a test message.
 TEST_SUBJECT = "A test message"
@@ -28,6 +30,19 @@ def login_email(text: str) -> str:
     if address.spelling != address.text:
         raise invalid("email", "expected an address without a name")
     return address.spelling
+
+
+def source_names(delivery: DeliverySettings, stream: str, text: str) -> list[str]:
+    """Return the sources that an account's stream is to have, from names separated by commas; none: the stream's."""
+    configured_streams(delivery.streams).get(stream)
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    for name in names:
+        if name not in delivery.sources:
+            known = f"expected {' or '.join(delivery.sources)}" if delivery.sources else "the settings have none"
+            raise invalid("sources", f"there is no source {name!r}; {known}")
+    if len(set(names)) < len(names):
+        raise invalid("sources", "names a source twice")
+    return names
 
 
 def password_link(base_url: str, email: str, token: str) -> str:

@@ -334,6 +334,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     low: int = 0  # 1: of a stream with low priority
     bucket: int | None = None  # of the ramp; None: accepted while it was off
     route: str | None = None  # a Via: under the ramp, the only route that may take it
+    stream: str = TRANSACTIONAL.name
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -348,6 +349,7 @@ class Attempt(Struct, frozen=True, gc=False):
     decision: str | None = None  # the consequence, in words
     dialogue: str | None = None  # the SMTP transcript: a JSON array of lines
     route: str | None = None  # a Via; None: simulated, or recorded by an older version
+    source: str | None = None  # the name of the source address; None: the system chose the address
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -394,6 +396,7 @@ class TriedRecipient:
     session: OutgoingSession | None = None  # open now, if it is slow
     node: str = ""  # that delivers it, if several share the database
     scheduled_at: int | None = None
+    route: str | None = None  # as in DueRecipient
 
 
 @dataclass(frozen=True, slots=True)

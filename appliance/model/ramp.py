@@ -43,6 +43,11 @@ class RampPlan(Struct, frozen=True, omit_defaults=True):
     def of(self, provider: str) -> int:
         return self.providers.get(provider, self.percent or 0)
 
+    @property
+    def goes_direct(self) -> bool:
+        """Whether any mail goes direct."""
+        return bool(self.percent or any(self.providers.values()))
+
     def having(self, provider: str, percent: int, now: int, reason: str = "") -> "RampPlan":
         """The plan with another percentage; "" changes the one of all providers without their own."""
         changed_at = {**self.changed_at, provider: now}
@@ -56,7 +61,7 @@ class RampPlan(Struct, frozen=True, omit_defaults=True):
 
 
 def in_force(stored: RampPlan | None, config: Config) -> RampPlan | None:
-    """The plan in force; None: the ramp is off. The stored plan wins over the settings."""
+    """The plan in force; None: the ramp is off. A stored percentage wins over the settings."""
     if config.delivery.mode is not DeliveryMode.RELAY or not config.delivery.relay_host:
         return None
     plan = stored or RampPlan()
@@ -150,7 +155,8 @@ class Standing(Struct, frozen=True):
     direct: RampFigures  # since the last change
     relay: RampFigures
     held: str | None = None  # why the provider's pool is held
-    hourly_limit: int | None = None  # recipients that the warm-up allows now
+    busiest_hour: int = 0  # recipients by both routes, of the provider that its warm-up limits most
+    hourly_limit: int | None = None  # recipients that this warm-up allows now
 
 
 def suggestion(standing: Standing, now: int) -> Suggestion:
@@ -177,9 +183,8 @@ def suggestion(standing: Standing, now: int) -> Suggestion:
         return suggest(Action.HOLD, f"{standing.direct.results} direct results; {ENOUGH} are needed to judge")
     if (doubt := _doubt(standing)) is not None:
         return suggest(Action.HOLD, doubt)
-    busiest = standing.direct.busiest_hour + standing.relay.busiest_hour
-    if standing.hourly_limit is not None and busiest * higher > standing.hourly_limit * 100:
-        share = -(-busiest * higher // 100)
+    if standing.hourly_limit is not None and standing.busiest_hour * higher > standing.hourly_limit * 100:
+        share = -(-standing.busiest_hour * higher // 100)
         limit = f"the warm-up allows {standing.hourly_limit} recipients an hour"
         return suggest(Action.HOLD, f"{limit}, and {higher} % of the busiest hour would be {share}")
     return suggest(Action.RAISE, "the direct route does as well as the relay")
@@ -239,11 +244,13 @@ def compared(
         first = max((now - WINDOW) // HOUR, changed_at // HOUR + 1)
         since = [row for row in hours if row.hour >= first and row.figures.provider in of]
         rows = list(_summed(since).values())
-        of_limits = [limits[name] for name in of if name in limits]
         direct, relay = total(rows, Via.DIRECT, provider), total(rows, Via.RELAY, provider)
-        limit = min(of_limits, default=None)
-        standing = Standing(provider, plan.of(provider), changed_at, direct, relay, held.get(provider), limit)
-        return suggestion(standing, now)
+        hours_of = {name: sum(row.busiest_hour for row in rows if row.provider == name) for name in of & limits.keys()}
+        tightest = max(hours_of, key=lambda name: hours_of[name] / limits[name], default="")
+        warmup = hours_of.get(tightest, 0), limits.get(tightest)
+        return suggestion(
+            Standing(provider, plan.of(provider), changed_at, direct, relay, held.get(provider), *warmup), now
+        )
 
     of_all = judged("", providers - plan.providers.keys())
     of_one = [judged(provider, {provider}) for provider in sorted(providers - {OTHER_PROVIDERS})]
@@ -266,15 +273,15 @@ def adjusted(plan: RampPlan, suggestions: Iterable[Suggestion], now: int) -> Ram
 
     A provider that should get less gets a percentage of its own, until that has risen to the percentage of all others.
     """
-    for suggestion in suggestions:
-        if suggestion.action is Action.HOLD or (
-            suggestion.action is Action.RAISE and suggestion.provider and suggestion.provider not in plan.providers
+    for suggested in suggestions:
+        if suggested.action is Action.HOLD or (
+            suggested.action is Action.RAISE and suggested.provider and suggested.provider not in plan.providers
         ):
             continue
-        name = suggestion.provider or "all others"
-        reason = f"{name}: {plan.of(suggestion.provider)} % to {suggestion.percent} %, because {suggestion.reason}"
-        plan = plan.having(suggestion.provider, suggestion.percent, now, reason)
-    for provider, percent in plan.providers.items():
-        if plan.auto and plan.percent is not None and percent >= plan.percent and provider in plan.changed_at:
-            plan = plan.without(provider)
+        name = suggested.provider or "all others"
+        before, of_all = plan.of(suggested.provider), plan.percent or 0
+        reason = f"{name}: {before} % to {suggested.percent} %, because {suggested.reason}"
+        plan = plan.having(suggested.provider, suggested.percent, now, reason)
+        if suggested.provider and before < of_all <= suggested.percent:
+            plan = plan.without(suggested.provider)
     return plan

@@ -52,6 +52,17 @@ def _binds(address: Address) -> bool:
     return True
 
 
+def bind_trouble(address: Address) -> str | None:
+    """Why connections cannot leave from an address; None: they can."""
+    try:
+        with _udp_socket(address) as probe:
+            probe.bind((str(address), 0))
+    except OSError as fault:
+        raise_if_short(fault)
+        return "is not on this machine" if fault.errno in _NOT_LOCAL else fault.strerror or str(fault)
+    return None
+
+
 def _udp_socket(address: Address) -> socket.socket:
     return socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
 

@@ -43,6 +43,8 @@ def span(microseconds: int) -> str:
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
     if tried.next_attempt_at is not None:
         later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
+        if tried.route == Via.RELAY:  # the pool is that of its domain's servers
+            pool = PoolView(pause=pool.pause, for_operator=pool.for_operator)
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
     if tried.recipient.status is RecipientStatus.SCHEDULED:
         return _scheduled(tried.scheduled_at or now, now)
@@ -106,7 +108,13 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
     before = f"; it is try {number} of {allowed}{_because(tried)}" if tried.attempts else ""
     if tried.simulated:
         return f"waiting: {_held(PoolView(pause=pool.pause), now) or 'the sandbox takes it next'}{before}"
-    return f"waiting: {_why(pool, now) if tried.session is None else _session(tried.session, now)}{before}"
+    if tried.session is not None:
+        why = _session(tried.session, now)
+    elif tried.route == Via.RELAY:
+        why = _held(pool, now) or "it goes by the relay"
+    else:
+        why = _why(pool, now)
+    return f"waiting: {why}{before}"
 
 
 def _session(session: OutgoingSession, now: int) -> str:

@@ -53,6 +53,7 @@ from appliance.store.retention import Deletion, LedgerFolding
 from appliance.store.scheduled import ScheduledMail
 from appliance.store.search_index import SearchIndex
 from appliance.store.sessions import SecondFactors, Sessions
+from appliance.store.sources import SourceStore
 from appliance.store.sqlite import copy_endpoint
 from appliance.store.sqlite.copy_endpoint import tables as copied_tables
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
@@ -154,7 +155,7 @@ class Store:
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
         self.ramping = Ramping()
-        self.messages = Messages(engine, env, self.body_parts, *hand_over, self.ramping)
+        self.messages = Messages(engine, env, self.body_parts, *hand_over)
         self.mail_log = MailLog(engine, env)
         self.search_index = SearchIndex(engine, env)
         self.records = MessageRecords(engine, env)
@@ -168,6 +169,7 @@ class Store:
         self.lanes = Lanes(engine, env)
         self.under_delivery = UnderDelivery()
         self.queue_control = QueueControl(engine, env, self.webhook_posts, self.under_delivery)
+        self.sources = SourceStore(engine, env)
         self.warmups = WarmupStates(engine, env)
         self.pools = PoolStates(engine, env, self.warmups)
         self.ramp = RampStore(engine, env, self.pools)
@@ -308,7 +310,7 @@ def copy_target(where: str | Path) -> "AbstractContextManager[CopyEndpoint]":
 
 @contextmanager
 def driver_needed() -> Iterator[None]:
-    """Around an import of the engine for PostgreSQL, whose driver may not be installed."""
+    """Turn the ImportError of a missing PostgreSQL driver into DatabaseRefused."""
     try:
         yield
     except ImportError as error:

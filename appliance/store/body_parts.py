@@ -1,14 +1,14 @@
 """Writes the rows of new messages, and large ones in parts; counts the bytes of each account for its quota.
 
-Parts are committed before their message is accepted, one by one: a commit of 10 MiB delays other writers by tens of
+Each part has its own commit, before the message is accepted: one commit of 10 MiB would delay other writers by tens of
 milliseconds. `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the others.
 
 Invariants, at every commit:
 - Every part belongs to a message whose `message_bodies.parts_size` is not 0, or is listed in `loose_parts`, which are
   deleted a few at a time: after a crash between the parts and the message, and after retention.
 - `parts_size` is the number of bytes in the parts of that message; the accepting transaction checks it.
-- `accounts.stored_bytes` is what migration 0007 would count, and `of_metadata`. Whatever adds or deletes messages,
-  their bytes, template versions or suppressions changes it in the same transaction.
+- `accounts.stored_bytes` equals the sum that migration 0007 computes, plus `of_metadata`. A transaction that adds or
+  deletes messages, their bytes, template versions or suppressions updates it.
 """
 
 from collections import Counter

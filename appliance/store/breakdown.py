@@ -1,13 +1,13 @@
 """Statistics of recipients by the day, broken down by sending domain, tag, template and provider.
 
-By provider they also have how long deliveries took, and how many recipients were deferred before their result; so do
-the pairs of a provider with a sending domain, a template or a stream. The default stream has no pairs: a
-read subtracts the other streams from all mail.
+Providers, and their pairs with a sending domain, a template or a stream, also have delivery times and the number of
+recipients deferred before their result. The default stream has no pairs: a read subtracts the other streams from all
+mail.
 
-They are added up in the background, as in `statistics.py`, up to positions of their own. The background reader sums
-new rows, and the writer adds the sums only if the position has not moved. Each dimension has a bounded number of values
-per account and day: the values with the fewest recipients are merged into one whose name is empty, already in the
-reader's thread, so that the writer and the event loop never get more.
+The sums are computed in the background, as in `statistics.py`, with separate positions. The background reader sums new
+rows, and the writer adds the sums only if the position has not moved. Each dimension has a bounded number of values per
+account and day: the reader's thread merges the values with the fewest recipients into one with an empty name, so the
+writer and the event loop never handle more.
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ def _domain_pair(text: str) -> str:
     return f"{domain.lower()} {provider}"
 
 
-# The text of each dimension, NULL for none, and the values in it.
+# SQL for the text of each dimension (NULL: none) and for its values.
 _TEXTS: dict[Dimension | Pairing, str] = {
     Dimension.DOMAIN: "m.envelope_from",
     Dimension.TAG: "m.tags",
@@ -138,7 +138,7 @@ class _Place(NamedTuple):
 
 
 class _BrokenDown(NamedTuple):
-    """How one kind of row is counted: between two positions, of all accounts or of one."""
+    """SQL that counts one kind of row between two positions, for all accounts or for one."""
 
     counting: Counting
     rows: str

@@ -101,7 +101,7 @@ class SharedCertificates(StorePart):
         return SharedAcme(announced, dict(await self.engine.rows(_RECORDS, {})))
 
     async def keep(self, records: Mapping[str, bytes]) -> bool:
-        """Replace these sealed records together; False, without a write, if another node has the chore."""
+        """Replace sealed records in one transaction. Return False and write nothing if another node has the chore."""
 
         def work(tx: Tx) -> None:
             for name, sealed in records.items():

@@ -1,4 +1,4 @@
-"""Reads messages back: recipients, bytes, every attempt at each recipient, and the texts that a search looks at."""
+"""Reads messages back: recipients, bytes, all attempts, and the texts that a search reads."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -86,9 +86,9 @@ def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -
 # Messages are indexed by account and recipients by message, so the account comes from a recipient.
 _ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
     WHERE r.message_id = :message_id LIMIT 1"""
-_WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE message_id = :message_id"
-_WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, '') FROM recipients r
-    LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
+_WAYS = "SELECT id, domain, simulated, next_attempt_at, '', route FROM recipients WHERE message_id = :message_id"
+_WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, ''), r.route
+    FROM recipients r LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
     WHERE recipient_id = :recipient_id ORDER BY number"""
 _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
@@ -127,14 +127,16 @@ def _tried(
     simulated: int,
     next_attempt_at: int | None,
     node: str,
+    route: str | None,
 ) -> TriedRecipient:
     bindings = {"recipient_id": recipient.id}
     attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
     session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
-    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node, scheduled_at)
+    more = session, node, scheduled_at, route
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, *more)
 
 
-# ---- the texts of a message that a search looks at, and the terms of the index that they make
+# ---- the searched texts of a message, and their index terms
 
 REPLY_LENGTH: Final = 200  # searched characters of a reply
 SEARCHED_LENGTH: Final = 8_000  # searched characters of a message: strangers must not make the index grow without bound

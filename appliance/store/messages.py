@@ -1,7 +1,7 @@
 """Accepts messages into the store, hands them to delivery, and reads them back.
 
-All rows of a message are written in one transaction, or none. Waiting messages are written together, with one or two
-statements per table, with the same result as one after the other. A message is handed to delivery after its commit.
+One transaction writes all rows of a message. It writes all waiting messages, with one or two statements per table;
+the result is the same as writing them one after the other. Delivery gets a message after its commit.
 """
 
 from collections import Counter
@@ -33,7 +33,6 @@ from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, inser
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
 from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
-from appliance.store.ramp import Ramping
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
@@ -48,8 +47,8 @@ SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
-# Each of these three succeeds only if the key, the day's room or the credits were not taken since they were read: a row
-# that it does not return was not written.
+# Each of these three succeeds only if no other transaction has taken the key, the daily volume or the credits since
+# they were read. A statement does not return the rows that it did not write.
 _CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at
@@ -346,13 +345,12 @@ class Messages(StorePart):
     posts: WebhookPosts
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
-    ramping: Ramping = field(default_factory=Ramping)
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
         if new.scheduled_at is not None:
             await self.engine.fence_older_nodes(Feature.SCHEDULE)
-        with self._expecting([new := self.ramping.with_buckets(new)]):
+        with self._expecting([new]):
             acceptance = await self._write(new)
         self._hand_over(new, acceptance)
         if acceptance.has_suppressed:
@@ -394,8 +392,7 @@ class Messages(StorePart):
 
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
         """Write messages in one durable transaction, and hand them to delivery; return the result of each message."""
-        divided = map(self.ramping.with_buckets, _divided(batch.messages))
-        batch = NewBatch(list(divided), batch.skip, batch.receipt)
+        batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
         if any(new.scheduled_at is not None for new in batch.messages):
             await self.engine.fence_older_nodes(Feature.SCHEDULE)
         with self._expecting(batch.messages):

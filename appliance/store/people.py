@@ -1,9 +1,9 @@
-"""The users of an account and their roles in it, and links to set a password by: invitations and password resets.
+"""The users of an account, their roles, and links that set a password: invitations and password resets.
 
-Invariants: an account has an owner; a link is good once, and only the hash of its token is stored; a user who is
-removed, or whose role or password changes, can do nothing more by an older token. Open invitations end with an owner
-who leaves. Only an administrator changes an administrator, and the installation keeps one once it has one. A user's
-saved views of the message list are here, too.
+Invariants: an account has an owner. A link works once, and only the hash of its token is stored. Removing a user, or
+changing the role or the password, invalidates the user's tokens. Removing an owner withdraws the owner's invitations.
+Only an administrator can change an administrator, and the last administrator cannot be removed. This module also
+stores the saved views of the message list.
 """
 
 from collections.abc import Mapping

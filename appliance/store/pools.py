@@ -30,7 +30,7 @@ _PROBED = """UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
     WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL"""
 _RELEASE = "DELETE FROM pool_holds WHERE pool = :pool RETURNING pool"
 _RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS NOT NULL RETURNING pool"
-# Likewise on a shared database. A hold of all nodes comes last, so that it wins.
+# On a shared database. Holds of all nodes come last, because they override the holds of one node.
 _HOLDS_OF_NODE = """SELECT pool, reason, held_at, probe_at, probes, node FROM node_holds WHERE node = :node
     UNION ALL SELECT pool, reason, held_at, probe_at, probes, '' FROM pool_holds ORDER BY node DESC, pool"""
 # Holds of the installation and of live nodes, the latter with the node's name if several nodes run.

@@ -121,6 +121,7 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
             *rest,
             *more,
             recipient.bucket,
+            stream=message.stream,
         )
         for recipient in message.recipients
     ]
@@ -186,7 +187,7 @@ class UnderDelivery:
 # Every query for due mail adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender,
-        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low, r.bucket, r.route
+        coalesce(octet_length(m.metadata), 0), m.scheduled_at, r.low, r.bucket, r.route, m.stream
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
 _DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.low = :low
         AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
@@ -196,8 +197,8 @@ _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
     WHERE simulated = :simulated AND low = :low AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
-        smtp_response, pool, mx_host, mx_address, tls, decision, dialogue, route)
-    VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?, ?)}""")
+        smtp_response, pool, mx_host, mx_address, tls, decision, dialogue, route, source)
+    VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Bulk("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
     failed_at, next_attempt_at, bounce_class, delayed_at, failure, route)
@@ -211,6 +212,10 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.status IN ('queued', 'deferred') AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
+_POSTPONE = Bulk("""WITH new (message_id, id, due_at) AS (VALUES {(?, ?, ?i)})
+    UPDATE recipients SET next_attempt_at = new.due_at FROM new
+    WHERE recipients.message_id = new.message_id AND recipients.id = new.id
+        AND recipients.next_attempt_at IS NOT NULL""")
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 # Two transactions that finish two recipients of a message would each count the other's as queued.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
@@ -283,6 +288,11 @@ class Queue(StorePart):
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True, large=size > WRITTEN_ON_LOOP):
             self.posts.add_new(accounts)
 
+    async def postpone(self, recipients: Iterable[tuple[DueRecipient, int]]) -> None:
+        """Make waiting recipients due at a later time. Uses up no attempt, and they keep their status."""
+        values = sorted((recipient.message_id, recipient.id, at) for recipient, at in recipients)
+        await self.engine.write(lambda tx: _POSTPONE.run(tx, values), urgent=True, locks=True)
+
     def _record(self, tx: Tx, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
         return [record(tx, self.env, chain.from_iterable(several))] * len(several)
 
@@ -341,7 +351,8 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
     entries = [_event_row(env, EventType.DELAYED, result, labels) for result in delayed]
     accounts = post_events(tx, env, events + entries)
     reports = _reportable(changed, delayed, asked) if asked else []
-    note_results(tx, env, changed)
+    if any(result.provider is not None for result in changed):
+        note_results(tx, env, changed)
     _change_accounts(tx, env, changed, write_reports(tx, env, reports) if reports else {})
     return accounts
 

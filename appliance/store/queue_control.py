@@ -1,7 +1,7 @@
-"""The queue for operators: its size by pool, retry now, and cancel; and its lanes, for delivery behind a backlog.
+"""The queue for operators: its size by pool, immediate retries and cancellation. Its lanes let mail pass a backlog.
 
-The queue may hold a million recipients. Sums read only the index of lanes, in its order. Changes of many rows are made
-in slices, so that a running server can write in between.
+The queue may hold a million recipients. Sums read only the index of lanes, in its order. Statements change many rows in
+slices, so that a running server can write in between.
 """
 
 from dataclasses import dataclass
@@ -156,10 +156,10 @@ class QueueControl(StorePart):
             total += len(await self.engine.change(_BRING_FORWARD, change))
         return total
 
-    # ---- how much waits
+    # ---- the size of the queue
 
     async def summary(self, pools: int, domains: int) -> list[WaitingMail]:
-        """Return the pools with most mail, each followed by the domains with most mail in it. Read on a thread."""
+        """Return the pools with most mail, each followed by its domains with most mail. Runs on a thread."""
         return await self.engine.scan(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def simulated(self) -> int:
@@ -282,7 +282,7 @@ class QueueControl(StorePart):
         for condition in _SCHEDULED:
             query = _SCHEDULED_MESSAGES.format(condition=condition)
             while scheduled := await self.engine.rows(query, row):
-                # Only those whose row is still there: what another node queues meanwhile is that node's.
+                # Only messages whose row still exists: another node may have queued the others, and owns them.
                 total += await self._cancel_found(partial(forget_scheduled, messages=scheduled), reason)
         return total
 
@@ -293,7 +293,7 @@ class QueueControl(StorePart):
         return cancelled.recipients
 
     async def _cancel_others(self, before: str, reason: str) -> int:
-        """Ask other nodes to cancel what they deliver."""
+        """Ask the other nodes to cancel their recipients."""
         total, after, bindings = 0, START, {"before": before, "most": CANCELLED_TOGETHER}
         while self.engine.is_shared and (waiting := await self.engine.rows(_WAITING_FROM, bindings | {"after": after})):
             for (after,) in waiting:
@@ -302,7 +302,7 @@ class QueueControl(StorePart):
 
     def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> Cancelled:
         owner = _must_exist(tx, message_id, account_id)
-        forget_scheduled(tx, [(owner, message_id)])  # first: another node owns what it queues meanwhile
+        forget_scheduled(tx, [(owner, message_id)])  # first: another node could queue it, and then own it
         if not (cancelled := self._cancel_waiting(tx, message_id, reason)).recipients:
             raise Refused(Code.CONFLICT, f"Nothing is left to cancel: every recipient of {message_id} is final.")
         return cancelled

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from appliance.config.settings import WarmupSettings
 from appliance.environment import Environment, identifier_time
 from appliance.model.database import Feature
-from appliance.model.mail import DueRecipient, NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.ramp import (
     OTHER_PROVIDERS,
     WINDOW,
@@ -23,7 +23,6 @@ from appliance.model.ramp import (
     RampHour,
     RampPlan,
     Via,
-    bucket_of,
     compared,
 )
 from appliance.store.engine import Bulk, Row, StorePart, Tx, one, rows, run, transaction
@@ -31,7 +30,7 @@ from appliance.store.pools import PoolStates
 from appliance.times import HOUR, SECOND
 
 PLAN = "ramp"
-RAMP_WARMUPS_READ = 1_000
+WARMUPS_READ = 1_000
 QUICK = 60 * SECOND  # microseconds: delivered within a minute
 
 _PLAN = "SELECT value FROM installation WHERE name = :name"
@@ -55,16 +54,12 @@ _IS_COUNTED = "SELECT 1 FROM ramp_hours WHERE provider = :provider LIMIT 1"
 _plan = msgspec.json.Decoder(RampPlan)
 
 
+@dataclass(slots=True)
 class Ramping:
     """The plan in force in this process, for acceptance and delivery."""
 
     plan: RampPlan | None = None  # None: the ramp is off
-
-    def with_buckets(self, new: NewMessage) -> NewMessage:
-        """Put the recipients of a new message under the ramp, if it is on."""
-        if self.plan is None or new.simulated:
-            return new
-        return replace(new, recipients=tuple(replace(to, bucket=bucket_of(to.key)) for to in new.recipients))
+    refusal: str = ""  # why it cannot start, as logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +75,7 @@ class RampStore(StorePart):
 
     @transaction
     def change(self, tx: Tx, new: Callable[[RampPlan], RampPlan | None]) -> RampPlan | None:
-        """Replace the stored plan (an empty one without a stored plan); None removes it."""
+        """Replace the stored plan, which is empty by default; None removes it."""
         value = one(tx, str, _PLAN, {"name": PLAN})
         plan = new(RampPlan() if value is None else _plan.decode(value))
         if plan is None:
@@ -96,12 +91,12 @@ class RampStore(StorePart):
 
     async def bind(self, recipients: Sequence[DueRecipient], route: Via) -> bool:
         """Store the only route that may take these recipients; False: another route or result is stored for one."""
-        bindings = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
-        return await self.engine.write_item(self._bind, bindings, urgent=True)
+        wanted = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
+        return await self.engine.write_item(self._bind, wanted, urgent=True)
 
     def _bind(self, tx: Tx, several: Sequence[Sequence[Row]]) -> list[bool]:
-        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for bindings in several for row in bindings}))}
-        return [all(row[1] in bound for row in bindings) for bindings in several]
+        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for wanted in several for row in wanted}))}
+        return [all(row[1] in bound for row in wanted) for wanted in several]
 
     # ---- figures
 
@@ -115,7 +110,7 @@ class RampStore(StorePart):
         # Held by the operator or for all nodes: not a judgement of a provider.
         held = {hold.pool: hold.reason for hold in await self.pools.all_holds() if hold.probe_at is not None}
         limits: dict[str, int] = {}
-        for status in await self.pools.warmups.told(warmup, RAMP_WARMUPS_READ):
+        for status in await self.pools.warmups.told(warmup, WARMUPS_READ):
             limits[status.pool] = min(status.per_hour, limits.get(status.pool, status.per_hour))
         return compared(plan, await self.hours(now - WINDOW), held, limits, now)
 

@@ -1,8 +1,8 @@
-"""Reports about a domain: DMARC aggregate reports and TLS reports, each counted once, and what they say by day.
+"""Reports about a domain: DMARC aggregate reports and TLS reports, each counted once, and their daily sums.
 
-Strangers send them, so all that is kept is bounded: reports of one domain and day, sources and failures of one domain
-and day. What is over a limit is summed without its name, or left out. A report counts only for accounts that may send
-from its domain, where the address that it was sent to is of that domain's return path.
+Anyone can send reports, so the number of reports, sources and failures per domain and day is limited. Values over a
+limit are summed without their name, or dropped. A report counts only for accounts that may send from its domain, and
+only if it was sent to that domain's return path.
 """
 
 from collections import Counter, defaultdict

@@ -67,7 +67,7 @@ _DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUE
     RETURNING account_id, recipient_count, coalesce(octet_length(metadata), 0)""")
 _DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")
 
-# A deleted webhook's row goes last: its deliveries are found by it.
+# Delete the row of a deleted webhook last: the query for its deliveries needs it.
 _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
         WHERE w.account_id IS NULL LIMIT :most)"""
@@ -95,6 +95,7 @@ _OLD = (
     ("dmarc_sources", "account_id, domain, day, source", "day < :first_day", "day"),
     ("tls_failures", "account_id, domain, day, mx, type", "day < :first_day", "day"),
     ("daily_feedback", "account_id, day, kind, class, provider", "day < :first_day", "day"),
+    ("source_days", "source, pool, day, node", "day < :first_day", "day"),
     ("daily_breakdown", "account_id, dimension, day, value, kind", "day < :first_day", "day"),
 )
 _ANY = "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)"

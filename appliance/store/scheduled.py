@@ -154,16 +154,16 @@ class ScheduledMail(StorePart):
         return self.engine.shared_clock(self.env.now())
 
     async def release_due(self, most: int = RELEASED_TOGETHER) -> int:
-        """Queue some messages that are due, the longest due first; return how many were taken."""
+        """Queue some due messages, the longest overdue first; return how many."""
         return await self._release_some(_DUE, {"now": self.now(), "most": most})
 
     async def release_held(self, most: int = RELEASED_TOGETHER) -> int:
-        """The same for held messages of an account that was resumed or deleted."""
+        """Queue, or cancel, some held messages of an account that was resumed or deleted; return how many."""
         account_id = await self.engine.one(str, _HELD_ACCOUNTS, {})
         return 0 if account_id is None else await self._release_some(_HELD, {"account_id": account_id, "most": most})
 
     async def give_up(self, account_id: str) -> None:
-        """Let `release_held` cancel the messages of an account that was just deleted, instead of when they are due."""
+        """Hold the messages of a deleted account, so that `release_held` cancels them before they are due."""
         row: dict[str, object] = {"account_id": account_id, "after": START, "most": HELD_TOGETHER}
         while held := await self.engine.change(_HOLD_OF_ACCOUNT, row):
             row["after"] = max(message_id for (message_id,) in held)

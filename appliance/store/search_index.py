@@ -1,13 +1,13 @@
-"""The index of messages by words: made in the background, behind the mail, in small commits.
+"""The index of messages by words, built in the background in small commits.
 
-Some thousand consecutive messages of an account make a block, which keeps the words of its messages
-(`message/search_words.py`). A search goes from the newest block to the oldest; messages without a block are read row by
-row (`mail_log.py`), so a search misses nothing. Blocks are made of messages that are INDEXED_AFTER old.
+A block indexes the words of some thousand consecutive messages of an account (`message/search_words.py`). A search
+reads blocks from the newest to the oldest. It reads messages without a block row by row (`mail_log.py`), so it misses
+none. Messages enter a block when they are INDEXED_AFTER old.
 
 - A change CHANGES_NOTED_AFTER the acceptance or later is noted in its transaction (`search_changes`); every search and
   the indexer read such messages again. Words are never removed: a message found by the index is read, and checked.
-- A block is unused (`size` 0) while it is made, after a crash, and once one of its messages has been deleted.
-- One node makes blocks at a time. A node that another has followed finds its block gone and starts again.
+- A block is unused (`size` 0) while it is built, after a crash, and once one of its messages has been deleted.
+- One node builds blocks at a time. If another node has taken over, the first finds its block deleted and starts again.
 """
 
 from collections import Counter, deque
@@ -200,7 +200,7 @@ _CHECKED = """SELECT b.number, b.account_id, b.last_id, b.size, (SELECT count(*)
 class _Progress:
     """Indexing state beyond the database; a restart rebuilds it."""
 
-    is_known: bool = False  # what follows; otherwise every account may have enough for a block
+    is_known: bool = False  # whether the fields below are valid; if not, any account may have enough for a block
     unchecked: deque[str] = field(default_factory=deque)  # accounts that may have enough
     counted_to: str = START  # newer messages than this are not counted
     waiting: Counter[str] = field(default_factory=Counter)  # messages, by account

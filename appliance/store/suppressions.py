@@ -1,7 +1,7 @@
 """The suppression lists: the addresses an account no longer sends to, in their key form.
 
-A list is shown together with those who have unsubscribed from a tag or template. An address gets no message of a list
-that it has unsubscribed from, until the entry is removed.
+Lists include the addresses that unsubscribed from a tag or template. Such an address gets no messages with that tag or
+template until the entry is removed.
 """
 
 import time

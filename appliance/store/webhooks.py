@@ -315,7 +315,7 @@ class WebhookPosts(StorePart):
         return await self._slice(_GIVE_UP, lane, {"reason": reason})
 
     async def bring_forward(self, lane: Lane, beyond: int) -> int:
-        """Make some posts due that are due after `beyond`, because the clock was wrong; likewise."""
+        """Make some posts due that a wrong clock put after `beyond`; return how many. Repeat until 0."""
         return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
 
     async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:

@@ -69,6 +69,12 @@ DELIVERY_ATTEMPTS = Counter(
     ("pool", "result", "reply"),
     "Delivery attempts per recipient, by provider pool, result and class of the server's reply.",
 )
+SOURCE_RESULTS = Counter(
+    "appliance_source_results_total",
+    ("source", "result"),
+    "Delivery attempts per recipient from each source address: delivered, deferred, or blocked (mail from there is "
+    "refused).",
+)
 BOUNCES = Counter(
     "appliance_bounces_total",
     ("result", "class"),
@@ -147,6 +153,7 @@ HISTOGRAMS = tuple(metric for metric in list(globals().values()) if isinstance(m
 OPEN_CONNECTIONS: dict[str, Callable[[], int]] = {}
 
 # Current warm-ups of sending addresses; registered by delivery.
+SOURCES_IN_USE: dict[str, bool] = {}  # whether sessions of this node can bind to a source
 WARMUP_STATUSES: dict[str, Callable[[], Iterable[WarmupStatus]]] = {}
 # Expiry of a listener's certificate: seconds since 1970, or None if unknown.
 CERTIFICATE_EXPIRIES: dict[str, Callable[[], float | None]] = {}

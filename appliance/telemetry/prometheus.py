@@ -39,6 +39,7 @@ CONNECTIONS = (
 EXPIRIES = "Expiry of the certificate of a listener (http, smtp, inbound), as a Unix timestamp."
 NODES = "Nodes that share the database, as known to this node; 1 with the embedded database."
 _SCHEDULED = "Messages that are scheduled for later, of all nodes."
+_IN_USE = "1 while sessions of this node can bind to the source address, else 0."
 _OVERDUE = "Time since the oldest due delivery became due."
 _HELD = "1 for each pool that this node holds; * means all mail."
 
@@ -127,6 +128,7 @@ class Readings:
             _one("appliance_lease_held", "1 while this node may deliver mail, else 0.", engine.holds_lease()),
             *([] if self._depth is None else _queue(*self._depth)),
             *_warmups(),
+            Reading("appliance_source_in_use", _IN_USE, metrics.SOURCES_IN_USE, ("source",)),
         ]
 
     async def _read_queue(self) -> None:

@@ -380,7 +380,7 @@ def test_a_key_is_rolled(acme: Shell) -> None:
 
 COMMANDS_ON_AN_ACCOUNT = """
 account show missing, account suspend missing, account resume missing, account credit missing 5,
-account cap missing 5, user list missing, user invite missing ann@acme.example --role viewer,
+account cap missing 5, account sources missing, user list missing, user invite missing ann@acme.example --role viewer,
 user role missing ann@acme.example viewer, user remove missing ann@acme.example, domain add missing acme.example,
 domain list missing, domain records missing acme.example, domain rotate missing acme.example,
 domain verify missing acme.example, credential create missing, credential list missing,

@@ -624,3 +624,38 @@ def test_without_any_file_nothing_leaves_the_machine(nowhere: Path) -> None:
     assert (made.http.bind, made.http.base_url) == ((("127.0.0.1", 8080),), "http://127.0.0.1:8080")
     assert (made.smtp.bind, made.smtp.bind_tls) == ((("127.0.0.1", 2587),), ())
     assert made.delivery.mode is DeliveryMode.SANDBOX
+
+
+# Source addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[delivery.sources.a]", "delivery.sources.a.ipv4: missing: a source needs ipv4, ipv6 or both"),
+        ('[delivery.sources.a]\nipv4 = "2001:db8::1"', "delivery.sources.a.ipv4: 2001:db8::1 is an IPv6 address"),
+        ('[delivery.sources.a]\nipv6 = "192.0.2.1"', "delivery.sources.a.ipv6: 192.0.2.1 is an IPv4 address"),
+        (
+            '[delivery.sources.a]\nipv4 = "0.0.0.0"',
+            "delivery.sources.a.ipv4: 0.0.0.0 is no address that mail can leave",
+        ),
+        (
+            '[delivery.sources.a]\nipv4 = "192.0.2.1"\n[delivery.sources.b]\nipv4 = "192.0.2.1"',
+            "delivery.sources.b.ipv4: 192.0.2.1 belongs to the source a already",
+        ),
+        (
+            '[delivery.streams.digest]\nsources = ["a"]',
+            "delivery.streams.digest.sources: there is no source a; define it as [delivery.sources.NAME]",
+        ),
+        (
+            '[delivery.sources.a]\nipv4 = "192.0.2.1"\n[delivery.streams.digest]\nsources = ["a", "b"]',
+            "delivery.streams.digest.sources: there is no source b; expected a",
+        ),
+        (
+            '[delivery.sources.a]\nipv4 = "192.0.2.1"\n[delivery.streams.digest]\nsources = ["a", "a"]',
+            "delivery.streams.digest.sources: names a twice",
+        ),
+    ],
+)
+def test_sources_must_fit_together(text: str, reason: str) -> None:
+    assert refusal(text).startswith(reason)

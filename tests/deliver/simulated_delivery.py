@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import trio
 import trio.testing
 import trustme
+from msgspec.structs import replace
 
 from appliance.config.load import parse
 from appliance.config.settings import Config, WarmupSettings
@@ -26,6 +27,7 @@ from appliance.deliver.ramp import Ramp, follow
 from appliance.deliver.route import Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
+from appliance.deliver.sources import Sources
 from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
 from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Warmup
@@ -33,6 +35,8 @@ from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.model.accounts import Role
 from appliance.model.mail import NewMessage, NewRecipient, Source
+from appliance.model.ramp import bucket_of
+from appliance.model.sources import SourceTable
 from appliance.net.address_policy import Address
 from appliance.store import Store, open_store
 from appliance.store.queue import NewMail
@@ -103,9 +107,16 @@ class Stage:
     accounts: dict[str, str]
     nursery: trio.Nursery
     dialled: list[tuple[float, str]] = field(default_factory=list)
+    left_from: list[str] = field(default_factory=list)  # the addresses of this machine that were bound; "": none
+
+    def message(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> NewMessage:
+        new = message(self.env, self.accounts[account], *addresses, mime=mime)
+        if self.store.ramping.plan is None:
+            return new
+        return replace(new, recipients=tuple(replace(to, bucket=bucket_of(to.key)) for to in new.recipients))
 
     async def send(self, *addresses: str, account: str = "demo", delay: float = 0.0) -> str:
-        new = message(self.env, self.accounts[account], *addresses)
+        new = self.message(*addresses, account=account)
         await self.store.messages.accept(new)
         if delay:
             later = self.env.now() + round(delay * 1_000_000)
@@ -116,7 +127,7 @@ class Stage:
 
     async def offer(self, *addresses: str, account: str = "demo", mime: bytes = MIME) -> str:
         """Accept a message and hand it over in memory."""
-        new = self.store.ramping.with_buckets(message(self.env, self.accounts[account], *addresses, mime=mime))
+        new = self.message(*addresses, account=account, mime=mime)
         self.scheduler.new_mail.offer(new, await self.store.messages.accept(new))
         return new.id
 
@@ -189,26 +200,34 @@ async def stage(
     names: Sequence[str] = ("demo", "other"),
     intervals: Intervals | None = None,
     large_message: int = LARGE_MESSAGE,
+    sources: SourceTable | None = None,
+    trouble: Callable[[Address], str | None] = lambda _: None,
     settings: str = "",
 ) -> AsyncIterator[Stage]:
     """Delivery over this zone to these servers, with these accounts; it runs unless told otherwise.
 
-    Played again in the same directory, it is the same installation after a restart.
+    Played again in the same directory, it is the same installation after a restart. A server under "ADDRESS from
+    SOURCE" gets the connections that leave from that address.
     """
     dialled: list[tuple[float, str]] = []
+    left_from: list[str] = []
     async with trio.open_nursery() as nursery:
 
-        async def dial(address: str, port: int) -> trio.abc.Stream:
+        async def dial(address: str, port: int, source: str = "") -> trio.abc.Stream:
             await trio.lowlevel.checkpoint()
             dialled.append((trio.current_time(), address))
-            if address not in servers:
+            left_from.append(source)
+            server = servers.get(f"{address} from {source}") or servers.get(address)
+            if server is None:
                 raise ConnectionRefusedError(111, "Connection refused")
             ours, theirs = trio.testing.memory_stream_pair()
-            nursery.start_soon(servers[address].serve, ours)
+            nursery.start_soon(server.serve, ours)
             return theirs
 
         random = Random(7)
-        env = Environment(now=lambda: START + round(trio.current_time() * 1_000_000), random=random.random, dial=dial)
+        env = Environment(
+            now=lambda: START + round(trio.current_time() * 1_000_000), random=random.random, dial=dial, dial_from=dial
+        )
         async with open_store(directory, env, inline=True) as store:
             accounts = {}
             for name in names:
@@ -234,6 +253,9 @@ async def stage(
                 limiters=limiters,
                 warmup=slowly,
                 return_paths=ReturnPaths(INSTALLATION_KEY),
+                sources=Sources(
+                    store, env, limiters, sources or SourceTable(), is_relayed=ramp.is_relayed, trouble=trouble
+                ),
                 ramp=ramp,
             )
             new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS, relays=relays))
@@ -248,7 +270,7 @@ async def stage(
             async with trio.open_nursery() as inner:
                 if running:
                     inner.start_soon(scheduler.run)
-                yield Stage(store, env, scheduler, servers, resolver, signer, accounts, inner, dialled)
+                yield Stage(store, env, scheduler, servers, resolver, signer, accounts, inner, dialled, left_from)
                 inner.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 

@@ -16,16 +16,12 @@ from appliance.deliver.pending import (
     PENDING_OF_ONE,
     PENDING_PER_POOL,
     PENDING_WITH_RETRIES,
-    POLL_AT_ONCE,
-    POLL_SOON,
     UNROUTED_NEW,
     Admission,
     Pending,
-    Poll,
-    PollState,
     PoolQueue,
-    next_poll,
 )
+from appliance.deliver.polling import POLL_AT_ONCE, POLL_SOON, Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED
 from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
@@ -177,6 +173,12 @@ class Pools:
     def pending_limit(self, pool: str) -> int:
         return self.limit
 
+    def limits(self, envelope: Envelope, pool: str) -> list[str]:
+        return [pool]
+
+    def limits_of_lane(self, flow: Flow, domain: str, via: object, pool: str) -> list[str]:
+        return [pool]
+
 
 def envelope(account: str, domain: str, *, tries: int = 0) -> Envelope:
     sender = "shop@example.com"
@@ -190,7 +192,7 @@ def admission(pending: dict[tuple[str, str], int], pools: Pools | None = None) -
     for (pool, account), number in pending.items():
         for _ in range(number):
             counts.add(pool, Flow(account))
-    return Admission(counts, states, states)
+    return Admission(counts, states, states, states)
 
 
 class Case(NamedTuple):

@@ -9,9 +9,12 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from appliance.deliver.ramp import FOLLOW_EVERY
+from appliance.deliver.ramp import ADJUST_EVERY, FOLLOW_EVERY
+from appliance.errors import Code, Refused
+from appliance.model.database import Feature
 from appliance.model.ramp import Via, bucket_of
-from tests.deliver.simulated_delivery import OK, Stage, domain_zone, message, stage
+from appliance.times import DAY, HOUR
+from tests.deliver.simulated_delivery import OK, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx, hang_up
 
 RELAY = "127.9.9.9"
@@ -156,7 +159,7 @@ async def test_mail_that_waits_for_the_mx_does_not_delay_the_relay(tmp_path: Pat
     new = [name for name in NAMES if bucket_of(name) >= 50]
     async with stage(tmp_path, zone, by_address, settings=ramp(50), running=False) as play:
         for name in (*old, *new):
-            await play.store.messages.accept(message(play.env, play.accounts["demo"], name))
+            await play.store.messages.accept(play.message(name))
         await play.store.pools.hold("a.test", "by hand")
         play.nursery.start_soon(play.scheduler.run)
         query = "SELECT 1 FROM recipients WHERE status = 'delivered'"
@@ -212,3 +215,60 @@ async def change(play: Stage, percent: int) -> None:
 async def silent_for_a_day(stream: trio.abc.Stream) -> bytes:
     await trio.sleep(86_400)
     return OK
+
+
+async def test_auto_steps_back_when_the_direct_route_does_worse(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Once: the results that lowered the percentage do not lower it again. A day later good results raise it."""
+    zone, by_address, _, _ = servers()
+    insert = """INSERT INTO ramp_hours (hour, provider, route, delivered, bounced)
+        VALUES (:hour, 'other', :route, 90, :bounced)"""
+    async with stage(tmp_path, zone, by_address, settings=ramp(20)) as play:
+        hour = play.env.now() // HOUR - 1
+        for route, bounced in (("direct", 10), ("relay", 1)):
+            await play.change(insert, hour=hour, route=route, bounced=bounced)
+        await play.store.ramp.change(lambda plan: replace(plan, auto=True))
+        await trio.sleep(2 * ADJUST_EVERY + 2)
+        plan = play.store.ramping.plan
+        assert plan is not None
+        assert plan.percent == 10
+        assert plan.reason.startswith("all others: 20 % to 10 %, because 10.0% bounced or failed")
+        await play.change("UPDATE ramp_hours SET bounced = 0")
+        await play.store.ramp.change(lambda plan: replace(plan, changed_at={"": play.env.now() - DAY}))
+        await trio.sleep(2 * ADJUST_EVERY + 2)
+        plan = play.store.ramping.plan
+        assert plan is not None
+        assert plan.percent == 20
+
+
+async def test_auto_does_not_undo_a_command(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A percentage that was set while `auto` decided stays."""
+    zone, by_address, _, _ = servers()
+    async with stage(tmp_path, zone, by_address, settings=ramp(0), running=False) as play:
+        plan = await play.store.ramp.change(lambda plan: replace(plan, percent=0, auto=True))
+        assert plan is not None
+        await play.store.ramp.change(lambda plan: replace(plan.having("", 50, 1), auto=False))
+        await play.scheduler.deliverer.ramp.adjust(plan)
+        stored = await play.store.ramp.stored()
+        assert stored is not None
+        assert stored.percent == 50
+
+
+async def test_no_ramp_starts_beside_a_node_that_does_not_know_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """That node would ignore the stored routes. The ramp starts once it has ended."""
+    zone, by_address, own, relay = servers()
+    async with stage(tmp_path, zone, by_address, settings=SETTINGS) as play:
+        is_alone = False
+
+        async def fence(feature: Feature) -> None:
+            await trio.lowlevel.checkpoint()
+            if not is_alone:
+                raise Refused(Code.TEMPORARY_FAILURE, f"This cluster takes no {feature} yet", retry_after=60)
+
+        play.store.engine.fence_older_nodes = fence  # type: ignore[method-assign]
+        await play.store.ramp.change(lambda plan: plan.having("", 100, 1))
+        await trio.sleep(5)
+        await play.final(await play.offer("ada@a.test"))
+        is_alone = True
+        await trio.sleep(2 * FOLLOW_EVERY)
+        await play.final(await play.offer("bob@a.test"))
+        assert (received(own), received(relay)) == ({"bob@a.test"}, {"ada@a.test"})

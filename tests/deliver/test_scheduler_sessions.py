@@ -23,12 +23,13 @@ from appliance.deliver.in_flight import (
     RoundLimit,
     SlowSessions,
 )
+from appliance.deliver.outcome import AttemptResult, recording
 from appliance.deliver.pending import Pending, PoolQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope, Flow, Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
-from appliance.deliver.scheduler import POOLS_PER_SLICE, AttemptResult, SessionRunner, recording
+from appliance.deliver.scheduler import POOLS_PER_SLICE, SessionRunner
 from appliance.errors import StorageUnavailable
 from tests.deliver.test_pending import envelope
 

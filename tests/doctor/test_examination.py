@@ -79,6 +79,27 @@ def test_behind_a_relay_only_the_relay_matters(world: World) -> None:
     assert wrong(trio.run(world.examine)) == set()
 
 
+@pytest.mark.parametrize(
+    ("percent", "is_published", "expected"),
+    [(0, False, {"spf"}), (5, False, {"ptr", "spf"}), (5, True, set())],
+    ids=["nothing goes direct", "a share goes direct", "all is published"],
+)
+def test_a_ramp_needs_what_direct_delivery_needs(
+    world: World, percent: int, is_published: bool, expected: set[str]
+) -> None:
+    """SPF names this machine beside the relay from the start; PTR and port 25 matter once mail goes direct."""
+    world.settings |= {"mode": "relay", "relay_host": "smtp.relay.test", "relay_tls": "off"}
+    world.zone["smtp.relay.test"] = {"A": ["127.0.0.1"]}
+    own = f"a:{HOST} " if is_published else ""
+    world.zone[DOMAIN]["TXT"] = [f'"v=spf1 a:smtp.relay.test {own}-all"']
+    if not is_published:
+        del world.zone[REVERSE]
+    world.stored(lambda store: store.ramp.change(lambda plan: plan.having("", percent, 0)))
+    found = trio.run(world.examine)
+    assert {check for _, check, _ in wrong(found)} == expected
+    assert len([finding for finding in found if finding.check == "port"]) == 1 + (percent > 0)
+
+
 @pytest.mark.parametrize("tls", ["required", "implicit"])
 def test_a_relay_is_asked_as_delivery_does_it(world: World, tls: str) -> None:
     """It may have a private address, whatever may be dialled otherwise, and may speak under TLS only."""

@@ -43,7 +43,8 @@ mode = "sandbox"
 # Every command that opens the data directory, with words it takes after |.
 OPENING = """
 serve, account list, account show | demo, account suspend | demo, account resume | demo, account credit | demo 5,
-account cap | demo 5, account role | demo admin, account remove | demo --yes demo, user list | demo,
+account cap | demo 5, account sources | demo, account role | demo admin, account remove | demo --yes demo,
+user list | demo,
 user add | --account demo ann@example.net viewer, user role | demo ann@example.net viewer,
 user remove | demo ann@example.net, user reset-password | ann@example.net, user reset-totp | ann@example.net,
 domain add | demo example.org, domain list | demo, domain remove | demo example.com,

@@ -181,7 +181,9 @@ def real_addresses(name: str, value: Any) -> Any:
 
 
 @schema.parametrize()
-@settings(deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    deadline=None, max_examples=20, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @pytest.mark.slow
 def test_every_answer_is_described(
     case: schemathesis.Case[Any], running: Running, fickle: Running, customer: dict[str, str], admin: dict[str, str]

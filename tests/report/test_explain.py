@@ -102,6 +102,10 @@ WAITING = {
     ),
 }
 CASES = {words: (tried(QUEUED, due=0), pool) for words, pool in WAITING.items()} | {
+    "waiting: it goes by the relay": (
+        replace(tried(QUEUED, due=0), route="relay"),
+        PoolView("google", HOLD, IDLE),
+    ),
     f"delivered at 13:59:00 to mx.example.net (192.0.2.1) over {TLS}, on attempt 2": (
         tried(DELIVERED, GREY, OK),
         PoolView(),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tests import programs
 from tests.bench.report import progress
-from tests.torture import database_loss, hostile_peers, kills, points, power_loss
+from tests.torture import database_loss, hostile_peers, kills, points, power_loss, ramp
 from tests.torture import faults as machine_faults
 from tests.torture import streams as changed_inputs
 
@@ -46,6 +46,13 @@ def power(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
 def killing(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     seed = next(seeds)
     done, wrong = kills.run(seed, 8 if quick else 200, told)
+    return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
+
+
+def ramping(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """Kills while the share of the mail that goes direct changes all the time."""
+    seed = next(seeds)
+    done, wrong = ramp.run(seed, 8 if quick else 200, told)
     return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
 
 
@@ -81,6 +88,7 @@ def faults(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
 TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
     "power": power,
     "kills": killing,
+    "ramp": ramping,
     "points": dying,
     "postgresql": postgresql,
     "streams": streams,

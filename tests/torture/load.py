@@ -33,6 +33,7 @@ from tests.e2e.delivery.world import CREDITS, SENDER, World, delays, world
 from tests.e2e.raw import Client, request, sending
 from tests.e2e.submission.client import Raw
 from tests.fakes.webhook_server import Answer, Hooks, Post, hooks
+from tests.ports import free_port
 from tests.running_appliance import NO_TLS
 from tests.store.postgresql.stepping import check_books
 
@@ -120,6 +121,7 @@ class Load:
     wrong: list[str] = field(default_factory=list)
     deaths: int = 0
     came: Counter[str] = field(default_factory=Counter)  # by address
+    ports: dict[str, set[int]] = field(default_factory=dict)  # by address: at which servers it came
     may_come: Counter[str] = field(default_factory=Counter)  # again
     stopping: bool = False  # an orderly stop, in which new work is refused
     _unknown: list[Wanted] = field(default_factory=list)
@@ -269,6 +271,9 @@ class Load:
         taken = self.sink.taken
         self.sink.transactions.clear()
         self.came.update(address for each in taken for address in each.recipients)
+        for each in taken:
+            for address in each.recipients:
+                self.ports.setdefault(address, set()).add(each.port)
         named = json.dumps([address for each in taken for address in each.recipients])
         recorded = {address for (address,) in dead_rows(self.made.running.data_dir, _RECORDED, named)}
         left = [each for each in taken if not recorded.issuperset(each.recipients)]
@@ -385,8 +390,8 @@ def dead_rows(data_dir: Path, query: str, *bindings: Any) -> list[tuple[Any, ...
 
 
 @asynccontextmanager
-async def loaded(directory: Path, seed: int) -> AsyncIterator[Load]:
-    """A world in which the program has started once, and no customer sends yet."""
+async def loaded(directory: Path, seed: int, *, under_ramp: bool = False) -> AsyncIterator[Load]:
+    """A world in which the program has started once, and no customer sends yet; a relay takes mail `under_ramp`."""
     choose = random.Random(seed)
 
     async def think() -> None:
@@ -396,11 +401,19 @@ async def loaded(directory: Path, seed: int) -> AsyncIterator[Load]:
         pool = f"[delivery.pools.default]\nconcurrency = {CONCURRENCY}"
         section = f"[webhooks]{receiver.settings(directory)}{POST_DELAYS}"
         stop = f'shutdown_timeout = "{STOPPED_WITHIN:.0f}s"'
-        async with world(directory, delays(*["1s"] * 8), pool, section, server=stop) as made:
+        relay_port = free_port()
+        mode, settings = "direct", [pool]
+        if under_ramp:
+            relay = f'relay_host = "127.0.0.1"\nrelay_port = {relay_port}\nrelay_tls = "off"'
+            mode, settings = "relay", [relay, pool, "[delivery.ramp]\npercent = 50"]
+        async with world(directory, delays(*["1s"] * 8), *settings, section, server=stop, mode=mode) as made:
             sink = Witness(think)
             load = Load(made, sink, receiver, choose)
             sink.judge = load.judge
             receiver.answers[HOOK] = load.hear
+            if under_ramp:
+                listeners = await trio.open_tcp_listeners(relay_port, host="127.0.0.1")
+                made.nursery.start_soon(trio.serve_listeners, sink.serve, listeners)
             for number in range(DOMAINS):
                 await made.host(f"mx.d{number}.test", sink.serve)
                 made.publish(f"d{number}.test", MX=[f"10 mx.d{number}.test."])

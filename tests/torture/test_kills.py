@@ -2,13 +2,19 @@
 
 import pytest
 
-from tests.torture import kills
+from tests.torture import kills, ramp
 
-KILLS, SEED = 10, 9
+KILLS, RAMP_KILLS, SEED = 10, 5, 9
 
 
 @pytest.mark.slow
 def test_kills_lose_nothing_and_repeat_only_what_was_in_flight() -> None:
     """After the last kill every message, credit, event and idempotency key is as the torture's books say."""
     _, faults = kills.run(SEED, KILLS, lambda _: None)
+    assert faults == []
+
+
+@pytest.mark.slow
+def test_under_a_ramp_no_recipient_is_taken_by_both_routes() -> None:
+    _, faults = ramp.run(SEED, RAMP_KILLS, lambda _: None)
     assert faults == []

@@ -31,6 +31,7 @@ from appliance.deliver.smtp.protocol import (
 )
 from appliance.deliver.smtp.sending import MailTransaction, Opening, OpeningState, Sending
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
+from appliance.model.sources import OutgoingSource
 from appliance.net.dial import IdlePool, faster
 
 # ---- deadlines
@@ -326,6 +327,7 @@ class ConnectionKey(NamedTuple):
     port: int
     tls: Hashable  # the demand, without the domain that makes it: a provider's domains share connections
     relay: Hashable = None  # the relay and the login there
+    source: OutgoingSource | None = None  # None: the system chooses the address of this machine
 
 
 class Connections(IdlePool[ConnectionKey, SmtpConnection]):

@@ -1,7 +1,7 @@
-"""Connects to PostgreSQL: its settings, how values pass, and the `Tx` of the verbs over one connection.
+"""Connects to PostgreSQL: settings, conversion of values, and the `Tx` of one connection.
 
-Integers go as bigint and come back as int, whatever a sum is called there; text has no NUL, which PostgreSQL cannot
-store: U+FFFD takes its place, so that it equals no other text.
+Integers are sent as bigint and always returned as int, sums too. PostgreSQL cannot store NUL in text, so U+FFFD
+replaces it.
 """
 
 import re
@@ -25,12 +25,12 @@ from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bul
 
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
 STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer
-LONG_STATEMENT_TIMEOUT = 30  # for what may take longer
+LONG_STATEMENT_TIMEOUT = 30  # seconds, for expensive statements
 FIRST_ANSWER = 3  # seconds for the first statement; it waits while the pool of a pooler is full
-ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connection is lost, whatever TCP says of it
+ANSWER_GRACE = 2  # seconds more than that; then the connection counts as lost, even if TCP reports no error
 LOCK_TIMEOUT = 5_000  # milliseconds, as below
 IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
-IDLE_SESSION = 100  # milliseconds until PostgreSQL ends an idle session; the pooler reads its last answer by then
+IDLE_SESSION = 100  # milliseconds until PostgreSQL ends an idle session; the pooler has read its last response before
 POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds per try, until such a session has ended
 PREPARED = 500  # statements kept prepared on a connection
 
@@ -74,8 +74,8 @@ T = TypeVar("T")
 
 _ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Bulk`
 
-# Every owner of a queued recipient, by the index that begins with the owner. As an array it is a condition of that
-# index; a join could be hashed, and read the whole queue.
+# Every owner of a queued recipient, read from the index whose first column is the owner. An array is a condition of
+# that index; PostgreSQL could hash a join instead, and read the whole queue.
 _OWNERS = f"ARRAY({distinct('w.owner', 'recipients w WHERE w.next_attempt_at IS NOT NULL')})"
 # Always true. Plans are generic, so if one account has nearly the whole queue, PostgreSQL might use another index; only
 # the index of lanes has this condition.
@@ -211,7 +211,7 @@ _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber
 
 # ---- a connection
 class PostgresConnection(psycopg.Connection[Row]):
-    """A connection that fails when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
+    """A connection that fails if a response is late. TCP reports nothing if a proxy or a hung disk delays it."""
 
     patience = float("inf")  # seconds for one answer
     given_up = False  # set by another thread: no one waits for the answer any more
@@ -241,7 +241,7 @@ def connect(
     settings: dict[str, Any] = _DEFAULTS | {"application_name": name} | conninfo_to_dict(url)
     values = _SETTINGS | {"statement_timeout": str(statement_timeout * 1000), "appliance.owner": owner}
     connection, backend = _open(settings, values)
-    if backend != connection.info.backend_pid:  # a pooler gives its clients numbers of its own
+    if backend != connection.info.backend_pid:  # a pooler reports its own process numbers
         _check_pooler(connection, backend)
         connection, _ = _open(settings, values)
         command(connection, "DEALLOCATE ALL")  # a pooler without server_reset_query leaves those of others

@@ -1,7 +1,7 @@
 """Runs transactions on PostgreSQL, and makes this process one of the nodes that share it.
 
-Outcomes of deliveries have a writer to themselves, and so does what is large. Items that share a function are written
-READ COMMITTED, with locks where several nodes could meet; all other functions SERIALIZABLE (`transactions.py`).
+Delivery outcomes have their own writer, and so do large writes. Items that share a function are written READ COMMITTED,
+with locks on rows that several nodes can write. All other functions run SERIALIZABLE (`transactions.py`).
 """
 
 import secrets
@@ -119,7 +119,7 @@ async def prepare(
             make_first(connection, now)
             member = Membership(identify())
             member.join(connection)
-            member.beat(connection, in_flight=0)  # tells how far off the clock is before mail comes in
+            member.beat(connection, in_flight=0)  # measures the clock skew before the node accepts mail
             return member
 
     with refusals(url):

@@ -3,10 +3,10 @@
 A step is a file `NNNN_name.sql` in `migrations/`. Its first line names the oldest step that a program must know to work
 after it: `-- compatible since: N`. Each step is a transaction with its record; a node joins while no step is taken.
 
-- A step that leaves N as it was expands: the first node that knows it takes it at its start.
-- Some features are fenced: with their first use N rises to the step that a program must know (`fence_older_nodes`).
-- A step that raises N contracts: a running node takes it once every node knows N. So a program works without the
-  contractions behind its last expansion, as well as with them.
+- A step that keeps N is an expansion: the first node that knows it applies it at startup.
+- Some features are fenced: their first use raises N to the step that a program must know (`fence_older_nodes`).
+- A step that raises N is a contraction: a running node applies it once every node knows N. A program must
+  therefore work with and without the contractions that follow its last expansion.
 """
 
 import random
@@ -119,7 +119,7 @@ def migrate(
     """Take the steps that are due, if this version can work after them; raise before anything is written.
 
     Without `may_upgrade` raise if this version needs a missing step. `check_key` gets the fingerprint of the key file.
-    `home` is that of the node which starts: its earlier runs are over.
+    `home` identifies the starting node; its earlier runs have ended.
     """
     check(connection)
     if not copying and has_table(connection, UNFINISHED_COPY):

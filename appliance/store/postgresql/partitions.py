@@ -5,9 +5,9 @@ without a lock. If no row has to stay, it is dropped; if few have, they are copi
 other rows are deleted in slices (store/retention.py).
 
 - One transaction drops a partition with everything that depends on it, and waits at most LOCK_WAIT for its lock.
-- Rows that are not final stay. Rows added since the reading are looked for under the lock; a partition of bodies
-  refuses them before it is read.
-- The dropped partition is the one that was read, and no other node had the chore since then.
+- Rows that are not final stay. The transaction looks for rows added since the read while it holds the lock; a
+  partition of bodies refuses new rows before it is read.
+- The transaction drops the partition that it has read, and only if no other node took over the chore since then.
 """
 
 import re
@@ -385,7 +385,7 @@ class TimePartitions:
         return Slice(look.goes if dropped else 0, perf_counter() - began, more=True)
 
     async def _try(self, kind: str, look: _Look, ended: int, now: int, work: Callable[[Connection], None]) -> bool:
-        """Return whether it worked; after several failures the partition is left for now."""
+        """Return whether the work succeeded. After several failures, skip the partition for now."""
         error = await self._run(lambda connection: _error_of(connection, work))
         if error is None:
             return True

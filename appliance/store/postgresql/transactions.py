@@ -193,7 +193,7 @@ def _transact(connection: PostgresConnection, jobs: list[Job], begin: Callable[[
 
 
 def _transact_each(connection: PostgresConnection, jobs: list[Job], begin: Callable[[], None]) -> None:
-    """Likewise, with a savepoint for each job, so that a failed one leaves nothing behind."""
+    """Run the jobs in one transaction, each in a savepoint, so that a failed job writes nothing."""
     begin()
     for job in jobs:
         for _ in range(RERUNS):

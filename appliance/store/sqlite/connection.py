@@ -1,7 +1,7 @@
 """Opens the database file with its settings and permissions, and reserves space for the index of the log.
 
-SQLite grows that index (`-shm`) only after a commit is in the log and synced. Without disk space for it then, it is
-unknown whether the commit counts, and the process would have to end. So the space is taken beforehand.
+SQLite grows that index (`-shm`) only after it has synced a commit to the log. If the disk is full at that moment, it is
+unknown whether the commit succeeded, and the process must end. Therefore the space is reserved in advance.
 """
 
 import os
@@ -20,7 +20,7 @@ from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bul
 
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
-CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
+CHECKPOINT_PAGES = 8_000  # 32 MiB of log before a checkpoint: fewer and cheaper checkpoints than the default
 STATEMENTS = 512  # prepared statements of the writer, APSW's maximum: a bulk statement needs one per number of rows
 CACHE_KIB = 16 * 1024  # per connection; keeps the inner pages of every index at a million messages
 
@@ -57,7 +57,7 @@ apsw.initialize()
 # ---- a connection
 
 MOST_ROWS = 16  # per statement; more gain nothing
-# Few different lengths, because each is a prepared statement of its own; but all short ones.
+# Every short length, but few long ones: each length needs its own prepared statement.
 _LENGTHS = (*range(1, 9), MOST_ROWS)
 _LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
 
@@ -222,7 +222,7 @@ def _opened(name: str, begin: int, size: int | None, flags: int) -> Iterator[Con
 
 # ---- space for the index of the write-ahead log
 
-# 32 KiB for every 4,096 pages of the log: enough for 64 MiB of it, twice of what is there before a checkpoint.
+# 32 KiB for every 4,096 pages of the log: enough for 64 MiB, twice the size of the log before a checkpoint.
 INDEX_BYTES = 4 * 32 * 1024
 
 

@@ -42,7 +42,7 @@ COPY_STEP = 256  # pages (1 MiB) between two progress reports
 _HOLD_THE_MOMENT = "SELECT count(*) FROM sqlite_master"
 _CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # it blocks no writer and no reader
 
-CopyProgress = Callable[[int, int], None]  # pages done, and of how many
+CopyProgress = Callable[[int, int], None]  # copied pages, all pages
 
 
 def copy_inside(path: Path, target: Path, begin: int, on_progress: CopyProgress) -> None:

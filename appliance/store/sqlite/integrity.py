@@ -1,4 +1,4 @@
-"""Examines a database file, for `doctor`, backup and start: is it whole, is it ours, which schema, what is in it."""
+"""Examines a database file, for `doctor`, backups and starts: integrity, origin, schema version and contents."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.migrate import has_table, newest_known
 
 CHECK_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
-FAULTS = 5  # reported of all faults; one is enough to refuse
+FAULTS = 5  # reported at most; one is enough to refuse the file
 
 _INTEGRITY = f"PRAGMA integrity_check({FAULTS})"
 _QUICK = f"PRAGMA quick_check({FAULTS})"

@@ -282,6 +282,7 @@ CREATE TABLE attempts (
     decision TEXT,                              -- in words
     dialogue TEXT,                              -- what was said, a JSON array of lines, bounded
     route TEXT,                                 -- direct or relay; NULL: simulated, or an older version wrote it
+    source TEXT,                                -- the name of the source address; NULL: the system chose the address
     PRIMARY KEY (recipient_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -423,6 +424,40 @@ CREATE TABLE warmups (
     PRIMARY KEY (pool, source)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX warmups_by_hour ON warmups (hour_at);
+
+-- The sources of a stream that an account has instead of the stream's own.
+CREATE TABLE account_sources (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    stream TEXT NOT NULL,
+    sources TEXT NOT NULL,                      -- names, separated by commas
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, stream)
+) STRICT, WITHOUT ROWID;
+
+-- Whether a node's sessions can bind to a source, for commands and the API.
+CREATE TABLE source_states (
+    source TEXT NOT NULL,
+    node TEXT NOT NULL,                         -- empty: the database has one node
+    is_here INTEGER NOT NULL,
+    detail TEXT NOT NULL,                       -- the addresses that cannot be bound, and why
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (source, node)
+) STRICT, WITHOUT ROWID;
+
+-- The results of a day's attempts from a source to a pool of the settings, or to all `other` pools.
+CREATE TABLE source_days (
+    source TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    day INTEGER NOT NULL,                       -- days since 1970, UTC
+    node TEXT NOT NULL,
+    delivered INTEGER NOT NULL,                 -- recipients
+    deferred INTEGER NOT NULL,
+    blocked INTEGER NOT NULL,                   -- refused as mail from this source
+    reply TEXT,                                 -- of the last server that deferred or refused
+    reply_at INTEGER,
+    PRIMARY KEY (source, pool, day, node)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX source_days_old ON source_days (day);
 
 CREATE TABLE webhooks (
     id TEXT PRIMARY KEY,

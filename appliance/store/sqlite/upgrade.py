@@ -1,7 +1,7 @@
-"""Upgrades a database in use: it is kept as it was, and takes its new steps on a copy first.
+"""Upgrades a database file: keeps a copy of it, tries the new steps on another copy, then applies them.
 
-Everything happens under the write lock, so no message can be accepted in between and be missing afterwards. A failure
-leaves the database as it was.
+The whole upgrade holds the write lock, so no message accepted meanwhile can get lost. A failure leaves the database
+unchanged.
 """
 
 import re

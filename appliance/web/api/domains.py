@@ -132,14 +132,17 @@ class DomainsAnswer(ApiAnswer):
     next: NextPage
 
 
+_Sending = tuple[tuple[str, ...], bool]  # nodes, and whether the ramp is on
+
+
 @dataclass(frozen=True, slots=True)
 class DomainLookups:
     """The records of a domain and their state in DNS. Nothing is cached, because the client has just changed DNS."""
 
     services: ApiServices
     _making: trio.Lock = field(default_factory=trio.Lock)
-    _senders: TtlCache[tuple[str, ...], Senders] = field(default_factory=lambda: TtlCache(10, SENDERS_KEPT))
-    _finding: SingleFlight[tuple[str, ...], Senders] = field(default_factory=SingleFlight)
+    _senders: TtlCache[_Sending, Senders] = field(default_factory=lambda: TtlCache(10, SENDERS_KEPT))
+    _finding: SingleFlight[_Sending, Senders] = field(default_factory=SingleFlight)
     _zones: TtlCache[str, DnsZone] = field(default_factory=lambda: TtlCache(ZONES, ZONES_KEPT))
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(DNS_CHECKS))
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
@@ -150,10 +153,11 @@ class DomainLookups:
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.env.now()
         nodes = await self.services.store.engine.hosts()
-        if (sending := self._senders.get(nodes)) is None:
+        key = nodes, ramp = nodes, self.services.store.ramping.plan is not None
+        if (sending := self._senders.get(key)) is None:
             resolver = DnsResolver(config.dns.resolvers)
-            sending = await self._finding.run(nodes, partial(find_senders, resolver, config, nodes))
-            self._senders.put(nodes, sending)
+            sending = await self._finding.run(key, partial(find_senders, resolver, config, nodes, ramp=ramp))
+            self._senders.put(key, sending)
         return dns_records.records_for(config, domain, keys, now, sending, nodes)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:

@@ -132,7 +132,8 @@ EMAIL_FILTERS = (
 
 
 _NEWER = "Id of a message: list those that were accepted next after it. `next` then continues towards newer messages."
-_AFTER = parameter("after", "query", _NEWER, MESSAGE_ID["schema"])
+_ID = "^msg_[0-9a-f]{32}$"
+_AFTER = parameter("after", "query", _NEWER, {"type": "string", "pattern": _ID})
 FILE_NUMBER = identifier("Index of the file in `attachments`, starting at 0.", "^[0-9]{1,3}$", "number")
 
 
@@ -176,7 +177,7 @@ class EmailRoutes(Routes):
         return await self.services.intake.workers.run(account_id, cost, encoded_page, page, request_id())
 
     async def _page_above(self, account_id: str, filters: MailFilter, after: str, limit: int) -> MailPage:
-        if "before" in request.args or not re.fullmatch("msg_[0-9a-f]{32}", after):
+        if "before" in request.args or not re.fullmatch(_ID, after):
             raise invalid("after", "expected the id of a message, without before")
         ids = await self.store.records.ids_above(account_id, after, limit + 1)
         before = ids[limit] if len(ids) > limit else None

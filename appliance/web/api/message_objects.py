@@ -110,6 +110,9 @@ class AttemptObject(msgspec.Struct):
     started_at: Annotated[Time, Meta(description="Start of the attempt.")]
     duration_ms: Annotated[int, Meta(description="Duration of the attempt in milliseconds.")]
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
+    source: Annotated[
+        str | None, Meta(description="Source address of the settings that it left from; null if the system chose one.")
+    ]
     mx_host: Annotated[str | None, Meta(description="Host name of the mail server; null if no server was reached.")]
     mx_address: Annotated[str | None, Meta(description="IP address of the mail server; null if no server was reached.")]
     tls: Annotated[str | None, Meta(description="TLS version, cipher and verification; null without TLS.")]

@@ -80,8 +80,8 @@ def _answer(plan: RampPlan, comparison: RampComparison) -> RampAnswer:
         plan.reason or None,
         [_results(row) for row in [*sums, *comparison.figures]],
         [
-            object_from(SuggestionObject, suggestion, provider=suggestion.provider or None)
-            for suggestion in comparison.suggestions
+            object_from(SuggestionObject, suggested, provider=suggested.provider or None)
+            for suggested in comparison.suggestions
         ],
     )
 

@@ -122,6 +122,7 @@ class Door:
     name: DoorName
     credential: Callable[[Mapping[bytes, bytes]], bytes | None]  # the value of our Authorization, or None
     credential_header: bytes = b"authorization"  # where it comes from
+    login: str = "Send an API key of this server: Authorization: Bearer ma_live_…"  # for a request without a credential
     routes: Sequence[DoorRoute]
     refuse: Callable[[Refusal], tuple[int, Json]]
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -374,6 +374,7 @@ def _sending(path: str, parse_body: Callable[[Call, Body], SendRequest | Series 
 MAILGUN = Door(
     name=DoorName.MAILGUN,
     credential=credential,
+    login="Send Basic authentication: the user api, and an API key of this server (ma_live_…) as the password.",
     routes=(
         DoorRoute("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
         DoorRoute(

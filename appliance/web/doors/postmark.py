@@ -270,6 +270,7 @@ POSTMARK = Door(
     name=DoorName.POSTMARK,
     credential=lambda headers: None if TOKEN_HEADER not in headers else b"Bearer " + headers[TOKEN_HEADER],
     credential_header=TOKEN_HEADER,
+    login="Send an API key of this server: X-Postmark-Server-Token: ma_live_…",
     routes=(
         DoorRoute("POST", "/email", Send(_parse, _answer)),
         DoorRoute("POST", "/email/batch", _batch(_parse_batch)),

@@ -109,6 +109,8 @@ class Doors:
         except Exception as error:
             refused = public_error(error, exchange.request_id, method, f"/{door.name}{found.path}")
             await keep_connection(exchange, refused)
+            if credential is None and refused.code is Code.UNAUTHORIZED:
+                refused = Refused(Code.UNAUTHORIZED, door.login)
             reply = _refusal(door, refused, has_credential=credential is not None)
         body = b"" if reply.body is None else msgspec.json.encode(reply.body)
         return reply.status, [*json_answer(body, exchange.request_id), *reply.headers], body

@@ -45,6 +45,7 @@ function server(attempt) {
 	return h("span", { class: "mono" }, attempt.mx_host, h("span", { class: "quiet" }, at));
 }
 
+const ROUTES = { direct: "direct", relay: "by the relay" };
 const SPEAKERS = { C: "we", S: "server", "*": "note" };
 
 function dialogue(recipient, attempt) {
@@ -80,7 +81,7 @@ function tried(recipient, attempt) {
 			badge(outcome(attempt)),
 			h("span", { class: "quiet small" }, when(attempt.started_at), `, took ${span(attempt.duration_ms)}`),
 		),
-		h("p", { class: "row small" }, server(attempt), lock(attempt)),
+		h("p", { class: "row small" }, server(attempt), lock(attempt), attempt.route && ROUTES[attempt.route]),
 		attempt.smtp_response && h("p", { class: "reply mono" }, attempt.smtp_response),
 		attempt.decision && h("p", { class: "small quiet" }, sentence(attempt.decision)),
 		dialogue(recipient, attempt),

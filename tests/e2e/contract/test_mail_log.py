@@ -55,6 +55,19 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
     return owner(caller), ids
 
 
+def test_pages_towards_newer_messages(mailed: tuple[Caller, dict[str, str]]) -> None:
+    """`after` continues from the oldest message to the newest; each page is newest first, and filters apply."""
+    customer, ids = mailed
+    pages, query = list[list[str]](), {"after": ids["plain"], "limit": 3, "source": "api"}
+    while query["after"] is not None:
+        page = customer.get("/v1/emails", params=query).json()
+        pages.append([message["id"] for message in page["emails"]])
+        query["after"] = page["next"]
+    assert pages == [[ids["other letters"], ids["failed"], ids["partial"]], []]
+    for wrong in ({"after": "msg_1"}, {"after": ids["plain"], "before": ids["test"]}):
+        assert error(customer.get("/v1/emails", params=wrong), 400, "invalid_request").startswith("after: ")
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

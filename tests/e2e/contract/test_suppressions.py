@@ -53,11 +53,24 @@ def test_an_address_is_added_by_hand(customer: Caller) -> None:
         {"address": "a@example.net", "reason": "a\nb"},
         {"address": "a@example.net", "reason": None},
         {"address": "a@example.net", "until": "tomorrow"},
+        {"address": "a@example.net", "stream": "no such stream"},
+        {"address": "a@example.net", "stream": "broadcast", "reason": "by mail"},
+        {"address": "a@example.net", "stream": "broadcast", "origin": "bounce"},
     ],
 )
 def test_what_is_no_entry_is_refused(customer: Caller, body: dict[str, Any]) -> None:
     """A wrong address or reason, a wrong type and an unknown field are 400."""
     error(customer.request("POST", "/v1/suppressions", json=body), 400, "invalid_request")
+
+
+def test_mail_of_a_stream_alone_is_suppressed(customer: Caller) -> None:
+    """The entry names the stream; other mail still goes; it is removed by its stream."""
+    address, removal = "reader@example.net", {"params": {"stream": "broadcast"}}
+    body = suppress(customer, address, stream="broadcast").json()
+    assert (body["address"], body["stream"], body["origin"]) == (address, "broadcast", "unsubscribe")
+    assert customer.delivered(to=address)["status"] == "delivered"
+    assert release(customer, address).status_code == 404
+    assert customer.request("DELETE", f"/v1/suppressions/{address}", **removal).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,14 @@ class Stage:
 
 
 @contextmanager
-def staged(directory: Path, *, first_retry: str = "4m") -> Iterator[Stage]:
+def staged(directory: Path, *settings: str, mode: str = "direct", first_retry: str = "4m") -> Iterator[Stage]:
     """The world, with three domains: good.test takes mail, grey.test later, bad.test knows no user."""
     begun: queue.Queue[Stage | BaseException] = queue.Queue()
     ended = trio.Event()
 
     async def play() -> None:
-        settings = delays(first_retry, "10m", "1h"), *STREAMS, "[warmup]", "enabled = true", ELSEWHERE
-        async with world(directory, *settings) as made:
+        sections = [*settings, *STREAMS, "[warmup]", "enabled = true", ELSEWHERE]
+        async with world(directory, delays(first_retry, "10m", "1h"), *sections, mode=mode) as made:
             await made.domain("good.test", FakeMx())
             await made.domain("grey.test", FakeMx(answers={"RCPT": GREYLISTED}))
             await made.domain("bad.test", FakeMx(answers={"RCPT": UNKNOWN}))

@@ -1,6 +1,7 @@
 """Administration in the browser: the page of an account, its people and messages; and what each role is offered."""
 
 import time
+from pathlib import Path
 
 import httpx
 
@@ -9,7 +10,7 @@ from appliance.store.pools import EVERY
 from tests import engines
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
-from tests.e2e.dashboard.stage import Stage
+from tests.e2e.dashboard.stage import Stage, staged
 from tests.running_appliance import NO_TLS, PASSWORD, Provisioned
 
 SHOWN = """return [...document.querySelectorAll("main button, main a.button, main form")]
@@ -179,6 +180,24 @@ def test_what_a_role_may_not_do_is_not_offered(stage: Stage, browser: Browser) -
     browser.see("Only owners and developers can change templates.")
     assert browser.script("return document.querySelector('main form button[type=submit]').disabled") is True
     assert browser.forbidden() == []
+
+
+def test_both_routes_of_a_ramp_are_compared(browser: Browser, tmp_path: Path) -> None:
+    """Results by provider and route, the suggestion, and the route of each attempt."""
+    settings = 'relay_host = "127.0.0.1"', "relay_port = 9", "[delivery.ramp]", "percent = 100"
+    with staged(tmp_path, *settings, mode="relay") as stage:
+        operator = stage.account(role=Role.ADMIN)
+        message = stage.send(operator, "ada@good.test")
+        stage.run(stage.world.final, message)
+        browser = Browser(browser.driver, stage.url)
+        browser.log_in(operator.email)
+        browser.go("Admin")
+        browser.see("Ramp from the relay to direct delivery", "h2")
+        browser.see("100 % of the recipients go direct, the others by the relay.")
+        browser.see("all mail goes direct", "td")
+        browser.see("All providers", "td")
+        browser.open(f"/dashboard/messages/{message}")
+        browser.see("direct", "p")
 
 
 def test_mail_that_does_not_go_out_is_told(stage: Stage, browser: Browser) -> None:

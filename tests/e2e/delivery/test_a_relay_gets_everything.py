@@ -37,7 +37,7 @@ def domain_relay(domain: str, host: str, port: int, user: str = USER, secret: st
 
 @pytest.fixture
 def relay_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = CONFIG.replace('mode = "direct"', 'mode = "relay"')
+    changed = CONFIG.replace('mode = "{mode}"', 'mode = "relay"')
     assert changed != CONFIG
     monkeypatch.setattr(world_module, "CONFIG", changed)
 

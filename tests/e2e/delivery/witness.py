@@ -24,6 +24,7 @@ class Taken:
 
     recipients: tuple[str, ...]
     data: bytes = b""  # with its dots undone; empty until the final dot has come
+    port: int = 0  # that it came to
     answered_at: float | None = None  # when its 250 was handed to the operating system, `time.monotonic()`
 
     @property
@@ -81,7 +82,7 @@ class Witness:
                 await stream.send_all(ANSWERS.get(verb, OK))
 
     async def _take(self, stream: trio.SocketStream, lines: "_Lines", recipients: tuple[str, ...]) -> None:
-        this = Taken(recipients)
+        this = Taken(recipients, port=stream.socket.getsockname()[1])
         self.transactions.append(this)
         self.open.append(this)
         self.most_open = max(self.most_open, len(self.open))

@@ -39,7 +39,7 @@ bind = ["127.0.0.1:0"]
 [dns]
 resolvers = ["127.0.0.1:{dns_port}"]
 [delivery]
-mode = "direct"
+mode = "{mode}"
 mx_port = {mx_port}
 {delivery}
 [limits]
@@ -219,6 +219,7 @@ async def world(
     *settings: str,
     server: str = "",
     http: str = "",
+    mode: str = "direct",
     allowed: str = ALLOWED,
     authentic: bool = False,
     program: tuple[str, ...] = PROGRAM,
@@ -236,6 +237,7 @@ async def world(
                 data_dir=data_dir,
                 server=server,
                 http=http,
+                mode=mode,
                 dns_port=endpoint.port,
                 mx_port=mx_port,
                 delivery=delivery,

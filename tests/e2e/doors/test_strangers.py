@@ -30,6 +30,7 @@ class Entry:
     content_type: str = "application/json"
     encode: Callable[[Any], str] = json.dumps
     status: int = 200
+    login: str = "Authorization: Bearer ma_live_"  # part of the advice for a request without a key
     repeats: bool = False  # whether its idempotency keys work
 
     def message_id(self, answer: httpx.Response) -> str:
@@ -59,6 +60,7 @@ DOORS = {
         {"ErrorCode", "Message"},
         "To",
         "/postmark/email/batch",
+        login="X-Postmark-Server-Token: ma_live_",
     ),
     "mailgun": Entry(
         "/mailgun/v3/example.com/messages",
@@ -68,7 +70,8 @@ DOORS = {
         "to",
         "/mailgun/v3/example.com/messages.mime",
         "application/x-www-form-urlencoded",
-        lambda body: urlencode(body if isinstance(body, dict) else [("to", "ada@example.net")] * len(body)),
+        login="the user api, and an API key",
+        encode=lambda body: urlencode(body if isinstance(body, dict) else [("to", "ada@example.net")] * len(body)),
     ),
     "sendgrid": Entry(
         "/sendgrid/v3/mail/send",
@@ -137,7 +140,9 @@ def test_wrong_requests_are_refused(stranger: Stranger) -> None:
     stranger.refused(stranger.post(good, **{"Content-Type": "text/plain"}), 400, 422)
     stranger.refused(stranger.post(good, **{"Content-Encoding": "gzip"}), 400, 422)
     stranger.refused(stranger.post(b" " * 17 * MIB), 413)
-    stranger.refused(client.post(door.path, content=good, headers=kind), 401)
+    missing = client.post(door.path, content=good, headers=kind)
+    stranger.refused(missing, 401)
+    assert door.login in missing.text
     for key in ("x", "é", "ma_live_" + "a" * 5_000):
         headers: Any = {name: value.encode("utf-8") for name, value in door.authorized(key).items()}
         stranger.refused(client.post(door.path, content=good, headers=headers | kind), 401, 403)

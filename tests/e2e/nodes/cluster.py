@@ -66,6 +66,7 @@ def node_config(
     file = directory / "config.toml"
     file.write_text(
         CONFIG.format(
+            mode="direct",
             data_dir=directory / "data",
             server=f'node = "{name}"',
             http="",

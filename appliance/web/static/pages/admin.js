@@ -285,6 +285,7 @@ export default async function admin(page) {
 	const overall = h("div"),
 		queue = h("div"),
 		nodes = h("div"),
+		ramp = h("div"),
 		warm = h("div");
 	const past = new Map();
 	const pause = button("Pause all mail", () => pauseAll(draw));
@@ -321,10 +322,15 @@ export default async function admin(page) {
 	// The chart is rebuilt, so not while it is in use.
 	const isRead = () => overall.querySelector("svg:hover, svg:focus-within, .chart details[open]");
 	const drawOverall = async () => isRead() || update(overall, await goingOut(found, page.signal));
-	const [first] = await Promise.all([load(), draw().then(drawOverall), drawNodes()]);
+	const drawRamp = async () => {
+		const current = await get("/v1/admin/ramp", page.signal);
+		update(ramp, current.percent !== null && (await import("../ramp.js")).rampSection(current));
+	};
+	const [first] = await Promise.all([load(), draw().then(drawOverall), drawNodes(), drawRamp()]);
 	page.every(5, draw);
 	page.every(LOOKED, drawOverall);
 	page.every(LOOKED, drawNodes);
+	page.every(LOOKED, drawRamp);
 	return fragment(
 		head("Admin", {
 			about: "The mail of all accounts.",
@@ -333,6 +339,7 @@ export default async function admin(page) {
 		overall,
 		h("section", null, h("div", { class: "titled" }, h("h2", null, "Queue by provider"), pause), queue),
 		nodes,
+		ramp,
 		warm,
 		section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")),
 	);
