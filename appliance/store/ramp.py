@@ -91,12 +91,12 @@ class RampStore(StorePart):
 
     async def bind(self, recipients: Sequence[DueRecipient], route: Via) -> bool:
         """Store the only route that may take these recipients; False: another route or result is stored for one."""
-        wanted = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
-        return await self.engine.write_item(self._bind, wanted, urgent=True)
+        bindings = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
+        return await self.engine.write_item(self._bind, bindings, urgent=True)
 
     def _bind(self, tx: Tx, several: Sequence[Sequence[Row]]) -> list[bool]:
-        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for wanted in several for row in wanted}))}
-        return [all(row[1] in bound for row in wanted) for wanted in several]
+        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for bindings in several for row in bindings}))}
+        return [all(row[1] in bound for row in bindings) for bindings in several]
 
     # ---- figures
 

@@ -14,6 +14,7 @@ const KINDS = [
 	["failed", "Failed", "failed"],
 ];
 const SHOWN = 3; // providers named in the verdict
+const LATE = 300_000; // milliseconds that due mail of a working server does not wait
 
 const sum = (entries, kind) => entries.reduce((total, each) => total + each[kind], 0);
 const recipients = (many) => count(many, "recipient", "recipients");
@@ -32,12 +33,14 @@ export function verdict({ paused, pools }, hours) {
 	const since = hour(lately[0].start);
 	const waits = queued ? `${recipients(queued)} queued.` : "The queue is empty.";
 	if (paused) return ["bounced", "No.", `All mail is paused. ${waits}`];
-	if (queued && !delivered && sum(lately, "sent"))
-		return ["bounced", "No.", `No recipient was delivered since ${since}. ${waits}`];
 	if (held.length) return ["deferred", "Not to all providers.", `Mail to ${names(held)} is held. ${waits}`];
 	if (slowed.length) return ["deferred", "Yes, but slower.", `${names(slowed)} limited the rate. ${waits}`];
-	if (!delivered) return ["queued", "Nothing to send.", `No mail since ${since}. ${waits}`];
-	return ["delivered", "Yes.", `${recipients(delivered)} delivered since ${since}. ${waits}`];
+	if (delivered) return ["delivered", "Yes.", `${recipients(delivered)} delivered since ${since}. ${waits}`];
+	const late = pools.filter((each) => each.waiting && Date.now() - Date.parse(each.oldest_at) > LATE);
+	if (late.length)
+		return ["bounced", "No.", `Nothing was delivered since ${since}. Mail to ${names(late)} is due. ${waits}`];
+	if (queued) return ["deferred", "Not yet.", `Nothing was delivered since ${since}. ${waits}`];
+	return ["queued", "Nothing to send.", `No mail since ${since}. ${waits}`];
 }
 
 /** The parts of the head; `queue` is the answer of /v1/admin/queue. */

@@ -125,6 +125,9 @@ for (const each of document.querySelectorAll("main *, .top *")) {
 if (edge < 1024)
   for (const each of document.querySelectorAll(".table:has(.cards), .cards tbody *, .post summary, .post .lead"))
     if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.outerHTML.slice(0, 80)}`);
+else
+  for (const each of document.querySelectorAll(".table"))
+    if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.querySelector("table").ariaLabel}`);
 return found.slice(0, 3);
 """
 

@@ -122,6 +122,30 @@ def test_a_usable_domain_with_broken_dns_is_not_green(call: Any, status: str, sp
 
 
 @pytest.mark.parametrize(
+    ("delivered", "pools", "paused", "expected"),
+    [
+        (5, {}, None, "Yes."),
+        (5, {"slowed_until": "2026-11-15T00:00:00.000Z"}, None, "Yes, but slower."),
+        (5, {"held_at": "2026-11-15T00:00:00.000Z"}, None, "Not to all providers."),
+        (5, {}, {"reason": "moving"}, "No."),
+        (0, {"waiting": 1, "oldest_at": "2026-11-15T00:00:00.000Z"}, None, "No."),
+        (0, {"deferred": 1, "oldest_at": "2026-11-15T00:00:00.000Z"}, None, "Not yet."),
+        (0, {}, None, "Nothing to send."),
+    ],
+)
+def test_the_operator_is_told_whether_mail_goes_out(
+    call: Any, delivered: int, pools: dict[str, Any], paused: Any, expected: str
+) -> None:
+    pool = {"pool": "google", "waiting": 0, "deferred": 0, "oldest_at": None, "held_at": None, "slowed_until": None}
+    hours = [
+        {"start": "2026-11-19T10:00:00.000Z", "delivered": 0},
+        {"start": "2026-11-19T11:00:00.000Z", "delivered": delivered},
+    ]
+    queue = {"paused": paused, "pools": [pool | pools]}
+    assert call("going-out", "verdict", queue, hours)[1] == expected
+
+
+@pytest.mark.parametrize(
     ("name", "value", "text"),
     [
         ("since", "2026-11-15T00:00:00.000Z", "Since: 15 Nov, 05:30"),

@@ -1,7 +1,5 @@
 """A month of mail, looked at as people do: every page in light and dark without a finding of axe-core, and pictures."""
 
-from itertools import product
-
 import pytest
 
 from appliance.model.accounts import Role
@@ -12,7 +10,7 @@ from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, axe
 from tests.running_appliance import Provisioned
 
 LOOKS = ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "dark"))
-PICTURES = {"overview": "", "messages": "/messages", "streams": "/streams", "admin": "/admin"}
+PICTURES = {"overview": "", "messages": "/messages", "streams": "/streams", "operator": "/admin"}
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +56,57 @@ def test_axe_finds_nothing_in_any_dialog(browser: Browser, month: Provisioned, m
     assert findings == []
 
 
+ROWS = """
+const box = (each) => each.getBoundingClientRect();
+return [...document.querySelectorAll(".tiles")].map((tiles) => {
+  const last = [...tiles.children].at(-1);
+  return [box(tiles).right - box(last).right, tiles.children.length];
+});
+"""
+
+
+def test_the_overview_has_no_gap_beside_its_tiles(browser: Browser, month: Provisioned) -> None:
+    """Late bounces and complaints are numbers, too; the tiles fill their rows at every width."""
+    browser.log_in(month.email)
+    browser.open("/dashboard?days=30")
+    browser.see("Late bounced", "dt")
+    browser.see("Complained", "dt")
+    for width in (390, 768, 1_024, 1_440):
+        browser.size(width, 900)
+        for path in ("?days=30", "/streams", "/admin"):
+            browser.open(f"/dashboard{path}")
+            for gap, tiles in browser.until(lambda: browser.script(ROWS), "tiles"):
+                assert abs(gap) < 2, (path, width, tiles)
+
+
+def test_a_complaint_is_an_outcome_wherever_one_looks(stage: Stage, browser: Browser, month: Provisioned) -> None:
+    complained = stage.ask(month, "GET", "/v1/emails?outcome=complained")["emails"]
+    assert complained
+    browser.log_in(month.email)
+    browser.go("Messages")
+    browser.one(
+        f"//nav[@aria-label='Views']//a[starts-with(., 'Complaints')][contains(., '{len(complained)}')]"
+    ).click()
+    browser.until(lambda: browser.count("tr.linked .badge.complained") == len(complained), "the complaints")
+    browser.open(f"/dashboard/messages/{complained[0]['id']}")
+    browser.see("The recipient reported this message as spam.")
+    assert "complained" in browser.see(complained[0]["recipients"][0]["email"], "h2").text
+
+
+def test_a_badge_counts_all_recipients(stage: Stage, browser: Browser) -> None:
+    """Not only the three that a row of the list names."""
+    account = stage.account()
+    good = [f"customer{number}@good.test" for number in range(5)]
+    stage.tried(stage.send(account, *good, "gone@bad.test"))
+    browser.log_in(account.email)
+    browser.go("Messages")
+    assert browser.see("and 5 more", "tr").find_element("css selector", ".badge").text == "5 of 6 delivered"
+
+
 def test_the_month_is_shown(stage: Stage, browser: Browser, month: Provisioned) -> None:
     """The operator reads in one sentence that mail goes out; pictures of the pages are kept if they are wanted."""
     browser.log_in(month.email)
-    for (name, path), theme in product(PICTURES.items(), ("light",)):
-        browser.theme(theme)
+    for name, path in PICTURES.items():
         browser.open(f"/dashboard{path}")
         browser.picture(name)
     assert "Is mail going out?" in browser.text()

@@ -114,7 +114,6 @@ def test_new_messages_come_by_themselves_and_older_on_request(stage: Stage, brow
     browser.log_in(account.email)
     browser.go("Messages")
     browser.see("customer54@good.test")
-    browser.picture("messages")
     assert browser.count("tbody tr") == 50
     stage.send(account, "late@grey.test")
     browser.see("late@grey.test")

@@ -54,7 +54,6 @@ def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: 
     """Tiles and bars show what /v1/stats says, for each length of time; the address keeps which."""
     browser.log_in(busy.email)
     browser.see("Last 7 days")
-    browser.picture("overview")
     for days, bars in ((7, 24 * 6), (30, 30), (90, 30)):
         if days > 7:
             browser.click(f"{days} days")

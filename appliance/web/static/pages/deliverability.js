@@ -80,9 +80,9 @@ function replies(entries) {
 		};
 	};
 	const columns = [
-		{ title: "Newest reply", lead: true },
+		{ title: "Newest reply", lead: true, class: "half" },
 		{ title: "Cause, and what to do" },
-		{ title: "Provider", class: "side" },
+		{ title: "Provider" },
 		numeric("Recipients"),
 		{ title: "Last", class: "side" },
 	];
