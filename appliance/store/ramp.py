@@ -30,7 +30,7 @@ from appliance.store.pools import PoolStates
 from appliance.times import HOUR, SECOND
 
 PLAN = "ramp"
-WARMUPS_READ = 1_000
+RAMP_WARMUPS_READ = 1_000
 QUICK = 60 * SECOND  # microseconds: delivered within a minute
 
 _PLAN = "SELECT value FROM installation WHERE name = :name"
@@ -110,7 +110,7 @@ class RampStore(StorePart):
         # Held by the operator or for all nodes: not a judgement of a provider.
         held = {hold.pool: hold.reason for hold in await self.pools.all_holds() if hold.probe_at is not None}
         limits: dict[str, int] = {}
-        for status in await self.pools.warmups.told(warmup, WARMUPS_READ):
+        for status in await self.pools.warmups.told(warmup, RAMP_WARMUPS_READ):
             limits[status.pool] = min(status.per_hour, limits.get(status.pool, status.per_hour))
         return compared(plan, await self.hours(now - WINDOW), held, limits, now)
 
