@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.config import values as v
+from appliance.config.values import ConfigError as ConfigError
 from appliance.config.values import NamedTables, Setting, key, named, rows
 
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
@@ -29,15 +30,6 @@ _BODY_SIZE = v.size(v.KIB, 16 * v.MIB, within='from "1KiB" to "16MiB"')
 
 Endpoints = tuple[v.Endpoint, ...]
 Networks = tuple[v.Network, ...]
-
-
-class ConfigError(Exception):
-    """The settings cannot be used; the text is one line: file, key, reason."""
-
-    def __init__(self, *parts: str) -> None:
-        line = ": ".join(parts)
-        # TOML can escape any character; a key or value must not break the line or control the terminal.
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
 class DeliveryMode(StrEnum):

@@ -43,6 +43,15 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
 
 
+class ConfigError(Exception):
+    """The settings cannot be used; the text is one line: file, key, reason."""
+
+    def __init__(self, *parts: str) -> None:
+        line = ": ".join(parts)
+        # TOML can escape any character; a key or value must not break the line or control the terminal.
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+
+
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[T_co]):
     """A kind of value: its name in the documentation, and its reader, which raises ValueError with the reason."""

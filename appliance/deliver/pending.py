@@ -17,6 +17,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import trio
+
 from appliance.concurrency.fair_share import PriorityQueue, may_take
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
@@ -157,16 +159,19 @@ class Pending:
             self.move(pool, routed.limiter.pool, routed.envelope.flow)
             self.enqueue(ready._replace(routed=routed))
 
-    def drop(self, pool: str, is_wrong: Callable[[Iterable[DueRecipient], Via | None], bool]) -> list[Envelope]:
-        """Remove and return the ready envelopes of a pool that `is_wrong` names."""
-        queue, dropped = self.queues.pop(pool, None), list[Envelope]()
-        for ready in () if queue is None else queue.drain():
-            envelope = ready.routed.envelope
-            if is_wrong(envelope.recipients, envelope.via):
-                self.remove(pool, envelope.flow)
-                dropped.append(envelope)
-            else:
-                self.enqueue(ready)
+    async def drop(self, is_wrong: Callable[[Iterable[DueRecipient], Via | None], bool]) -> list[Envelope]:
+        """Remove and return ready envelopes whose route a new plan of the ramp changed; a poll reads them again."""
+        dropped = list[Envelope]()
+        for pool in list(self.queues):
+            queue = self.queues.pop(pool, None)
+            for ready in () if queue is None else queue.drain():
+                envelope = ready.routed.envelope
+                if is_wrong(envelope.recipients, envelope.via):
+                    self.remove(pool, envelope.flow)
+                    dropped.append(envelope)
+                else:
+                    self.enqueue(ready)
+            await trio.lowlevel.checkpoint()
         return dropped
 
     def _queue(self, limiter: PoolLimiter) -> PoolQueue:

@@ -95,13 +95,6 @@ class SessionRunner:
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
         return self.in_flight.enter(ready, permit)
 
-    async def reroute(self) -> None:
-        """Return ready envelopes whose route a new plan of the ramp changed; the next poll reads them again."""
-        for pool in list(self.pending.queues):
-            for envelope in self.pending.drop(pool, self.deliverer.ramp.is_wrong):
-                self.results.add(AttemptResult(envelope, []))
-            await trio.lowlevel.checkpoint()
-
     # ---- running
 
     async def _run(self, first: ActiveAttempt) -> None:
@@ -226,7 +219,7 @@ class Scheduler:
             await self._tasks.start(self._run_sessions, in_flight, upkeep)
             self._tasks.start_soon(self._results.run, self._recorded)
             upkeep.start(self._tasks)
-            self._tasks.start_soon(self.deliverer.ramp.run, self.runner.reroute)
+            self._tasks.start_soon(self.deliverer.ramp.run, self._reroute)
             for _ in range(self.preparing.signer.threads):
                 self._tasks.start_soon(self._sign)
             while True:
@@ -289,8 +282,7 @@ class Scheduler:
         if not messages:
             return
         mimes = {new.message.id: new.message.mime for new in messages}
-        new_recipients = (recipient for new in messages for recipient in due_recipients(new))
-        for envelope in envelopes(new_recipients, self.deliverer.ramp.via):
+        for envelope in envelopes((to for new in messages for to in due_recipients(new)), self.deliverer.ramp.via):
             due_mail = self.due_mail[envelope.low]
             if envelope.recipients[0].id in due_mail.taken:
                 continue
@@ -425,6 +417,10 @@ class Scheduler:
             self._return(envelope, failed.pool)
             return
         self._results.add(AttemptResult(envelope, self.deliverer.not_attempted(envelope, failed.reason, started_at)))
+
+    async def _reroute(self) -> None:
+        for envelope in await self.pending.drop(self.deliverer.ramp.is_wrong):
+            self._results.add(AttemptResult(envelope, []))
 
     # ---- recorded results
 

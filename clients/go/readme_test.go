@@ -25,7 +25,7 @@ func readme(t *testing.T) [][]string {
 // Every piece of code in the README is code of a test, but for the program, which is run.
 func TestReadmeShowsTestedCode(t *testing.T) {
 	var tested strings.Builder
-	for _, name := range []string{"example_test.go", "mailappliancetest/recorder_test.go"} {
+	for _, name := range []string{"example_test.go", "mailappliancetest/recorder_test.go", "mailappliancetest/dev_test.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

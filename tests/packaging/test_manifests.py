@@ -45,10 +45,15 @@ def compose() -> dict[str, Any]:
     return content
 
 
-def test_the_compose_file_is_valid() -> None:
+def test_the_compose_files_are_valid() -> None:
     """By the Compose specification; a misspelled key is noticed."""
     schema = json.loads((Path(__file__).parent / "compose_schema.json").read_text())
     jsonschema_rs.validate(schema, compose())
+    development = yaml.safe_load((ROOT / "packaging" / "compose.dev.yaml").read_text())
+    jsonschema_rs.validate(schema, development)
+    (service,) = development["services"].values()
+    assert (service["command"], service["network_mode"]) == (["dev"], "host")
+    assert service["image"] == compose()["services"]["mail"]["image"]
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema, {"services": {"mail": {"imagee": "x"}}})
 

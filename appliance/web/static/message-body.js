@@ -48,7 +48,7 @@ async function inlined(address, found, signal) {
 	return shown;
 }
 
-function html(found, images) {
+function html(found, images, framed) {
 	const note = h("p", { class: "held row small", hidden: true });
 	const shown = preview("HTML message", found.html, images, (held) => {
 		note.hidden = held === 0;
@@ -57,7 +57,7 @@ function html(found, images) {
 			button("Load images", () => shown.loadImages(), "tiny"),
 		);
 	});
-	return h("div", null, note, shown.frame);
+	return h("div", null, note, framed(shown.frame));
 }
 
 function files(address, found) {
@@ -86,15 +86,19 @@ const header = (found) =>
 		]),
 	);
 
-/** The content of a message; `found` is the result of `read`. */
-export async function content(message, found, address, signal) {
+/**
+ * The content of a message; `found` is the result of `read`. `framed` gets the frame of the HTML and returns what to
+ * show; `more` are further tabs.
+ */
+export async function content(message, found, address, signal, { framed = (frame) => frame, more = [] } = {}) {
 	if (!found) return h("p", { class: "quiet" }, "The body is no longer stored.");
 	const images = found.html === null ? new Map() : await inlined(address, found, signal);
 	const views = [
-		found.html !== null && ["HTML", () => html(found, images)],
+		found.html !== null && ["HTML", () => html(found, images, framed)],
 		found.text !== null && ["Text", () => h("pre", { tabindex: "0" }, found.text)],
 		found.attachments.length > 0 && [`Files (${found.attachments.length})`, () => files(address, found)],
 		["Header", () => header(found)],
+		...more,
 	];
 	return h(
 		"div",

@@ -18,7 +18,7 @@ import { ACCEPTED, error, json, serve } from "./server.mjs";
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const README = readFileSync(new URL("../README.md", import.meta.url), "utf8");
 const BLOCKS = [...README.matchAll(/^```(\w*)\n(.*?)^```/gms)].map(([, language, code]) => ({ language, code }));
-const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS] = BLOCKS.map(({ code }) => code);
+const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS, SIGN_UP] = BLOCKS.map(({ code }) => code);
 const SECRET = "whsec_readme";
 
 function start(code, variables, ...words) {
@@ -40,7 +40,7 @@ async function run(code, url = "", ...words) {
 test("all blocks are known here", () =>
   assert.deepEqual(
     BLOCKS.map(({ language }) => language),
-    ["sh", ...Array(9).fill("js")],
+    ["sh", ...Array(10).fill("js")],
   ));
 
 test("install", (t) => {
@@ -152,3 +152,10 @@ test("nodemailer", async (t) => {
 });
 
 test("tests", async () => assert.deepEqual(await run(TESTS), { output: "", errors: "", status: 0 }));
+
+const COMMAND = process.env.APPLIANCE_COMMAND;
+test("sign-up", { skip: COMMAND ? false : "APPLIANCE_COMMAND is not set" }, async () => {
+  const child = start(SIGN_UP, { APPLIANCE_COMMAND: COMMAND });
+  const [errors, [status]] = await Promise.all([text(child.stderr), once(child, "close")]);
+  assert.deepEqual({ errors, status }, { errors: "", status: 0 });
+});

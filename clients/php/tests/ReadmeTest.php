@@ -28,7 +28,7 @@ final class ReadmeTest extends TestCase
         'Webhooks' => ['php'],
         'Symfony' => ['dotenv', 'php'],
         'Laravel' => ['dotenv'],
-        'Tests' => ['php'],
+        'Tests' => ['php', 'php'],
     ];
 
     /** @return array<string, list<array{string, string}>> language and text of the blocks by heading */
@@ -150,6 +150,14 @@ final class ReadmeTest extends TestCase
     {
         self::assertSame('', self::output('Tests'));
         self::assertSame(4, self::getCount());
+    }
+
+    public function testSignUp(): void
+    {
+        if (getenv('APPLIANCE_COMMAND') === false) {
+            self::markTestSkipped('APPLIANCE_COMMAND is not set');
+        }
+        self::assertSame('', self::output('Tests', 1));
     }
 
     /** The webhook block is the whole script of a web server. */

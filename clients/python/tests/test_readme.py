@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mail_appliance import Client
+from mail_appliance.dev import COMMAND, DevAppliance
 from mail_appliance.email_messages import close_shared_clients
 
 from .conftest import Server, answer, reset
@@ -143,6 +144,13 @@ def test_tests() -> None:
     run("Tests of your program")["test_confirm"]()
 
 
+@pytest.mark.skipif(COMMAND not in os.environ, reason=f"{COMMAND} is not set")
+def test_sign_up() -> None:
+    """The example passes against the real program."""
+    with DevAppliance() as appliance:
+        run("Tests of your program", 1)["test_sign_up"](appliance)
+
+
 def test_django(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """The settings and the message."""
     settings = pytest.importorskip("django.conf").settings
@@ -229,7 +237,7 @@ def test_every_block_is_run_by_a_test() -> None:
         "Errors": 1,
         "Trio and asyncio": 1,
         "Webhooks": 1,
-        "Tests of your program": 1,
+        "Tests of your program": 2,
         "Django": 2,
         "Flask": 1,
     }

@@ -211,4 +211,9 @@ class TestReadme < LibraryTest
     assert_raises(MailAppliance::InsufficientCredits) { mail.send_email(**MESSAGE) }
     assert_predicate mail.send_email(**MESSAGE), :replayed?
   end
+
+  def test_sign_up
+    skip "APPLIANCE_COMMAND is not set" unless ENV["APPLIANCE_COMMAND"]
+    run_block(block("DevAppliance.start"))
+  end
 end

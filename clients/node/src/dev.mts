@@ -1,0 +1,2 @@
+/** The ES module face of dev.ts. */
+export * from "./dev.js";
