@@ -13,7 +13,8 @@ async def test_an_account_has_its_own_sources(store: Store) -> None:
     assert await store.sources.own() == {account.id: {"digest": ("news", "mail")}}
     await store.sources.set_own(account.id, "digest", [])
     assert len({before, after, await store.sources.version()}) == 3
-    assert await store.sources.own() == await store.sources.own_of(account.id) == {}
+    assert await store.sources.own() == {}
+    assert await store.sources.own_of(account.id) == {}
 
 
 async def test_states_are_replaced_and_results_are_added(store: Store) -> None:
