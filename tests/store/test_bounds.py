@@ -18,6 +18,7 @@ import appliance.store
 
 SCHEMA = (Path(appliance.store.__file__).parent / "sqlite" / "schema.sql").read_text()
 BOUNDS = {
+    "account_sources": "operator",
     "accounts": "operator",
     "api_keys": "rows: CredentialLimits.working and .revoked",
     "attempts": "parent: recipients, one row for each of the attempts in delivery.retry_delays",
@@ -66,6 +67,8 @@ BOUNDS = {
     "sessions": "rows: SESSIONS_PER_USER; age: expires_at",
     "smtp_credentials": "rows: CredentialLimits.working and .revoked",
     "smtp_sessions": "rows: delivery.connections",
+    "source_days": "rows: sources and named pools of the settings, and nodes; age: REPORTS_KEPT_DAYS",
+    "source_states": "rows: sources of the settings, and nodes",
     "suppressions": "bytes",
     "template_versions": "rows: VERSIONS; bytes",
     "templates": "rows: TEMPLATES in use, DELETED_TEMPLATES; age: retention.metadata",
