@@ -99,6 +99,7 @@ class RetentionWorker:
             self._delete_bodies,
             dropping=self._dropping("bodies", "bodies", lambda now: (now - self._whole_bodies, now - self._bodies)),
         )
+        self._received = _Task("received", lambda _, budget: store.received.forget(env.now() - self._bodies, budget))
         self._parts = _Task("parts", lambda _, budget: store.body_parts.clear(budget))
         # In this order: the later tasks delete rows whose message the first has deleted.
         self._records = (
@@ -192,7 +193,7 @@ class RetentionWorker:
             await partitions.make(kept, self._env.now())
         counted = await self._store.deletion.is_counted(self._old())
         try:
-            for task in (self._expired, self._audit, self._requests, self._bodies_task):
+            for task in (self._expired, self._audit, self._requests, self._bodies_task, self._received):
                 await self._finish(task, done)
             for task in self._records if counted else ():
                 await self._finish(task, done)

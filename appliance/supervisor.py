@@ -33,11 +33,13 @@ from appliance.environment import Environment
 from appliance.errors import StorageFault, StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
+from appliance.inbound.receiver import Receiver
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
 from appliance.intake.services import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
+from appliance.keys.received_links import ReceivedLinks
 from appliance.model.database import LastStart
 from appliance.net.local_addresses import node_addresses
 from appliance.retention import RetentionWorker
@@ -207,6 +209,8 @@ async def _run_all(
         workers.start_soon(RetentionWorker(store, env, config.retention, shared.intake.free_space).run)
         feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(env), config.inbound.forward_to)
         workers.start_soon(feedback_worker.run)
+        received_links = ReceivedLinks(key, config.http.base_url)
+        workers.start_soon(Receiver(store, env, DnsResolver(config.dns.resolvers), received_links).run)
         count = partial(repeat, failure="statistics not written", pause=STATISTICS_PAUSE, every=STATISTICS_EVERY)
         for work in (partial(_update_statistics, store, shared), partial(_update_breakdown, store)):
             workers.start_soon(partial(count, work, log))

@@ -21,6 +21,7 @@ from appliance.cli.database import load_settings
 from appliance.cli.dev import dev
 from appliance.cli.domain import domain
 from appliance.cli.feedback import feedback
+from appliance.cli.inbound import inbound
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import credential, key
 from appliance.cli.mcp import mcp
@@ -184,8 +185,21 @@ def completion(shell: str) -> None:
 
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (setup, serve, dev, show_status, attention, account, user, domain, credential)
-_COMMANDS += (key, suppression, webhook, template, queue, message, request, explain, feedback, audit, send_test, pause)
-_COMMANDS += (resume, ramp, node)
+_COMMANDS += (
+    key,
+    suppression,
+    webhook,
+    template,
+    queue,
+    message,
+    request,
+    explain,
+    feedback,
+    inbound,
+    audit,
+    send_test,
+)
+_COMMANDS += (pause, resume, ramp, node)
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in (*_COMMANDS, version, show_help):
     main.add_command(_command)

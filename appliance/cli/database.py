@@ -166,6 +166,8 @@ AUDITED_COMMANDS = {
     "suppression add": "suppression.added",
     "suppression remove": "suppression.removed",
     "suppression import": "suppression.imported",
+    "inbound add": "inbound.added",
+    "inbound remove": "inbound.removed",
     "webhook set": "webhook.saved",
     "webhook remove": "webhook.deleted",
     "template push": "template.saved",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from appliance.model.ramp import RampComparison, RampFigures, RampPlan
     from appliance.store import Store
 
-COLUMNS = {"provider": "PROVIDER", "route": "ROUTE", "delivered": "DELIVERED", "deferred": "DEFERRED"}
-COLUMNS |= {"bounced": "BOUNCED", "complaints": "COMPLAINTS", "time": "MEAN TIME"}
+RAMP_COLUMNS = {"provider": "PROVIDER", "route": "ROUTE", "delivered": "DELIVERED", "deferred": "DEFERRED"}
+RAMP_COLUMNS |= {"bounced": "BOUNCED", "complaints": "COMPLAINTS", "time": "MEAN TIME"}
 
 _HELP = "Move mail from a relay to direct delivery step by step. Without a command, show the ramp."
 ramp = CommandGroup("ramp", _HELP, default="show")
@@ -45,7 +45,7 @@ def show_all() -> None:
     click.echo(_worded(plan))
     if comparison is not None:
         rows = [_row(figures) for figures in comparison.figures]
-        show_list({"figures": rows}, COLUMNS, "No results in the last 24 hours.", ("time", "complaints"))
+        show_list({"figures": rows}, RAMP_COLUMNS, "No results in the last 24 hours.", ("time", "complaints"))
         for suggested in comparison.suggestions:
             name = suggested.provider or "all providers without a percentage of their own"
             click.echo(f"Suggestion for {name}: {suggested.action} ({suggested.percent} %): {suggested.reason}.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from appliance.model.webhooks import Webhook, WebhookDelivery
     from appliance.store import Store
 
-EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complained")
+EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complained", "received")
 FORMATS = ("native", "resend", "postmark", "mailgun", "sendgrid")
 POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5, and an attempt takes at most 5
 POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result

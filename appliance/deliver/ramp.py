@@ -26,7 +26,7 @@ FOLLOW_EVERY = 0.5  # seconds between two reads of the stored plan
 ADJUST_EVERY = 60.0  # seconds between two adjustments by `auto`
 PROVIDERS_KEPT, PROVIDERS_FRESH = 50_000, 3_600.0  # domains whose provider is cached; seconds
 LOOKUP = 2.0  # seconds; the relay's mail must not wait for a slow name server
-BUG_PAUSE = 10.0  # seconds after an error that is logged with its traceback and may repeat
+FAULT_PAUSE = 10.0  # seconds after an error that is logged with its traceback and may repeat
 UNKNOWN_FRESH = 60.0  # seconds until a failed lookup is repeated
 
 log = get_logger("deliver")
@@ -169,7 +169,7 @@ class Ramp:
                 pass  # the plan in memory stays in force
             except Exception as error:
                 log.exception("ramp not followed", error)
-                await trio.sleep(BUG_PAUSE)
+                await trio.sleep(FAULT_PAUSE)
 
     async def adjust(self, plan: RampPlan) -> None:
         """Change the percentages by the suggestions, unless a command or another node changed them meanwhile."""

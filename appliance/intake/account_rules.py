@@ -62,6 +62,19 @@ def domain_name(text: str) -> str:
     return address.domain
 
 
+def receiving_address(text: str) -> str:
+    """Normalize an address that receives mail, or a domain: lower case, A-labels."""
+    if "@" not in text:
+        try:
+            return domain_name(text)
+        except Refused as cause:
+            raise invalid("address", f"{text!r} is neither an address nor a domain name") from cause
+    address = addresses.parse(text, "address")
+    if address.spelling != address.text:
+        raise invalid("address", "expected an address without a name")
+    return address.key
+
+
 def searched_sender(text: str) -> str:
     """Normalize a sender for search: only ASCII letters in lower case, as in the store."""
     return text.encode("utf-8", "replace").lower().decode()

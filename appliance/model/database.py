@@ -111,6 +111,7 @@ class Feature(StrEnum):
     CONFIDENTIAL = "confidential mail"  # they show its contents in the dashboard
     FORMATS = "webhook formats"  # they post the native one
     SCHEDULE = "scheduled messages"  # they can neither release nor cancel them
+    RECEIVING = "receiving mail"  # they take it for feedback, and drop it
     RAMP = "mail under a ramp"  # they would send it by the other route
 
 

@@ -32,6 +32,10 @@ class ShareScope(StrEnum):
     ACCOUNT_WITHOUT_TOKEN = "account_without_token"  # noqa: S105 - a scope: its other mail, which anyone can send
     ADDRESS = "address"  # such as dmarc@bounces.example.com
     TOKEN = "token"  # noqa: S105 - a scope
+    RECEIVED = "received"  # all mail for receiving addresses
+    RECEIVED_ACCOUNT = "received_account"
+    RECEIVED_FROM = "received_from"  # a client network, for one account
+    RECEIVED_ADDRESS = "received_address"
 
 
 class QueueShare(NamedTuple):

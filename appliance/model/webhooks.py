@@ -32,6 +32,7 @@ class EventType(StrEnum):
     DELAYED = "email.delayed"
     LATE_BOUNCED = "email.late_bounced"
     COMPLAINED = "email.complained"
+    RECEIVED = "email.received"
 
 
 # The final results, which a webhook gets by default. The interface defines the fields of their bodies.

@@ -47,6 +47,8 @@ from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import Lanes, QueueControl
 from appliance.store.ramp import Ramping, RampStore
+from appliance.store.received import ReceivedStore
+from appliance.store.receiving import ReceivingAddresses
 from appliance.store.reports import Reports
 from appliance.store.request_log import RequestPages
 from appliance.store.retention import Deletion, LedgerFolding
@@ -151,6 +153,8 @@ class Store:
         self.body_parts = BodyParts(engine, env)
         self.feedback = FeedbackStore(engine, env, self.webhook_posts)
         self.feedback_inbox = FeedbackInbox(engine, env)
+        self.receiving = ReceivingAddresses(engine, env)
+        self.received = ReceivedStore(engine, env, self.body_parts, self.feedback, self.webhook_posts)
         self.new_mail = NewMail()  # for delivery
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)

@@ -14,6 +14,7 @@ from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, record, rows, run, transaction
 from appliance.store.people import END_RESETS, OF_USER, check_admin
+from appliance.store.receiving import REMOVE_OF_ACCOUNT
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
@@ -66,6 +67,7 @@ _DELETE_STEPS = (
     "UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",
     """UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL
         WHERE account_id = :account_id AND removed_at IS NULL""",
+    REMOVE_OF_ACCOUNT,
     DELETE_WEBHOOK,
     "UPDATE accounts SET suspended = 1, name = name || ' (deleted, ' || id || ')' WHERE id = :account_id",
 )

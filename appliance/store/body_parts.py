@@ -4,8 +4,9 @@ Each part has its own commit, before the message is accepted: one commit of 10 M
 milliseconds. `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the others.
 
 Invariants, at every commit:
-- Every part belongs to a message whose `message_bodies.parts_size` is not 0, or is listed in `loose_parts`, which are
-  deleted a few at a time: after a crash between the parts and the message, and after retention.
+- Every part belongs to a message whose `parts_size` is not 0 (in `message_bodies`; of received mail in `feedback_mail`,
+  then `received_messages`), or is listed in `loose_parts`, which are deleted a few at a time: after a crash between the
+  parts and the message, and after retention.
 - `parts_size` is the number of bytes in the parts of that message; the accepting transaction checks it.
 - `accounts.stored_bytes` equals the sum that migration 0007 computes, plus `of_metadata`. A transaction that adds or
   deletes messages, their bytes, template versions or suppressions updates it.
@@ -122,7 +123,8 @@ _CONTENTS = "SELECT content FROM message_body_parts WHERE message_id = :id ORDER
 _UNLIST = "DELETE FROM loose_parts WHERE message_id = :id"
 _LOOSEN = Bulk("""INSERT INTO loose_parts (message_id)
     SELECT message_id FROM message_bodies WHERE message_id IN ({?}) AND parts_size > 0""")
-_LOOSE = "SELECT message_id FROM loose_parts WHERE message_id < :before ORDER BY message_id LIMIT :most"
+# By the time in an id, whatever its prefix of four characters.
+_LOOSE = "SELECT message_id FROM loose_parts WHERE substr(message_id, 5) < :before ORDER BY message_id LIMIT :most"
 _LISTED = Bulk("SELECT message_id FROM loose_parts WHERE message_id IN ({?})")
 _DELETE = """DELETE FROM message_body_parts
     WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
@@ -138,21 +140,36 @@ class PartsMissing(Exception):
 # ---- steps of a transaction, or of a reading
 def head_of(new: NewMessage) -> tuple[bytes, int]:
     """Return the bytes stored with the record, and how many are stored in parts."""
-    size = len(new.mime)
-    return (new.mime, 0) if size <= INLINE and not new.in_parts else (new.mime[:HEAD], size - HEAD)
+    return split(new.mime, in_parts=new.in_parts)
+
+
+def split(mime: bytes, *, in_parts: bool = False) -> tuple[bytes, int]:
+    size = len(mime)
+    return (mime, 0) if size <= INLINE and not in_parts else (mime[:HEAD], size - HEAD)
 
 
 def are_there(tx: Tx, new: NewMessage) -> bool:
     """Whether all parts of a new message are written; none is deleted before the transaction ends."""
-    bindings = head_of(new)[1]
-    if not bindings:
-        return True
-    tx.lock(_LISTED, [(new.id,)])
-    return rows(tx, _SIZE, {"id": new.id}) == [(bindings,)]
+    parts_size = head_of(new)[1]
+    return not parts_size or parts_are_there(tx, new.id, parts_size)
+
+
+def parts_are_there(tx: Tx, message_id: str, parts_size: int) -> bool:
+    tx.lock(_LISTED, [(message_id,)])
+    return rows(tx, _SIZE, {"id": message_id}) == [(parts_size,)]
+
+
+def unlist(tx: Tx, message_id: str) -> None:
+    """Keep the parts of a message: from now on it refers to them."""
+    run(tx, _UNLIST, {"id": message_id})
 
 
 def loosen(tx: Tx, messages: Sequence[Row]) -> None:
     _LOOSEN.run(tx, messages)
+
+
+def loosen_parts(tx: Tx, message_id: str) -> None:
+    run(tx, _LIST, {"id": message_id})
 
 
 def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
@@ -197,7 +214,7 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
         _INSERT_SCHEDULED.run(tx, scheduled)
     for new, _, parts_size in bodies:
         if parts_size:
-            run(tx, _UNLIST, {"id": new.id})
+            unlist(tx, new.id)
 
 
 def write_system_message(
@@ -258,31 +275,32 @@ class BodyParts(StorePart):
     _in_hand: set[str] = field(default_factory=set)  # messages being accepted
 
     @asynccontextmanager
-    async def written(self, new: NewMessage) -> AsyncIterator[None]:
+    async def written(self, message_id: str, mime: bytes) -> AsyncIterator[None]:
         """Write the parts of a message that is accepted inside. If that fails, delete them."""
-        self._in_hand.add(new.id)
+        self._in_hand.add(message_id)
         try:
-            await self._write(new)
+            await self._write(message_id, mime)
             yield
         except BaseException:
             with trio.CancelScope(shield=True), suppress(PublicError):  # `clear` deletes the rest
-                while (await self._delete(new.id, FORGOTTEN_AT_ONCE))[0]:
+                while (await self._delete(message_id, FORGOTTEN_AT_ONCE))[0]:
                     pass
             raise
         finally:
-            self._in_hand.discard(new.id)
+            self._in_hand.discard(message_id)
 
-    async def _write(self, new: NewMessage) -> None:
-        view = memoryview(new.mime)
+    async def _write(self, message_id: str, mime: bytes) -> None:
+        view = memoryview(mime)
         for number, start in enumerate(range(HEAD, len(view), PART), 1):
-            part = {"id": new.id, "number": number, "content": view[start : start + PART]}
+            part = {"id": message_id, "number": number, "content": view[start : start + PART]}
             began, others = trio.current_time(), self.engine.ordinary_writes
             await self.engine.write(partial(_insert, part=part), bulk=True)
             if self.engine.ordinary_writes != others:
                 await trio.sleep(min(PART_REST * (trio.current_time() - began), LONGEST_PART_REST))
 
     async def clear(self, budget: int) -> Slice:
-        before = identifier_from("msg", self.env.now() - IN_HAND) if self.engine.is_shared else NEWEST
+        oldest_in_hand = identifier_from("", self.env.now() - IN_HAND).removeprefix("_")
+        before = oldest_in_hand if self.engine.is_shared else NEWEST
         selected = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
         message_id = next((item for item in selected if item not in self._in_hand), None)
         if message_id is None:

@@ -14,6 +14,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, RecordStatus, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, record, rows, run, transaction
+from appliance.store.receiving import remove_of_domain
 from appliance.times import DAY, HOUR, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # without the operator's help
@@ -84,10 +85,11 @@ class Domains(StorePart):
         row = {"account_id": account_id, "name": name, "now": self.env.now()}
         return _known(await self.engine.change(_VERIFIED, row))
 
-    async def remove(self, account_id: str, name: str) -> None:
-        """Stop sending from a domain. Its keys stay, to sign queued mail."""
-        row = {"account_id": account_id, "name": name, "now": self.env.now()}
-        _known(await self.engine.change(_REMOVE, row))
+    @transaction
+    def remove(self, tx: Tx, account_id: str, name: str) -> None:
+        """Stop sending from a domain and receiving at it. Its keys stay, to sign queued mail."""
+        _known(rows(tx, _REMOVE, {"account_id": account_id, "name": name, "now": self.env.now()}))
+        remove_of_domain(tx, account_id, name)
 
     # ---- what DNS shows
 

@@ -43,11 +43,12 @@ LARGE_MAIL = 128 * 1024  # bytes; a larger mail is written in a commit of its ow
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
 
-_ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at, size, shares, without_token)
-    VALUES (:id, :addresses, :mime, :now, :size, :shares, :without_token)"""
-_ANY = "SELECT 1 FROM feedback_mail LIMIT 1"
+_ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at, size, shares, without_token, turn, envelope,
+        parts_size)
+    VALUES (:id, :addresses, :mime, :now, :size, :shares, :without_token, :turn, :envelope, :parts_size)"""
+_ANY = "SELECT 1 FROM feedback_mail WHERE turn = '' LIMIT 1"
 # Mail about a recipient before reports, which anyone can send and which are slower to read.
-NEXT_MAIL = "SELECT id FROM feedback_mail ORDER BY tries, without_token, id LIMIT 1"
+NEXT_MAIL = "SELECT id FROM feedback_mail WHERE turn = '' ORDER BY tries, without_token, id LIMIT 1"
 _NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
     RETURNING id, addresses, mime, received_at, tries"""
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
@@ -97,6 +98,11 @@ SHARE_PARTS = {
     ShareScope.ACCOUNT_WITHOUT_TOKEN: 16,
     ShareScope.ADDRESS: 32,
     ShareScope.TOKEN: 64,
+    # Of received mail: a network can fill half of an account's share.
+    ShareScope.RECEIVED: 2,
+    ShareScope.RECEIVED_ACCOUNT: 8,
+    ShareScope.RECEIVED_FROM: 16,
+    ShareScope.RECEIVED_ADDRESS: 16,
 }
 RETRY_AFTER = 600  # seconds
 
@@ -128,7 +134,9 @@ class QueueLimits:
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
     """Add the shares of the whole queue. Every transaction locks their row first, so none deadlocks."""
     distinct = {QueueShare(ShareScope.ALL, ""), *shares}
-    if not has_token(distinct):
+    if any(share.scope is ShareScope.RECEIVED_ACCOUNT for share in distinct):
+        distinct.add(QueueShare(ShareScope.RECEIVED, ""))
+    elif not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
     return sorted(distinct, key=lambda share: (share.scope is not ShareScope.ALL, share))
 
@@ -141,6 +149,38 @@ def count_out(tx: Tx, stored: str, size: int) -> None:
     if shares := _stored.decode(stored):
         _COUNT_SHARES.run(tx, [(scope.value, name, -1, -size) for scope, name in shares])
         run(tx, _DELETE_EMPTY, {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedMail:
+    """A mail to put into the queue; `turn` and `envelope` only of received mail."""
+
+    id: str
+    addresses: Sequence[str]
+    mime: bytes = field(repr=False)  # or its beginning
+    shares: Iterable[QueueShare]
+    parts_size: int = 0  # bytes of it that are written in parts
+    turn: str = ""
+    envelope: str | None = None
+
+
+def put(tx: Tx, limits: QueueLimits, mail: QueuedMail, now: int) -> None:
+    """Put a mail into the queue; raises Refused over a limit."""
+    counted, size = all_shares(mail.shares), len(mail.mime) + mail.parts_size
+    new = [(scope.value, name, 1, size) for scope, name in counted]
+    for scope, mails, total in _COUNT_SHARES.run(tx, new):
+        limits.check(scope, mails, int(total))
+    row = {"id": mail.id, "addresses": " ".join(mail.addresses), "mime": mail.mime, "now": now, "size": size}
+    row |= {"shares": _encoder.encode(counted).decode(), "without_token": int(not has_token(counted))}
+    run(tx, _ADD, row | {"turn": mail.turn, "envelope": mail.envelope, "parts_size": mail.parts_size})
+
+
+def take_out(tx: Tx, mail_id: str) -> bool:
+    """Delete a mail from the queue; return whether it was there."""
+    deleted = first(tx, _DELETE, {"id": mail_id})
+    if deleted is not None:
+        count_out(tx, *deleted)
+    return deleted is not None
 
 
 # ---- verbs
@@ -168,19 +208,11 @@ class FeedbackStore(StorePart):
 
     async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
         """Store a mail until it is read; return its id. Raises Refused while a limit of the queue is reached."""
-        mail_id, counted = self.env.identifier("fbm"), all_shares(shares)
-        row = {"id": mail_id, "addresses": " ".join(addresses), "mime": mime, "now": self.env.now(), "size": len(mime)}
-        row |= {"shares": _encoder.encode(counted).decode(), "without_token": int(not has_token(counted))}
-
-        def work(tx: Tx) -> None:
-            new = [(scope.value, name, 1, len(mime)) for scope, name in counted]
-            for scope, mails, total in _COUNT_SHARES.run(tx, new):
-                self.limits.check(scope, mails, int(total))
-            run(tx, _ADD, row)
-
+        mail = QueuedMail(id=self.env.identifier("fbm"), addresses=addresses, mime=mime, shares=tuple(shares))
+        work = partial(put, limits=self.limits, mail=mail, now=self.env.now())
         await self.engine.write(work, bulk=len(mime) > LARGE_MAIL, locks=True)
         self.arrived.set()
-        return mail_id
+        return mail.id
 
     async def next(self) -> FeedbackMail | None:
         """Return the next mail to read and count one more try; None if none is queued."""
@@ -194,10 +226,8 @@ class FeedbackStore(StorePart):
         """Run the steps and delete the mail; None if another node did. `large` steps run off the event loop."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
-            deleted = first(tx, _DELETE, {"id": mail_id})
-            if deleted is None:
+            if not take_out(tx, mail_id):
                 return None
-            count_out(tx, *deleted)
             results, accounts = list[str](), set[str]()
             for step in steps:
                 result, entries = step(tx)

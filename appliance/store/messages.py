@@ -387,7 +387,7 @@ class Messages(StorePart):
                 raise refusal
             finally:
                 del refusal  # or it and this frame would keep each other, and the message, until the collector comes
-        async with self.parts.written(new):
+        async with self.parts.written(new.id, new.mime):
             return await self.engine.write_item(self._accept, new)
 
     async def accept_batch(self, batch: NewBatch) -> list[Acceptance | Exception]:
@@ -417,7 +417,7 @@ class Messages(StorePart):
         large = _is_large(batch.messages)
         async with AsyncExitStack() as parts:
             for new in in_parts:
-                await parts.enter_async_context(self.parts.written(new))
+                await parts.enter_async_context(self.parts.written(new.id, new.mime))
             return await self.engine.write(lambda tx: accept_batch(tx, self.env, batch), large=large, locks=True)
 
     def _accept(self, tx: Tx, news: Sequence[NewMessage]) -> list[Acceptance | Exception]:

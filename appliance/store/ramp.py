@@ -30,7 +30,7 @@ from appliance.store.pools import PoolStates
 from appliance.times import HOUR, SECOND
 
 PLAN = "ramp"
-WARMUPS_READ = 1_000
+RAMP_WARMUPS_READ = 1_000
 QUICK = 60 * SECOND  # microseconds: delivered within a minute
 
 _PLAN = "SELECT value FROM installation WHERE name = :name"
@@ -91,12 +91,12 @@ class RampStore(StorePart):
 
     async def bind(self, recipients: Sequence[DueRecipient], route: Via) -> bool:
         """Store the only route that may take these recipients; False: another route or result is stored for one."""
-        wanted = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
-        return await self.engine.write_item(self._bind, wanted, urgent=True)
+        bindings = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
+        return await self.engine.write_item(self._bind, bindings, urgent=True)
 
     def _bind(self, tx: Tx, several: Sequence[Sequence[Row]]) -> list[bool]:
-        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for wanted in several for row in wanted}))}
-        return [all(row[1] in bound for row in wanted) for wanted in several]
+        bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for bindings in several for row in bindings}))}
+        return [all(row[1] in bound for row in bindings) for bindings in several]
 
     # ---- figures
 
@@ -110,7 +110,7 @@ class RampStore(StorePart):
         # Held by the operator or for all nodes: not a judgement of a provider.
         held = {hold.pool: hold.reason for hold in await self.pools.all_holds() if hold.probe_at is not None}
         limits: dict[str, int] = {}
-        for status in await self.pools.warmups.told(warmup, WARMUPS_READ):
+        for status in await self.pools.warmups.told(warmup, RAMP_WARMUPS_READ):
             limits[status.pool] = min(status.per_hour, limits.get(status.pool, status.per_hour))
         return compared(plan, await self.hours(now - WINDOW), held, limits, now)
 

@@ -5,6 +5,7 @@ from time import perf_counter
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
+from appliance.model.received_event import example_received
 from appliance.model.webhooks import (
     PING_TYPE,
     EventType,
@@ -124,7 +125,8 @@ def _ping(tx: Tx, env: Environment, account_id: str, kind: EventType | None) -> 
     event = (event_id, kind or PING_TYPE, None, None)
     if kind is None and webhook.format is not WebhookFormat.NATIVE:  # no other provider has an event without a message
         kind = EventType.DELIVERED
-    body = shaped(webhook.format, example_envelope(event_id, kind, now))
+    example = example_received(event_id, now) if kind is EventType.RECEIVED else example_envelope(event_id, kind, now)
+    body = shaped(webhook.format, example)
     return _insert(tx, env, webhook, Trigger.PING, event, webhook.format, body)
 
 

@@ -82,6 +82,7 @@ class Submit:
     dsn: Mapping[str, DsnRequest] | None = None  # requested notifications by recipient key
     login: Login | None = None  # of the session
     hold: int | None = None  # when the message is due; None: at once
+    helo: str = ""  # the client's name in EHLO or HELO
 
 
 @dataclass(frozen=True, slots=True)

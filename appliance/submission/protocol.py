@@ -71,6 +71,7 @@ class SmtpProtocol:
         self.secure = secure
         self._may_login = self._logins is not None and (secure or self._logins.plaintext)
         self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
+        self._helo = ""
         self._login: Login | None = None
         self._exchange: AuthExchange | None = None  # waiting for the client's response
         self._end_transaction()
@@ -236,7 +237,7 @@ class SmtpProtocol:
     def _hello(self, name: str, *, extended: bool) -> None:
         if not 0 < len(name) <= EHLO_NAME:
             raise Rejected(dialogue.SYNTAX_NAME)
-        self._greeted, self._extended = True, extended
+        self._greeted, self._extended, self._helo = True, extended, name
         self._end_transaction()
         now = self.backend.now() if self.backend.now is not None and self._may_login else None
         offers = {"starttls": self._takes_tls(), "auth": self._may_login, "dsn": self.backend.dsn}
@@ -397,7 +398,14 @@ class SmtpProtocol:
     def _submit(self, transaction: IncomingTransaction, content: DataContent | ChunkedContent) -> Submit:
         envelope = transaction.caller, transaction.sender, tuple(transaction.recipients.values())
         return Submit(
-            *envelope, content.content, content.size, self.secure, transaction.dsn, self._login, transaction.hold
+            *envelope,
+            content.content,
+            content.size,
+            self.secure,
+            transaction.dsn,
+            self._login,
+            transaction.hold,
+            self._helo,
         )
 
     @property

@@ -99,8 +99,10 @@ WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Webhook p
 FEEDBACK_RECIPIENTS = Counter(
     "appliance_feedback_recipients_total",
     ("result",),
-    "Recipient addresses of incoming feedback: taken, or refused as expired, forged, unknown, limited or other.",
+    "Recipient addresses of incoming mail: taken (feedback) or received (receiving addresses), or refused as expired, "
+    "forged, unknown, limited or other.",
 )
+RECEIVED = Counter("appliance_received_total", ("dmarc",), "Received messages stored, by the result of DMARC.")
 FEEDBACK = Counter(
     "appliance_feedback_total",
     ("address", "result"),
@@ -116,8 +118,8 @@ CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
     "Rows deleted by retention: audit (beyond 100,000 per account), requests (pages of the request log), bodies, parts "
-    "(of large bodies), messages, events, complaints, feedback inbox, books (ledger entries), expired (keys, sessions, "
-    "reports, webhook logs); "
+    "(of large bodies), messages, events, complaints, feedback inbox, received (messages), books (ledger entries), "
+    "expired (keys, sessions, reports, webhook logs); "
     "or pages freed.",
 )
 LOG_DROPPED = Counter(

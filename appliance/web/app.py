@@ -25,6 +25,7 @@ from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.accept import MessageIntake
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.received_links import ReceivedLinks
 from appliance.keys.secrets import PasswordHasher, WebhookSecrets
 from appliance.message.characters import fault_in_line
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, User
@@ -74,6 +75,7 @@ class ApiServices:
     check_webhook_url: Callable[[str], Awaitable[str | None]]  # returns the reason why a URL is not allowed
     problems: Problems
     mailer: Mailer
+    received_links: ReceivedLinks
     stopping: trio.Event
 
 

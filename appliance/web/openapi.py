@@ -17,6 +17,7 @@ from appliance import __version__
 from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.model.accounts import Permission
+from appliance.model.received_event import ReceivedEvent
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
 from appliance.web.app import may_compress, route_classes
 from appliance.web.auth import COOKIE_NAME
@@ -58,7 +59,7 @@ def document(base_url: str) -> Json:
         "servers": [{"url": base_url}],
         "tags": [{"name": tag.title, "description": tag.description} for tag in Tag],
         "paths": paths,
-        "webhooks": {name: {"post": _event(name, references[WebhookEvent])} for name in _EVENTS},
+        "webhooks": {name: {"post": _event(name, references[_body_of(name)])} for name in _EVENTS},
         "components": {
             "schemas": schemas,
             "responses": {name: _error_response(status, references[Error]) for status, name in _ERROR_NAMES.items()},
@@ -72,7 +73,7 @@ def document(base_url: str) -> Json:
 def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     types = [operation.success[1] for operation in operations if not isinstance(operation.success[1], str)]
     types += [operation.body for operation in operations if operation.body is not None]
-    types += [Error, WebhookEvent]
+    types += [Error, WebhookEvent, ReceivedEvent]
     references, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
     schemas |= request_schema.components(_TO_SCHEMAS + "{name}")
     for schema in schemas.values():
@@ -212,11 +213,12 @@ _EVENTS = {
     EventType.DELAYED.value: "The recipient was deferred for the first time, at least an hour after acceptance.",
     EventType.LATE_BOUNCED.value: "A bounce arrived by mail after the recipient's server had accepted the message.",
     EventType.COMPLAINED.value: "A mailbox provider reported that the recipient marked the message as spam.",
+    EventType.RECEIVED.value: "A message arrived at a receiving address of the account.",
     PING_TYPE: "Test event, requested by a ping.",
 }
 _EVENT_DESCRIPTION = (
-    "Posted once per recipient, and retried until you respond with a 2xx, up to 7 times in total. Retries and replays "
-    "keep `id`: use it to ignore duplicates. Verify `Service-Signature` before you trust the body."
+    "Posted once per recipient or received message, and retried until you respond with a 2xx, up to 7 times in total. "
+    "Retries and replays keep `id`: use it to ignore duplicates. Verify `Service-Signature` before you trust the body."
 )
 _EVENT_HEADERS = (
     parameter(
@@ -242,6 +244,10 @@ _EVENT_HEADERS = (
     ),
     parameter(_AGENT[0], "header", "The same in every request.", {"type": "string", "const": _AGENT[1]}, required=True),
 )
+
+
+def _body_of(name: str) -> type:
+    return ReceivedEvent if name == EventType.RECEIVED else WebhookEvent
 
 
 def _event(name: str, reference: Json) -> Json:

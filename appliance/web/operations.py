@@ -56,6 +56,7 @@ class Tag(Enum):
     DOMAINS = "Domains", "Sending domains."
     CREDENTIALS = "Credentials", "SMTP credentials and API keys for programs that send."
     MESSAGES = "Messages", "All messages of the account, with every delivery attempt."
+    RECEIVING = "Receiving", "Addresses that receive mail, and received messages."
     REQUESTS = "Requests", "Every submission of the last 7 days, accepted or refused."
     TEMPLATES = "Templates", "Stored subjects and bodies with placeholders."
     SUPPRESSIONS = "Suppressions", "Addresses that the account no longer sends to."

@@ -28,6 +28,7 @@ from appliance.intake.batch import BatchIntake
 from appliance.intake.services import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
+from appliance.keys.received_links import ReceivedLinks
 from appliance.keys.secrets import PasswordHasher, TotpSecrets, WebhookSecrets
 from appliance.net.connection_server import ConnectionServer, ConnectionTable, KnownNetworks, listen
 from appliance.net.dial import ONE_WRITE_BYTES, FastSocketStream
@@ -38,7 +39,7 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate, http_files
 from appliance.web import hypercorn_parts as hypercorn
-from appliance.web import openapi, pages
+from appliance.web import openapi, pages, received_files
 from appliance.web.api.message_body import MessageBodies
 from appliance.web.app import ApiServices, Routes, create_app, route_classes
 from appliance.web.auth import Authenticator, LoginCheck, SessionCookies, Tokens
@@ -391,6 +392,7 @@ def build(
         check_webhook_url=check_webhook_url,
         problems=Problems(config, store, env, intake.free_space),
         mailer=Mailer(config, store, env),
+        received_links=ReceivedLinks(key, config.http.base_url),
         stopping=stopping,
     )
     site = pages.read_site()
@@ -398,6 +400,7 @@ def build(
         openapi.blueprint(config.http.base_url),
         pages.blueprint(site, sandbox=intake.sandbox, inbox=inbox),
         pages.unsubscribe_blueprint(site, services),
+        received_files.blueprint(services),
     )
     app = create_app(auth, [make(services) for make in makers], blueprints)
     budgets = BodyBudgets(memory.for_messages(config.http.body_memory))

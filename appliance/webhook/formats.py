@@ -71,13 +71,20 @@ class Event(Struct, gc=False):
         return no_reply and self.type is EventType.BOUNCED
 
 
+class _Kind(Struct, gc=False):
+    type: EventType
+
+
 _DECODER = msgspec.json.Decoder(Event)
+_KIND_DECODER = msgspec.json.Decoder(_Kind)
 _ENCODER = msgspec.json.Encoder()
 
 
 def shaped(format: WebhookFormat, body: bytes) -> bytes:
     """Return the body of a post in this format, from the native body of an event about a recipient."""
     if format is WebhookFormat.NATIVE:
+        return body
+    if _KIND_DECODER.decode(body).type is EventType.RECEIVED:
         return body
     event = _DECODER.decode(body)
     if event.data.test:

@@ -492,6 +492,8 @@ def test_the_json_is_as_documented(acme: Shell) -> None:
         "credential remove": [username],
         "key remove": [key_id],
         "key roll": [acme.json("key", "create", "acme")["id"]],
+        "inbound add": ["in.acme.example"],
+        "inbound remove": ["in.acme.example"],
         "suppression add": ["ada@example.net"],
         "suppression remove": ["ada@example.net"],
         "suppression import": ["-"],

@@ -12,14 +12,13 @@ from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import listener
-from appliance.inbound.listener import KEPT_BYTES, RATES, FeedbackListener, checked_mail
+from appliance.inbound.listener import RATES, FeedbackListener, checked_mail
 from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
 from appliance.model.feedback import QueueShare, ShareScope
 from appliance.store.feedback import SHARE_PARTS, QueueLimits
 from appliance.submission import dialogue
 from appliance.submission.content import FindRecipient, PlainAction, Submit
-from appliance.submission.dialogue import Rejected
 from appliance.submission.protocol import MAX_ERRORS, SmtpProtocol
 from tests.inbound.bounces import bounce
 from tests.inbound.conftest import KEY, NAME, Read
@@ -32,7 +31,12 @@ class Fakes:
     full: bool = False
     asked: list[str] = field(default_factory=list)
     added: list[tuple[tuple[str, ...], bytes]] = field(default_factory=list)
+    looked_up: list[str] = field(default_factory=list)
     workers: Workers = field(default_factory=Workers)
+
+    async def find(self, address: str) -> None:
+        """No domain receives mail here; test_receiving.py has those that do."""
+        self.looked_up.append(address)
 
     async def of_return_path(self, name: str) -> list[tuple[str, str]]:
         self.asked.append(name)
@@ -86,7 +90,7 @@ class Talk:
 
 def made() -> Talk:
     env, fakes = Environment(), Fakes()
-    store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes))
+    store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes, receiving=fakes))
     feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), "mail.example.com")
     backend = feedback.backend_for("192.0.2.1", lambda _: False)
     protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**20, owner_part=2), secure=False)
@@ -231,7 +235,7 @@ async def test_few_recipients_are_taken() -> None:
 
 def test_what_is_kept_of_a_mail() -> None:
     assert checked_mail(lambda: MESSAGE) == MESSAGE
-    assert len(checked_mail(lambda: MESSAGE + b"x" * (5 * 2**20))) == KEPT_BYTES
+    assert len(checked_mail(lambda: MESSAGE + b"x" * (5 * 2**20))) == len(MESSAGE) + 5 * 2**20
     for wrong in (MESSAGE + b"\n", b"a\rb\r\n", b"A: b\r\n" * (HEADER_LINES + 1)):
         with pytest.raises(Refused) as refused:
             checked_mail(lambda wrong=wrong: wrong)  # type: ignore[misc]
@@ -243,8 +247,14 @@ async def test_an_address_is_kept_in_lower_case() -> None:
     found = await new.listener.find_recipient(FindRecipient("192.0.2.1", new.token().decode().upper()))
     assert isinstance(found, Address)
     assert found.key == found.spelling == found.key.lower()
-    with pytest.raises(Rejected):
-        new.listener.check_recipient("192.0.2.1", None, "ada@example.net")
+
+
+async def test_a_foreign_domain_is_looked_up_once() -> None:
+    new = await talk()
+    for _ in range(3):
+        assert await new.say(b"RCPT TO:<ada@example.net>") == listener.NO_RELAY
+        assert await new.say(b"RCPT TO:<bob@EXAMPLE.net>") == listener.NO_RELAY
+    assert new.fakes.looked_up == ["ada@example.net"]
 
 
 SECOND = 1_000_000

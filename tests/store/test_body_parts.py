@@ -203,7 +203,7 @@ async def test_who_goes_away_leaves_nothing(database: Database) -> None:
 
 async def test_nothing_refers_to_parts_that_are_missing(store: Store, messages: Messages) -> None:
     new = large(messages)
-    async with store.body_parts.written(new):
+    async with store.body_parts.written(new.id, new.mime):
         await store.engine.change("DELETE FROM message_body_parts WHERE number = 7", {})
         (result,) = await store.engine.write(lambda tx: accept(tx, Environment(), [new]))
     assert isinstance(result, StorageUnavailable)
@@ -227,7 +227,7 @@ async def test_a_part_that_is_missing_is_told(store: Store, messages: Messages) 
 async def test_what_is_being_accepted_is_not_cleared(store: Store, messages: Messages) -> None:
     left, new = large(messages), large(messages)
     for each in (left, new):
-        async with store.body_parts.written(each):
+        async with store.body_parts.written(each.id, each.mime):
             if each is new:
                 assert await cleared(store) > 0
                 (result,) = await store.engine.write(lambda tx: accept(tx, Environment(), [new]))

@@ -50,6 +50,8 @@ BOUNDS = {
     "password_links": "rows: PEOPLE_PER_ACCOUNT; age: expires_at",
     "pool_holds": "rows: pools that are held, bounded by the limiters in memory",
     "pool_states": "rows: pools in use, bounded by the limiters in memory",
+    "received_messages": "bytes; age: retention.bodies, or until their webhook posts are final",
+    "receiving_addresses": "rows: RECEIVING_ADDRESSES",
     "recipients": "bytes; age: retention.metadata",
     "recovery_codes": "parent: users, ten for each",
     "request_pages": "rows: ACCOUNT_BYTES of each account, LOG_BYTES of all; age: REQUESTS_KEPT",

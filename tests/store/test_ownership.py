@@ -62,6 +62,8 @@ EXCEPTIONS = {
     },
     "retention deletes final rows of all nodes, and rows of nodes that have ended": {
         "pools._FORGET_LEFT",
+        "received._DELETE_POSTS",
+        "received._OLD",
         "retention._ANY",
         "retention._DELETED",
         "retention._DELETE_ATTEMPTS",

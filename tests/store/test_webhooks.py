@@ -377,6 +377,6 @@ async def test_an_example_is_posted_as_a_test(store: Store, account: Account, ki
     assert (delivery.type, delivery.trigger, delivery.message_id) == (kind, Trigger.PING, None)
     body = json.loads(delivery.request_body)
     assert (body["type"], body["id"], body["data"]["test"]) == (kind, delivery.event_id, True)
-    assert body["data"]["to"] == "ada@example.net"
+    assert body["data"]["to"] == (["support@in.example.com"] if kind is EventType.RECEIVED else "ada@example.net")
     with refusal(Code.RATE_LIMITED):
         await store.webhook_history.ping(account.id)

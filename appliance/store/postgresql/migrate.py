@@ -51,7 +51,13 @@ IN_USE = (
 )
 
 # The step that a program must know to treat these as it should: an expansion, which becomes a fence with the first use.
-FEATURES = {Feature.CONFIDENTIAL: 14, Feature.FORMATS: 18, Feature.SCHEDULE: 19, Feature.RAMP: 24}
+FEATURES = {
+    Feature.CONFIDENTIAL: 14,
+    Feature.FORMATS: 18,
+    Feature.SCHEDULE: 19,
+    Feature.RAMP: 24,
+    Feature.RECEIVING: 26,
+}
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 _SINCE = re.compile(r"-- compatible since: (\d+)\n")

@@ -197,6 +197,8 @@ CREATE TABLE messages (
 CREATE INDEX messages_failed ON messages (account_id, id) WHERE status = 'failed';
 CREATE INDEX messages_partial ON messages (account_id, id) WHERE status = 'partial';
 CREATE INDEX messages_test ON messages (account_id, id) WHERE source = 'test';
+-- A reply names the Message-ID of the message that it answers.
+CREATE INDEX messages_header_id ON messages (account_id, header_id) WHERE header_id IS NOT NULL;
 
 -- Messages that are not due yet: see store/scheduled.py.
 CREATE TABLE scheduled_messages (
@@ -559,9 +561,13 @@ CREATE TABLE feedback_mail (
     tries INTEGER NOT NULL DEFAULT 0,           -- readings that were begun
     size INTEGER NOT NULL DEFAULT 0,            -- bytes of `mime`
     shares TEXT NOT NULL DEFAULT '[]',          -- JSON: the rows of feedback_counts that count it
-    without_token INTEGER NOT NULL DEFAULT 0    -- 1: anyone can send it, so it is read last
+    without_token INTEGER NOT NULL DEFAULT 0,   -- 1: anyone can send it, so it is read last
+    turn TEXT NOT NULL DEFAULT '',              -- of received mail: its account and client network; '': feedback
+    envelope TEXT,                              -- of received mail: JSON, see ReceivedEnvelope in model/received.py
+    parts_size INTEGER NOT NULL DEFAULT 0       -- bytes that follow `mime`, in message_body_parts
 ) STRICT;
-CREATE INDEX feedback_mail_next ON feedback_mail (tries, without_token, id);
+CREATE INDEX feedback_mail_next ON feedback_mail (tries, without_token, id) WHERE turn = '';
+CREATE INDEX feedback_mail_turns ON feedback_mail (turn, tries, id) WHERE turn <> '';
 
 -- Mails in feedback_mail and their bytes, by client network, token, account and others: see store/feedback.py.
 CREATE TABLE feedback_counts (
@@ -588,6 +594,40 @@ CREATE TABLE feedback_inbox (
     PRIMARY KEY (account_id, kind, id)
 ) STRICT;
 CREATE INDEX feedback_inbox_newest ON feedback_inbox (id);
+
+-- The addresses and domains that receive mail for an account: see store/receiving.py.
+CREATE TABLE receiving_addresses (
+    address TEXT PRIMARY KEY,                   -- lower case, A-labels; a domain: every address of it
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    domain TEXT NOT NULL,                       -- that mail for it is sent to; of one account only
+    parent TEXT NOT NULL,                       -- the account's sending domain: `domain` itself, or one above it
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX receiving_addresses_by_account ON receiving_addresses (account_id, address);
+CREATE INDEX receiving_addresses_by_domain ON receiving_addresses (domain, account_id);
+
+-- Received messages: see store/received.py.
+CREATE TABLE received_messages (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    id TEXT NOT NULL,                           -- of its parts in message_body_parts, too
+    received_at INTEGER NOT NULL,
+    envelope TEXT NOT NULL,                     -- JSON, see ReceivedEnvelope in model/received.py
+    sender TEXT NOT NULL,                       -- the From field
+    recipients TEXT NOT NULL,                   -- of the envelope, with a comma between them
+    subject TEXT NOT NULL,
+    spf TEXT NOT NULL,
+    dkim TEXT NOT NULL,
+    dmarc TEXT NOT NULL,
+    auto_submitted INTEGER NOT NULL,
+    attachments INTEGER NOT NULL,               -- how many
+    facts TEXT NOT NULL,                        -- JSON, see ReceivedFacts
+    size INTEGER NOT NULL,                      -- bytes of the message
+    counted INTEGER NOT NULL,                   -- bytes in accounts.stored_bytes
+    mime BLOB NOT NULL,                         -- the message, or its beginning
+    parts_size INTEGER NOT NULL,                -- bytes that follow `mime`, in message_body_parts
+    PRIMARY KEY (account_id, id)
+) STRICT;
+CREATE INDEX received_messages_by_age ON received_messages (id);
 
 -- One for each recipient that complained.
 CREATE TABLE complaints (

@@ -5,8 +5,9 @@ in turns between accounts. A large response holds a slot (`AnswerSlots`) from be
 it. Small responses need none.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Annotated
 from weakref import finalize
@@ -156,15 +157,27 @@ class MessageBodies:
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     async def answer(
-        self, account_id: str, message_id: str, size: int, read: Callable[[bytes], bytes], kind: str, filename: str = ""
+        self,
+        account_id: str,
+        message_id: str,
+        size: int,
+        read: Callable[[bytes], bytes],
+        kind: str,
+        filename: str = "",
+        *,
+        load: Callable[[], Awaitable[bytes | None]] | None = None,
     ) -> Response:
-        """The message as `read` encodes it, a download if it has a file name. The caller has checked the account."""
+        """The message as `read` encodes it, a download if it has a file name. The caller has checked the account.
+
+        `load` returns its bytes (default: the body of a sent message).
+        """
+        load = load or partial(self.store.mail_log.mime, account_id, message_id)
         headers = {"Content-Disposition": f'attachment; filename="{filename}"'} if filename else {}
         if size <= SMALL_MESSAGE:
-            return Response(await self._encoded(account_id, message_id, read), 200, headers, content_type=kind)
+            return Response(await self._encoded(account_id, load, read), 200, headers, content_type=kind)
         slot = await self._slots.take(account_id)
         try:
-            encoded = await self._encoded(account_id, message_id, read)
+            encoded = await self._encoded(account_id, load, read)
         except BaseException:
             slot.release()
             raise
@@ -175,9 +188,11 @@ class MessageBodies:
         response.content_length = len(encoded)
         return response
 
-    async def _encoded(self, account_id: str, message_id: str, read: Callable[[bytes], bytes]) -> bytes:
+    async def _encoded(
+        self, account_id: str, load: Callable[[], Awaitable[bytes | None]], read: Callable[[bytes], bytes]
+    ) -> bytes:
         async with self._turns.take(account_id):
-            mime = await self.store.mail_log.mime(account_id, message_id)
+            mime = await load()
             if mime is None:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored.")
             return await trio.to_thread.run_sync(read, mime, limiter=self._thread)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import trio
 
-from appliance.cli.ramp import COLUMNS
+from appliance.cli.ramp import RAMP_COLUMNS
 from appliance.model.accounts import Role
 from appliance.model.ramp import bucket_of
 from tests.e2e.delivery.telling import explained
@@ -62,7 +62,7 @@ async def test_a_ramp_moves_mail_from_a_relay(tmp_path: Path) -> None:
         assert compared["suggestions"][0]["action"] == "hold"
         assert (await made.ask("GET", "/v1/admin/ramp")).status_code == 403
         _, text, _ = await trio.to_thread.run_sync(lambda: ran(made.running.config_file, "ramp"))
-        assert all(heading in text for heading in COLUMNS.values())
+        assert all(heading in text for heading in RAMP_COLUMNS.values())
         assert "Suggestion for all providers" in text
 
         await made.terminate()
