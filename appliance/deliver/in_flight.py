@@ -137,6 +137,13 @@ class InFlight:
     def __post_init__(self) -> None:
         self.brake = ShortageBrake(self.slots, self.slots.total)
 
+    async def watch_for_stop(self, is_stopping: trio.Event) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.is_stopping = True
+            is_stopping.set()
+
     def is_open(self, queue: PoolQueue) -> bool:
         """Whether a pool may have one more transaction in this round, before its account is considered."""
         if self.is_stopping or not queue.limiter.is_open(self.limiters.env.now()):
@@ -157,7 +164,7 @@ class InFlight:
             return False
         if routed.envelope.low and not routed.limiter.has_spare_token(self.limiters.env.now()):
             return False
-        if not self.warmup.may_start(routed.limiter.base, routed.route):
+        if not self.warmup.may_start(routed.limiter.base, routed.route, routed.envelope.low):
             return False
         holder, share = self.claim(routed)
         if not self.slots.has_room(holder, share):

@@ -89,7 +89,7 @@ class SessionRunner:
             return None
         routed, recipients = ready.routed, ready.routed.envelope.recipients
         limit = len(recipients) if routed.return_path is None else 1
-        permit = self.deliverer.warmup.permit(routed.limiter.base, routed.route, limit)
+        permit = self.deliverer.warmup.permit(routed.limiter.base, routed.route, limit, routed.envelope.low)
         if permit.count < len(recipients):
             self.pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))
@@ -248,21 +248,13 @@ class Scheduler:
                     tasks=tasks,
                 )
                 is_stopping = trio.Event()
-                self._tasks.start_soon(self._watch_for_stop, in_flight, is_stopping)
+                self._tasks.start_soon(in_flight.watch_for_stop, is_stopping)
                 self._tasks.start_soon(in_flight.round_limit.run, self.runner.start_pool)
                 task_status.started()
                 await is_stopping.wait()
                 grace.deadline = min(trio.current_time() + self.grace, self.stop_by())
         self._results.close()
         await upkeep.stop()
-
-    @staticmethod
-    async def _watch_for_stop(in_flight: InFlight, is_stopping: trio.Event) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            in_flight.is_stopping = True
-            is_stopping.set()
 
     async def _next_turn(self) -> float:
         await self._take_new()

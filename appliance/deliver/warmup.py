@@ -43,6 +43,7 @@ class Permit:
     addresses: frozenset[Address] | None = None  # to dial; None: any, and nothing is counted
     source: str | None = None
     taken_at: int = 0
+    low: int = 0  # 1: for mail with low priority, which leaves some to other mail
     is_short: bool = False  # an address was skipped because its source may send no more for now
     route: Route | None = None  # if its source decides the address
 
@@ -65,16 +66,17 @@ class Warmup:
 
     # ---- permits
 
-    def may_start(self, pool: str, route: Route) -> bool:
-        return not self.settings.enabled or self._choice(pool, route)[1] > 0
+    def may_start(self, pool: str, route: Route, low: int = 0) -> bool:
+        return not self.settings.enabled or self._choice(pool, route, low)[1] > 0
 
-    def permit(self, pool: str, route: Route, count: int) -> Permit:
+    def permit(self, pool: str, route: Route, count: int, low: int = 0) -> Permit:
         """Take a permit for up to `count` recipients; call it only if `may_start`."""
         if not self.settings.enabled or route.relay is not None:
             return Permit(pool, count)
-        source, room = self._choice(pool, route)
+        source, room = self._choice(pool, route, low)
         room = max(1, room)  # the clock may have been set back since `may_start`
-        permit = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.env.now(), route=route)
+        alive = frozenset(self._alive(route))
+        permit = Permit(pool, min(count, room), alive, source, self.env.now(), low, route=route)
         self._take(pool, source, permit.count)
         if len(self._pending_limits) >= WARMUP_ENTRIES:
             self._pending_limits.clear()
@@ -99,7 +101,7 @@ class Warmup:
         same = pool == permit.pool and source == permit.source
         if address not in permit.addresses or same or source is None:
             return address in permit.addresses
-        if self._room(pool, source) < permit.count:
+        if self._room(pool, source, permit.low) < permit.count:
             permit.is_short = True
             return False
         self._use(permit, pool, source)
@@ -132,13 +134,13 @@ class Warmup:
         permit.pool, permit.source, permit.taken_at = pool, source, self.env.now()
         self._take(pool, source, permit.count)
 
-    def _room(self, pool: str, source: str | None) -> int:
+    def _room(self, pool: str, source: str | None, low: int) -> int:
         """The number of recipients that a source may send to a pool now."""
         if source is None or not applies_to(self.settings, source):
             return UNLIMITED
         if (pace := self._pace(pool, source)) is None:
             return 0
-        room = pace.room(self.settings, self.env.now())
+        room = pace.room(self.settings, self.env.now(), low)
         return UNLIMITED if room is None else room
 
     def _limited_pace(self, pool: str, source: str | None) -> WarmupPace | None:
@@ -154,13 +156,13 @@ class Warmup:
         if (pace := self._limited_pace(permit.pool, permit.source)) is not None:
             self._put(pace.give_back(self.settings, permit.taken_at, count))
 
-    def _choice(self, pool: str, route: Route) -> tuple[str | None, int]:
+    def _choice(self, pool: str, route: Route, low: int) -> tuple[str | None, int]:
         """The source of the first address of a route that has room, and its room."""
         if route.relay is not None:  # the relay has its own reputation
             return None, UNLIMITED
         sources = list(dict.fromkeys(self.source(address, route) for address in self._alive(route)))
         for source in sources:
-            if source is not None and (room := self._room(pool, source)) > 0:
+            if source is not None and (room := self._room(pool, source, low)) > 0:
                 return source, room
         return None, UNLIMITED if sources == [None] else 0
 

@@ -5,6 +5,7 @@ Rules, per pool and source address:
 - They are spread over the hour; unused ones accumulate up to one part in BURST_PART.
 - Only a day with mail counts; however far the clock jumps ahead, it is one day later.
 - A clock that is set back never allows more, and delays nothing for longer than an hour.
+- Mail with low priority leaves a tenth of the hour's recipients, and one of the burst, to other mail.
 - After `days` days the warm-up is over.
 
 Recipients are counted, as providers do, not messages. Those that did not reach a server are returned.
@@ -19,6 +20,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.times import DAY, HOUR
 
 BURST_PART = 10  # a tenth of an hour's recipients at once, at least one
+LEFT_PART = 10  # a tenth of an hour's recipients that mail with low priority leaves to other mail
 MAX_HOURLY = 1_000_000_000  # recipients: no limit in practice
 
 
@@ -60,14 +62,15 @@ class WarmupPace:
         passed = (now - here.hour_at) // HOUR
         return replace(here, hour_at=here.hour_at + passed * HOUR, used=0) if passed else here
 
-    def room(self, settings: WarmupSettings, now: int) -> int | None:
-        """Return the recipients allowed now; None: unlimited."""
+    def room(self, settings: WarmupSettings, now: int, low: int = 0) -> int | None:
+        """Return the recipients allowed now; None: unlimited. `low`: 1 for mail with low priority."""
         here = self.at(now)
         most = hourly_limit(settings, here.day)
         if most is None:
             return None
         missing = -(-here._rest(most, now) * most // HOUR)
-        return max(0, min(_burst(most) - missing, most - here.used))
+        burst, left = _burst(most), low * (most // LEFT_PART)
+        return max(0, min(burst - min(low, burst - 1) - missing, most - left - here.used))
 
     def take(self, settings: WarmupSettings, now: int, count: int) -> "WarmupPace":
         here = self.at(now)

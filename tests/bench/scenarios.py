@@ -16,7 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.bench import accept, databases, deliver, honest_client, slow_servers, stages, submit, webhooks
+from tests.bench import (
+    accept,
+    databases,
+    deliver,
+    honest_client,
+    scheduled,
+    slow_servers,
+    stages,
+    streams,
+    submit,
+    webhooks,
+)
 from tests.bench.attacker import ATTACKS
 from tests.bench.figures import Curve, Figure, Run, compared
 from tests.bench.postfix import postfix
@@ -373,6 +384,23 @@ def slowed(effort: Effort, run: Run, told: Progress) -> None:
     run.figures += slow_servers.figures(max(20, effort.messages // 30), told)
 
 
+def due_later(effort: Effort, run: Run, told: Progress) -> None:
+    """What scheduled messages cost other mail before they are due, and when a tenth of them is due at once."""
+    needs("smtp-sink")
+    told(f"{effort.million // 10:,} due at once")
+    run.figures += scheduled.at_once_figures(effort.million // 10)
+    told(f"{effort.million:,} due later")
+    run.figures += scheduled.later_figures(effort.million, effort.rounds, effort.messages)
+
+
+def beside_broadcast(effort: Effort, run: Run, told: Progress) -> None:
+    """What a newsletter costs login codes to the same provider."""
+    needs("smtp-sink")
+    recipients = effort.million // 5
+    told(f"{recipients:,} broadcast recipients")
+    run.figures += streams.figures(recipients, 4 * effort.seconds, 2 * effort.messages)
+
+
 SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
     "accept": accepting,
     "signed": delivered_signed,
@@ -385,4 +413,6 @@ SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
     "nodes": shared_databases,
     "attacks": attacked,
     "slow": slowed,
+    "scheduled": due_later,
+    "streams": beside_broadcast,
 }

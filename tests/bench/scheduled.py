@@ -11,7 +11,6 @@ delivery. A message has started when it is queued.
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,8 @@ import apsw
 
 from appliance.store import FILE_NAME
 from appliance.times import SECOND
-from tests.bench import deliver
+from tests.bench import deliver, report
+from tests.bench.figures import Figure, compared
 from tests.bench.queued import fill_queue
 from tests.running_appliance import Provisioned, Running, add_account
 
@@ -94,9 +94,9 @@ def due_at_once(count: int) -> AtOnce:
         account = add_account(data_dir, "demo", credit=deliver.CREDITS)
         honest = add_account(data_dir, "honest", credit=deliver.CREDITS)
         fill_schedule(data_dir, account.account_id, count, 2**53)
-        with deliver.appliance(there.port, Path(directory), account) as running, _database(running) as database:
-            _send(running, honest, 2.0)
-            alone = _honest(running, database, honest, ALONE)
+        with deliver.appliance(there.port, Path(directory), account) as running, database_of(running) as database:
+            send(running, honest, 2.0)
+            alone = measure_honest(running, database, honest, ALONE)
             due_at = time.time_ns() // 1000 + SECOND
             database.execute("UPDATE scheduled_messages SET due_at = ?", (due_at,)).fetchall()
             began = max(due_at, time.time_ns() // 1000)
@@ -111,7 +111,7 @@ def due_at_once(count: int) -> AtOnce:
 
 
 @contextmanager
-def _database(running: Running) -> Iterator[apsw.Connection]:
+def database_of(running: Running) -> Iterator[apsw.Connection]:
     with closing(apsw.Connection(str(running.data_dir / FILE_NAME))) as connection:
         connection.set_busy_timeout(10_000)
         yield connection
@@ -131,14 +131,14 @@ def _sending(running: Running, account: Provisioned, seconds: float) -> Iterator
         yield process
 
 
-def _send(running: Running, account: Provisioned, seconds: float) -> float:
+def send(running: Running, account: Provisioned, seconds: float) -> float:
     with _sending(running, account, seconds) as sending:
         return float(json.loads(sending.communicate()[0])["p99_ms"])
 
 
-def _honest(running: Running, database: apsw.Connection, account: Provisioned, seconds: float) -> Honest:
+def measure_honest(running: Running, database: apsw.Connection, account: Provisioned, seconds: float) -> Honest:
     since = time.time_ns() // 1000
-    accepted = _send(running, account, seconds)
+    accepted = send(running, account, seconds)
     return Honest(accepted, _delivered(database, account, since, time.time_ns() // 1000))
 
 
@@ -160,26 +160,31 @@ def main() -> None:
     parser.add_argument("--only", choices=("later", "once"))
     options = parser.parse_args()
     later, at_once, messages = (100_000, 10_000, 1_000) if options.quick else (1_000_000, 100_000, 3_000)
-    if options.only != "later":
-        show_at_once(at_once)
-    if options.only != "once":
-        show_later(later, options.rounds, messages)
+    found = [] if options.only == "later" else at_once_figures(at_once)
+    found += [] if options.only == "once" else later_figures(later, options.rounds, messages)
+    print(report.table(found, {}))
 
 
-def show_at_once(at_once: int) -> None:
-    result = due_at_once(at_once)
-    print(f"{at_once:,} due at once: the last is queued after {result.started:.1f} s (wanted: {STARTED_WITHIN:.0f})")
-    for name, alone, beside in zip(("202", "delivery"), result.alone, result.beside, strict=True):
-        text = f"p99 of an honest {name}: {alone:.1f} ms alone, {beside:.1f} ms beside"
-        print(f"{text}; ratio {beside / alone:.2f} (wanted: at most {WANTED_P99:.0f})")
+def at_once_figures(count: int) -> list[Figure]:
+    seen = due_at_once(count)
+    name = f"{count:,} due at once: seconds until the last is queued"
+    return [
+        Figure(name, "s", seen.started, STARTED_WITHIN),
+        *honest_figures(seen.alone, seen.beside, f"beside {count:,} due at once"),
+    ]
 
 
-def show_later(later: int, rounds: int, messages: int) -> None:
-    with_them, without = before_due(later, rounds, messages)
-    for name, seen in ((f"with {later:,} scheduled", with_them), ("without", without)):
-        print(f"{name}: {statistics.median(seen):,.0f} messages/s ({min(seen):,.0f} to {max(seen):,.0f})")
-    ratio = statistics.median(mine / other for mine, other in zip(with_them, without, strict=True))
-    print(f"ratio: {ratio:.2f} (wanted: {WANTED_RATE})")
+def later_figures(count: int, rounds: int, messages: int) -> list[Figure]:
+    with_them, without = before_due(count, rounds, messages)
+    return [compared(f"HTTP to MX with {count:,} scheduled", "messages/s", with_them, without, "without", WANTED_RATE)]
+
+
+def honest_figures(alone: Honest, beside: Honest, when: str) -> list[Figure]:
+    names = f"honest p99 of the 202 {when}", f"honest p99 of a delivery {when}"
+    return [
+        Figure(name, "ms", with_it, WANTED_P99, without, "alone")
+        for name, with_it, without in zip(names, beside, alone, strict=True)
+    ]
 
 
 if __name__ == "__main__":

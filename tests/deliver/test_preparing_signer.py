@@ -4,18 +4,32 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from appliance.deliver import preparing
-from appliance.deliver.preparing import KEYS_FRESH, SIGNATURES_KEPT, Signer, Unsigned
+from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.preparing import (
+    KEYS_FRESH,
+    RSA_TOGETHER,
+    SIGNATURES_KEPT,
+    SIGNED_TOGETHER,
+    DeliveryPath,
+    Preparing,
+    Ready,
+    Signer,
+    Unsigned,
+)
+from appliance.deliver.providers import PoolLimits
 from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.accounts import Role
 from appliance.store import Store, open_store
 from appliance.store.domains import Domains
+from tests.deliver.test_pending import ROUTE, envelope
 from tests.e2e.delivery.verifier import signatures, verifies
 
 MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHello.\r\n"
@@ -131,3 +145,24 @@ async def test_a_return_path_costs_no_query_for_each_message(store: Store, monke
         await store.domains.use_return_path(account, domain, in_use=True)
         now += KEYS_FRESH
     assert asked == ["example.com"] * 2
+
+
+@pytest.mark.parametrize(("algorithm", "most"), [(Algorithm.ED25519, SIGNED_TOGETHER), (Algorithm.RSA, RSA_TOGETHER)])
+async def test_new_mail_does_not_wait_for_a_long_batch(store: Store, algorithm: Algorithm, most: int) -> None:
+    """A batch is short by the time that its signatures take, and a new message is in the next one."""
+    signer, account = await prepared(store)
+    keys = [key for key in (await signer.find(account, "example.com")).keys if key.algorithm is algorithm]
+    unused: Any = None
+    making = Preparing(store=store, routes=unused, signer=signer, ramp=unused)
+    path = DeliveryPath(ROUTE, keys)
+
+    async def queue(message: str, new: int) -> None:
+        queued = envelope(account, "a.test")._replace(message_id=message, new=new)
+        await making.prepare(queued, path, PoolLimiter("a.test", PoolLimits()), mime=MIME, since=0.0, pending=1)
+
+    for number in range(3 * SIGNED_TOGETHER):
+        await queue(f"msg_{number}", 0)
+    await queue("msg_new", 1)
+    batch = [ready.routed.envelope.message_id for ready in await making.signed() if isinstance(ready, Ready)]
+    assert len(batch) == most
+    assert "msg_new" in batch[:2]

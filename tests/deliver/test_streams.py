@@ -1,6 +1,7 @@
 """Mail of a stream with low priority waits for other mail, yet always gets a tenth."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -10,7 +11,9 @@ from trio.testing import MockClock
 from appliance.concurrency.fair_share import LOW_TURN, AgeQueue, PriorityQueue
 from appliance.deliver.pending import PASSING
 from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.preparing import RECIPIENTS_PER_VISIT
 from appliance.deliver.providers import PoolLimits
+from appliance.deliver.scheduler import TAKEN_PER_SLICE, Scheduler
 from appliance.times import SECOND
 from tests.deliver.simulated_delivery import OK, Stage, message, one, stage
 from tests.fakes.mx import FakeMx, wait_and_say
@@ -119,3 +122,24 @@ async def test_a_newsletter_keeps_a_tenth(tmp_path: Path, autojump_clock: MockCl
         sent = recipients(server)[start:]
         assert len(sent) >= 100
         assert 0.08 <= newsletters(sent) / len(sent) <= 0.12
+
+
+async def test_a_backlog_is_taken_from_the_store_in_slices(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, seen, longest, take = 0, 0, 0, Scheduler._take
+
+    async def counting(*given: Any, **options: Any) -> None:
+        nonlocal taken
+        taken += 1
+        await take(*given, **options)
+
+    monkeypatch.setattr(Scheduler, "_take", counting)
+    async with stage(tmp_path, *one(FakeMx()), running=False) as play:
+        await queue_mail(play, RECIPIENTS_PER_VISIT, low=1)
+        play.scheduler.new_mail.take()
+        play.nursery.start_soon(play.scheduler.run)
+        while seen < RECIPIENTS_PER_VISIT:
+            await trio.lowlevel.checkpoint()
+            longest, seen = max(longest, taken - seen), taken
+    assert longest <= 2 * TAKEN_PER_SLICE  # Trio may run one of two tasks twice in a row

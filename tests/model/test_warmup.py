@@ -166,3 +166,17 @@ def test_only_what_is_under_way_is_told() -> None:
     others = WarmupSettings(enabled=True, addresses=(ip_address("2001:db8::1"),))
     assert list(statuses(others, [fresh.take(ON, START, 1)], START)) == []
     assert len(list(statuses(others, [begin("google", "2001:db8::1", START).take(ON, START, 1)], START))) == 1
+
+
+@pytest.mark.parametrize("per_hour", [1, 12, 20, 100, 5_000])
+def test_a_newsletter_leaves_something_for_a_login_code(per_hour: int) -> None:
+    """It takes all that it may, and other mail always finds room, except where a burst is one recipient."""
+    settings = WarmupSettings(enabled=True, first_hour=per_hour)
+    pace, refused = begin("a", "192.0.2.1", 0), 0
+    for now in range(0, 23 * HOUR, MINUTE):
+        if room := pace.room(settings, now, low=1):
+            pace = pace.take(settings, now, room)
+        refused += not pace.room(settings, now)
+        assert pace.at(now).used <= per_hour - per_hour // 10
+    assert pace.sent >= 23 * per_hour * 0.85 - 1
+    assert (refused == 0) == (per_hour >= 20)

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from appliance.telemetry import log
-from appliance.telemetry.log import NOTES_KEPT, MessageLog
+from appliance.telemetry.log import NOTE_INTERVAL, NOTES_KEPT, NOTES_PER_SLICE, MessageLog
 
 LogTo = Callable[..., io.StringIO]
 
@@ -49,6 +51,26 @@ def test_lines_come_in_order_and_once(written: io.StringIO) -> None:
     made.write()
     made.write()
     assert [line["message_id"] for line in lines(written)] == ["msg_0", "msg_1", "msg_2"]
+
+
+async def test_many_lines_are_written_in_slices(
+    autojump_clock: MockClock, written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more of them between two checkpoints than one slice, and all in the end."""
+    made, slices, write = kept(), list[int](), MessageLog.write
+
+    def counting(self: MessageLog, most: int | None = None) -> bool:
+        before = written.getvalue().count("\n")
+        more = write(self, most)
+        slices.append(written.getvalue().count("\n") - before)
+        return more
+
+    monkeypatch.setattr(MessageLog, "write", counting)
+    for number in range(2 * NOTES_PER_SLICE + 1):
+        made.note("delivered", message_id=f"msg_{number}")
+    with trio.move_on_after(1.5 * NOTE_INTERVAL):
+        await made.run()
+    assert slices == [NOTES_PER_SLICE, NOTES_PER_SLICE, 1]
 
 
 def test_a_secret_in_a_reply_is_taken_out(written: io.StringIO) -> None:

@@ -24,10 +24,10 @@ const names = (pools) => {
 };
 
 /** [status, short answer, explanation] from the queue and the hours of all accounts. */
-export function verdict({ paused, pools }, hours) {
+export function verdict({ paused, pools, sandbox = 0 }, hours) {
 	const held = pools.filter((each) => each.held_at);
 	const slowed = pools.filter((each) => !each.held_at && each.slowed_until);
-	const queued = sum(pools, "waiting") + sum(pools, "deferred");
+	const queued = sandbox + sum(pools, "waiting") + sum(pools, "deferred");
 	const lately = hours.slice(-2);
 	const delivered = sum(lately, "delivered");
 	const since = hour(lately[0].start);
@@ -50,7 +50,7 @@ export async function goingOut(queue, signal) {
 	const delivered = sum(hours, "delivered");
 	const bounced = sum(hours, "bounced");
 	const tried = delivered + bounced + sum(hours, "failed");
-	const due = sum(queue.pools, "waiting");
+	const due = queue.sandbox + sum(queue.pools, "waiting");
 	const deferred = sum(queue.pools, "deferred");
 	const oldest = queue.pools
 		.map((each) => each.oldest_at)

@@ -24,7 +24,7 @@ def test_a_deferred_message_is_explained_in_ten_seconds(stage: Stage, browser: B
     browser.type(Keys.ENTER)
     browser.see("night@grey.test", "a")
     assert browser.path() == "/dashboard/messages?recipient=night%40grey.test"
-    assert browser.count("tbody tr") == 1
+    browser.until(lambda: browser.count("tbody tr") == 1, "the list")
     browser.type("j")
     browser.until(lambda: browser.count("tr a:focus"), "the row")
     browser.type(Keys.ENTER)

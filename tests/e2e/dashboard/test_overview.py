@@ -252,7 +252,7 @@ def test_a_bar_is_told_in_a_tooltip(stage: Stage, browser: Browser, busy: Provis
 
 
 def test_numbers_are_broken_down(stage: Stage, browser: Browser) -> None:
-    """From the overview, by each of four; the address keeps which, and a line leads to its messages."""
+    """From the overview, by domain and others; the address keeps which, and a line leads to its messages."""
     account = stage.account()
     tagged = stage.send(account, "ada@good.test", tags=["order"])
     stage.tried(tagged, stage.send(account, "unknown@bad.test"))
@@ -270,6 +270,8 @@ def test_numbers_are_broken_down(stage: Stage, browser: Browser) -> None:
         "0",
         "0",
         "50.0",
+        "%",
+        "0.0",
         "%",
     ]
     browser.click("By provider")
