@@ -7,7 +7,6 @@ the workers, then the store.
 import ctypes
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -41,6 +40,7 @@ from appliance.keys.installation_key import key_check, record_own_key, shared_ke
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.keys.received_links import ReceivedLinks
 from appliance.model.database import LastStart
+from appliance.model.sources import node_name
 from appliance.net.local_addresses import node_addresses
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
@@ -108,7 +108,7 @@ async def _run_on_store(
         # Trio restores these handlers at the end: a late signal must not turn a clean stop into a crash.
         signal.signal(number, signal.SIG_IGN)
     # Before any listener opens: an early signal must not kill a half-started process.
-    node = config.server.node or socket.gethostname()
+    node = node_name(config)
     with (
         named_node(node if config.store.url else ""),
         trio.open_signal_receiver(*SIGNALS) as signals,

@@ -211,8 +211,12 @@ def records_of(
         rotation = partial(keys.begin_rotation, at_once=at_once)
         known = await (rotation if rotated else keys.known)(account_id, domain)
         nodes = await store.engine.hosts()
-        ramp = in_force(await store.ramp.stored(), settings) is not None
-        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes, ramp=ramp)
+        ramp, sources = (
+            in_force(await store.ramp.stored(), settings),
+            await store.sources.of_account(account_id, settings),
+        )
+        resolver, on_ramp = DnsResolver(settings.dns.resolvers), ramp is not None
+        sending = await find_senders(resolver, settings, nodes, ramp=on_ramp, sources=sources)
         return records_for(settings, sender, known, Environment().now(), sending, nodes)
 
     return database.run_for(account, work, settings=settings)

@@ -298,8 +298,11 @@ def _explain_reply(reply: str, provider: str | None) -> None:
 async def _explained(store: "Store", settings: "Config", message_id: str) -> "_Explained | None":
     if (stored := await store.records.of(message_id)) is None:
         return None
+    from appliance.model.sources import configured_sources
+
     domains = {tried.domain for tried in stored.recipients}
-    return stored, await store.pools.views(domains, settings.warmup, stored.account_id)
+    table, stream = configured_sources(settings), stored.message.stream
+    return stored, await store.pools.views(domains, settings.warmup, stored.account_id, stream, table)
 
 
 def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: bool) -> None:

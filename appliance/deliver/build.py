@@ -21,7 +21,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.model.sources import configured_sources
+from appliance.model.sources import configured_sources, node_name
 from appliance.model.streams import configured_streams
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
@@ -52,7 +52,7 @@ def build(
     ramp = Ramp(store, config, resolver, servers.pools, configured_relays(delivery), env.random, limiters.publish_pool)
     warmup = Warmup(config.warmup, store, env, servers.known_as)
     streams = configured_streams(delivery.streams)
-    sources = Sources(store, env, limiters, configured_sources(config), streams, ramp.is_relayed)
+    sources = Sources(store, env, limiters, configured_sources(config), streams, node_name(config), ramp.is_relayed)
     due_mail = partial(DueMail, store, env, new_mail, via_of=ramp.via, lanes_of=ramp.lanes)
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(

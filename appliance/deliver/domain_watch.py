@@ -115,7 +115,11 @@ class DomainWatch:
     async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
         keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.env.now()
         nodes = await self.store.engine.hosts()
-        sending = await find_senders(resolver, self.config, nodes, ramp=self.store.ramping.plan is not None)
+        ramp, sources = (
+            self.store.ramping.plan is not None,
+            await self.store.sources.of_account(account_id, self.config),
+        )
+        sending = await find_senders(resolver, self.config, nodes, ramp=ramp, sources=sources)
         records = records_for(self.config, domain, keys, now, sending, nodes)
         with trio.move_on_after(DOMAIN_TIMEOUT):
             return await check(resolver, records)

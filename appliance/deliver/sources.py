@@ -48,6 +48,7 @@ class Sources:
     limiters: PoolLimiters
     table: SourceTable = field(default_factory=SourceTable)
     streams: Streams = field(default_factory=Streams)
+    node: str = ""  # this one's name
     # Whether mail for a domain, by this route under the ramp, goes through a relay: that sees the system's choice.
     is_relayed: Callable[[str, Via | None], bool] = lambda domain, via: False
     trouble: Callable[[Address], str | None] = bind_trouble
@@ -155,13 +156,11 @@ class Sources:
         self.look()
 
     def look(self) -> None:
-        node = self.store.engine.node
-        for source in self.table.by_name.values():
-            if source.node in ("", node):
-                try:
-                    self._note(source, {address: self.trouble(address) for address in source.addresses})
-                except Shortage:
-                    return  # the addresses stay as they were
+        for source in self.table.of_node(self.node):
+            try:
+                self._note(source, {address: self.trouble(address) for address in source.addresses})
+            except Shortage:
+                return  # the addresses stay as they were
 
     def note_gone(self, source: OutgoingSource, address: Address) -> None:
         """A session could not bind to an address."""

@@ -21,6 +21,7 @@ from appliance.dns.resolver import DnsAnswer, LookupFailed, Resolver, records_of
 from appliance.dns.wire import Mx
 from appliance.message.limits import RETURN_PATH_LENGTH
 from appliance.model.accounts import DomainDns, RecordStatus
+from appliance.model.sources import OutgoingSource
 from appliance.net.address_policy import Address, Network
 
 SPF_LOOKUPS = 10  # terms that need a DNS lookup, RFC 7208 4.6.4
@@ -336,12 +337,19 @@ async def _check_tls_rpt(resolver: Resolver, record: DnsRecord) -> CheckedRecord
     return CheckedRecord(record, RecordStatus.OK, texts)
 
 
-async def find_senders(resolver: Resolver, config: Config, nodes: Iterable[str], *, ramp: bool = False) -> Senders:
+async def find_senders(
+    resolver: Resolver,
+    config: Config,
+    nodes: Iterable[str],
+    *,
+    ramp: bool = False,
+    sources: Iterable[OutgoingSource] = (),
+) -> Senders:
     """The hosts that send, by address if a record with their names would exceed the limits of receivers.
 
     A host whose addresses DNS does not have now keeps its name.
     """
-    sending = senders(config, nodes, ramp=ramp)
+    sending = senders(config, nodes, ramp=ramp, sources=sources)
     if len(sending.hosts) <= SPF_VOID_LOOKUPS:
         return sending
     known: dict[str, list[Address]] = {host: [] for host in sending.hosts}

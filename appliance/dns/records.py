@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.model.accounts import Domain, StoredDkimKey
+from appliance.model.sources import OutgoingSource
 from appliance.times import DAY, SECOND
 
 SPF_NAMES = 5  # that our hosts may take of the ten which receivers follow (RFC 7208 4.6.4)
@@ -72,10 +73,16 @@ class Senders:
         return ", ".join(self.hosts)
 
 
-def senders(config: Config, nodes: Iterable[str], *, ramp: bool = False) -> Senders:
-    """The relay if all mail leaves through one; otherwise every node. With a ramp both."""
+def senders(
+    config: Config, nodes: Iterable[str], *, ramp: bool = False, sources: Iterable[OutgoingSource] = ()
+) -> Senders:
+    """The relay if all mail leaves through one; otherwise every node, and the sources of the domain's streams.
+
+    With a ramp both.
+    """
     relay = config.delivery.relay_host if config.delivery.mode is DeliveryMode.RELAY else ""
-    own = () if relay and not ramp else tuple(sorted({config.server.hostname, *nodes}))
+    named = {name for source in sources for name in source.spf_hosts}
+    own = () if relay and not ramp else tuple(sorted({config.server.hostname, *nodes, *named}))
     return Senders((*([relay] if relay else []), *own))
 
 

@@ -11,7 +11,7 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records_for
 from appliance.dns.resolver import Resolver
-from appliance.doctor import Finding, database_server, domains, machine, names, ok, warning
+from appliance.doctor import Finding, database_server, domains, machine, names, ok, sources, warning
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.feedback.dmarc import PROPOSAL_DAYS
@@ -23,6 +23,7 @@ from appliance.model.feedback import ComplaintRate
 from appliance.model.queue import PoolHold
 from appliance.model.ramp import RampPlan, in_force
 from appliance.model.reports import DmarcStanding
+from appliance.model.sources import OutgoingSource, configured_sources, node_name
 from appliance.model.warmup import WarmupStatus
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, newest_known, open_store, quick_check
 from appliance.times import DAY, SECOND
@@ -35,10 +36,11 @@ DATABASE_TIMEOUT = 10.0  # seconds of it for the integrity check of the database
 WARMUPS_READ = 1_000  # counted; only a few are listed
 
 ORDER = (
-    *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
+    *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "source", "ptr", "port", "relay"),
     *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
 )
-OF_MACHINE = ("server", "hostname", "port", "relay")  # the checks that need neither a database nor a running server
+# The checks that need neither a database nor a running server.
+OF_MACHINE = ("server", "hostname", "source", "port", "relay")
 
 Check = Callable[[], Awaitable[list[Finding]]]
 Report = Callable[[list[Finding]], None]
@@ -56,6 +58,8 @@ class Stored:
     warmups: Sequence[WarmupStatus] = ()
     complaints: Sequence[ComplaintRate] = ()
     ramp: RampPlan | None = None  # None: off, or not read
+    own_sources: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by account name and stream
+    sources_of: dict[str, list[OutgoingSource]] = field(default_factory=dict)  # by domain
 
 
 @dataclass(slots=True)
@@ -79,6 +83,8 @@ class Examination:
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
         self._findings += machine.judge_complaints(stored.complaints)
+        table = configured_sources(self.config)
+        self._findings += sources.judge_streams(table, stored.own_sources, node_name(self.config))
         return in_order(self._findings)
 
     async def of_machine(self, report: Report) -> None:
@@ -128,6 +134,10 @@ class Examination:
             for relay in names.relays_with_login(self.config):
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
                 checks[name] = partial(names.check_login, self.resolver, self.config, self.env, relay)
+        if self.config.delivery.mode is DeliveryMode.DIRECT:
+            for source in configured_sources(self.config).of_node(node_name(self.config)):
+                name = f"source {source.name}"
+                checks[name] = partial(sources.check_source, self.resolver, self.config, self.env, source)
         for domain, keys in stored.senders:
             checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
             checks[f"mx {domain.name}"] = partial(self._mx, domain.name)
@@ -165,8 +175,9 @@ class Examination:
             advice = "Create them now, and publish their records: appliance domain records."
             findings.append(warning("dkim", domain, text, advice))
         async with self._lookups:
-            on_ramp = stored.ramp is not None
-            sending = await dns_check.find_senders(self.resolver, self.config, stored.nodes, ramp=on_ramp)
+            known = self.config, stored.nodes
+            on_ramp, used = stored.ramp is not None, stored.sources_of.get(domain, [])
+            sending = await dns_check.find_senders(self.resolver, *known, ramp=on_ramp, sources=used)
             records = records_for(self.config, sender, keys, self.env.now(), sending, stored.nodes)
             checked = await dns_check.check(self.resolver, records, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
@@ -210,7 +221,11 @@ class Examination:
             webhook = await store.webhooks.of(account.id)
             if webhook is not None and not _opens(partial(open_webhook_secret, key, webhook.id, webhook.secret)):
                 stored.unopened_secrets.append(account.name)
+            if own := await store.sources.own_of(account.id):
+                stored.own_sources[account.name] = own
+            used = configured_sources(self.config).of_account(own)
             for sender in (domain for domain in await store.access.domains(account.id) if domain.usable):
+                stored.sources_of.setdefault(sender.name, []).extend(used)
                 keys = await store.dkim_keys.of(account.id, sender.name)
                 stored.senders.append((sender, keys))
                 signing = [one for one in keys if one.retired_at is None]  # of retired keys only the records matter

@@ -24,6 +24,7 @@ from appliance.keys.keyfile import KEY_FILE
 from appliance.model.feedback import ComplaintRate
 from appliance.model.numbers import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM, RateMark, mark
 from appliance.model.queue import PoolHold
+from appliance.model.sources import pool_and_source
 from appliance.model.warmup import WarmupStatus
 from appliance.net.local_addresses import bind_error, binds
 from appliance.report.explain import clock
@@ -316,7 +317,10 @@ def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
             findings.append(fault("queue", "all mail", f"is paused: {hold.reason}", "appliance resume"))
         else:
             text, advice = f"is held{hold.by_node}: {hold.reason}", f"appliance queue resume {hold.pool}"
-            findings.append(warning("queue", f"pool {hold.pool}", text, advice))
+            pool, source = pool_and_source(hold.pool)
+            if source:
+                text = f"is out for the source {source}{hold.by_node}: {hold.reason}"
+            findings.append(warning("queue", f"pool {pool}", text, advice))
     return findings
 
 

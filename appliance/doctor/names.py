@@ -141,6 +141,14 @@ async def check_port(resolver: Resolver, config: Config, env: Environment, *, to
         under_tls = delivery.relay_tls is RelayTls.IMPLICIT
         probe = await _probe(resolver, env, delivery.relay_host, port, lambda _: None, under_tls=under_tls)
         return judge_port([probe], port, relay=True)
+    return await probe_mail_servers(
+        resolver, env, delivery.mx_port, partial(refusal, allowed=delivery.allow_networks), relay=relay
+    )
+
+
+async def probe_mail_servers(
+    resolver: Resolver, env: Environment, port: int, refused: Callable[[Address], str | None], *, relay: bool = False
+) -> list[Finding]:
     probes: dict[str, MailServerProbe] = {}
 
     async def one(domain: str) -> None:
@@ -149,8 +157,7 @@ async def check_port(resolver: Resolver, config: Config, env: Environment, *, to
         except LookupFailed as failed:
             probes[domain] = MailServerProbe(domain, None, failed.text, dialled=False)
         else:
-            refused = partial(refusal, allowed=delivery.allow_networks)
-            probes[domain] = await _probe(resolver, env, best.host, delivery.mx_port, refused)
+            probes[domain] = await _probe(resolver, env, best.host, port, refused)
 
     async with trio.open_nursery() as nursery:
         for domain in PROBED_DOMAINS:

@@ -81,6 +81,12 @@ class ResumedPool(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceView:
+    name: str
+    reason: str | None  # why it is out for a pool; None: in use
+
+
+@dataclass(frozen=True, slots=True)
 class PoolView:
     """A pool: no name before the domain is looked up, no state before its first use."""
 
@@ -92,6 +98,12 @@ class PoolView:
     for_operator: bool = True  # False: without other accounts' mail, our addresses and shell commands
     slowed: SlowedAccount | None = None  # the account, if it alone is throttled
     node_holds: tuple[PoolHold, ...] = ()  # of single nodes
+    sources: tuple[SourceView, ...] = ()  # of the account's stream; none: the system chooses the address
+
+    @property
+    def has_no_source(self) -> bool:
+        """Whether all sources are out, so that the mail stays queued."""
+        return bool(self.sources) and all(source.reason is not None for source in self.sources)
 
     def hold_on(self, node: str) -> PoolHold | None:
         return self.hold or next((hold for hold in self.node_holds if hold.node == node), None)

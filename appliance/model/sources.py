@@ -4,6 +4,7 @@ Receivers judge the address that mail comes from, so each source has limits of i
 names the limits of the source `news` in the pool `google`. Mail without a source uses the limits named `google`.
 """
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,11 @@ class OutgoingSource:
 
     def address(self, version: int) -> Address | None:
         return next((address for address in self.addresses if address.version == version), None)
+
+    @property
+    def spf_hosts(self) -> list[str]:
+        """What an SPF record lists: the source's own hostname, which DNS leads to its public addresses, or these."""
+        return [self.hostname] if self.named else [str(address) for address in self.addresses]
 
     def only(self, addresses: tuple[Address, ...]) -> "OutgoingSource":
         return self if addresses == self.addresses else replace(self, addresses=addresses)
@@ -48,10 +54,17 @@ class SourceTable:
         """The names of a stream's sources; `own`: those an account has instead, by stream. None: the system chooses."""
         return (own or {}).get(stream) or self.by_stream.get(stream, ())
 
+    def of_node(self, node: str) -> list[OutgoingSource]:
+        return [source for source in self.by_name.values() if source.node in ("", node)]
+
     def of_account(self, own: Mapping[str, tuple[str, ...]]) -> list[OutgoingSource]:
         """The sources that an account's mail may leave from, in the order of the settings."""
         names = {name for stream in (*self.by_stream, *own) for name in self.used_by(stream, own)}
         return [source for name, source in self.by_name.items() if name in names]
+
+
+def node_name(config: Config) -> str:
+    return config.server.node or socket.gethostname()
 
 
 def configured_sources(config: Config) -> SourceTable:

@@ -42,9 +42,10 @@ def span(microseconds: int) -> str:
 # ---- a recipient
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
     if tried.next_attempt_at is not None:
-        later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
+        pool = replace(pool, hold=pool.hold_on(tried.node))
         if tried.route == Via.RELAY:  # the pool is that of its domain's servers
             pool = PoolView(pause=pool.pause, for_operator=pool.for_operator)
+        later = tried.next_attempt_at > now and not (pool.has_no_source and not tried.attempts)
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
     if tried.recipient.status is RecipientStatus.SCHEDULED:
         return _scheduled(tried.scheduled_at or now, now)
@@ -129,7 +130,7 @@ def _held(pool: PoolView, now: int) -> str | None:
         hint = " (`appliance resume` lets it go)" if pool.for_operator else ""
         return f"all mail is paused: {pool.pause.reason}{hint}"
     if pool.hold is None:
-        return None
+        return _no_source(pool)
     by_node, reason = pool.hold.by_node, pool.hold.reason
     if not pool.for_operator:
         by_node, reason = "", public_reason(pool.hold)
@@ -137,6 +138,16 @@ def _held(pool: PoolView, now: int) -> str | None:
     if pool.hold.probe_at is None:
         return held
     return f"{held}; next probe {f'at {clock(pool.hold.probe_at, now)}' if pool.hold.probe_at > now else 'now'}"
+
+
+def _no_source(pool: PoolView) -> str | None:
+    """Return why no source takes the mail, or None if one does. Customers do not see the addresses."""
+    if not pool.has_no_source:
+        return None
+    if not pool.for_operator:
+        return "the addresses that this mail leaves from cannot be used now; it uses up no attempt"
+    reasons = "; ".join(f"{source.name}: {source.reason}" for source in pool.sources)
+    return f"all sources of its stream are out ({reasons}); it uses up no attempt"
 
 
 def public_reason(hold: PoolHold) -> str:
@@ -238,6 +249,7 @@ _ROUTES: dict[str, str] = {Via.DIRECT: "direct", Via.RELAY: "by the relay"}
 def attempt_line(number: int, attempt: Attempt, now: int) -> str:
     took = (attempt.finished_at - attempt.started_at) // 1000
     through = f", pool {attempt.pool}" if attempt.pool else ""
+    through += f", from {attempt.source}" if attempt.source else ""
     through += f", {_ROUTES[attempt.route]}" if attempt.route else ""
     decided = f" -> {attempt.decision}" if attempt.decision else ""
     head = f"attempt {number} at {clock(attempt.started_at, now)}, {took} ms{through}: {server(attempt)}"

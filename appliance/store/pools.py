@@ -12,10 +12,12 @@ import msgspec
 
 from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
-from appliance.model.queue import PoolHold, PoolState, PoolView, ResumedPool, SlowedAccount
+from appliance.model.queue import PoolHold, PoolState, PoolView, ResumedPool, SlowedAccount, SourceView
+from appliance.model.sources import SourceTable, limits_name
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
 from appliance.store.engine import Bindings, Bulk, StorePart, Tx, any_owner, first, owned, rows, run
 from appliance.store.installation import note_resumed, resumed_pools
+from appliance.store.sources import SourceStore
 from appliance.times import DAY
 
 EVERY = "*"  # instead of a pool: a hold of all mail, including simulated mail; no pool has this name
@@ -232,18 +234,40 @@ class PoolStates(StorePart):
 
         await self.engine.write(work)
 
-    async def views(self, domains: Iterable[str], warmup: WarmupSettings, account_id: str) -> dict[str, PoolView]:
-        """By domain: the pool that an account's mail uses, if known, and whether all mail is paused."""
+    async def views(
+        self,
+        domains: Iterable[str],
+        warmup: WarmupSettings,
+        account_id: str,
+        stream: str = "",
+        table: SourceTable | None = None,
+    ) -> dict[str, PoolView]:
+        """By domain: the pool that an account's mail of a stream uses, if known, and whether all mail is paused."""
+        sources = SourceStore(self.engine, self.env)
+        used = (table or SourceTable()).used_by(stream, await sources.own_of(account_id))
+        out = await sources.out(used, table or SourceTable()) if used else {}
         holds, states = await self.all_holds(), {state.pool: state for state in await self.states()}
         for_all = {hold.pool: hold for hold in holds if not hold.node}
         names = {domain: await self.destination(domain) for domain in domains}
         paces = {name: tuple(await self.warmups.told_of(warmup, name)) for name in set(names.values()) if name}
 
         def view(name: str | None) -> PoolView:
-            state, of_nodes = states.get(name or ""), tuple(item for item in holds if item.pool == name and item.node)
+            held = {item.pool: item.reason for item in holds}
+            reasons = {source: out.get(source) or held.get(limits_name(name or "", source)) for source in used}
+            limits = limits_name(name or "", next((source for source, why in reasons.items() if why is None), ""))
+            state, of_nodes = states.get(limits), tuple(item for item in holds if item.pool == name and item.node)
             slowed = [item for item in (state.slowed_accounts if state else ()) if item.account_id == account_id]
-            known = for_all.get(name or ""), state, for_all.get(EVERY), paces.get(name or "", ())
-            return PoolView(name, *known, slowed=slowed[0] if slowed else None, node_holds=of_nodes)
+            hold = for_all.get(name or "")
+            if used:  # an automatic hold is of mail without a source
+                of_nodes, hold = (), hold if hold is not None and hold.probe_at is None else None
+            known = hold, state, for_all.get(EVERY), paces.get(name or "", ())
+            return PoolView(
+                name,
+                *known,
+                slowed=slowed[0] if slowed else None,
+                node_holds=of_nodes,
+                sources=tuple(SourceView(source, why) for source, why in reasons.items()),
+            )
 
         return {domain: view(name) for domain, name in names.items()}
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple
 
-from appliance.model.sources import PoolDay, SourceState
+from appliance.config.settings import Config
+from appliance.model.sources import OutgoingSource, PoolDay, SourceState, SourceTable, configured_sources
 from appliance.store.engine import Bulk, StorePart, Tx, one, rows, run
 
 OwnSources = dict[str, dict[str, tuple[str, ...]]]  # by account and stream
@@ -47,6 +48,11 @@ class SourceStore(StorePart):
         selected = await self.engine.rows(_OWN_OF, {"account_id": account_id})
         return {stream: tuple(names.split(",")) for stream, names in selected}
 
+    async def of_account(self, account_id: str, config: Config) -> tuple[OutgoingSource, ...]:
+        """The sources that an account's mail may leave from."""
+        table = configured_sources(config)
+        return tuple(table.of_account(await self.own_of(account_id))) if table.by_name else ()
+
     async def set_own(self, account_id: str, stream: str, names: Collection[str]) -> None:
         """Set an account's sources of a stream; none: it has the stream's."""
 
@@ -63,6 +69,18 @@ class SourceStore(StorePart):
         live = {state.name for state in await self.engine.nodes() if not state.ended} if self.engine.is_shared else {""}
         selected = [SourceState(*row) for row in await self.engine.rows(_STATES, {})]
         return [state for state in selected if state.node in live]
+
+    async def out(self, names: Iterable[str], table: SourceTable) -> dict[str, str]:
+        """Why sources are out on every running node; a source that a node can use has no entry."""
+        by_name: dict[str, list[SourceState]] = {}
+        for state in await self.states():
+            by_name.setdefault(state.source, []).append(state)
+        reasons = {name: "is not in the settings" for name in names if name not in table.by_name}
+        for name in names:
+            states = by_name.get(name, [])
+            if states and name not in reasons and not any(state.is_here for state in states):
+                reasons[name] = states[0].detail
+        return reasons
 
     async def say(self, states: Iterable[SourceState], days: Mapping[tuple[str, str, int], PoolDay]) -> None:
         """Publish what this node selected, and add results to the counts."""

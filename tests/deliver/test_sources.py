@@ -1,6 +1,7 @@
 """Which address mail leaves from: the choice among sources, a source that is out, and mail that waits for one."""
 
 from collections import Counter
+from dataclasses import replace as dataclass_replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,6 +22,7 @@ from appliance.model.mail import DueRecipient
 from appliance.model.sources import OutgoingSource, PoolDay, SourceTable, limits_name, pool_and_source
 from appliance.net.address_policy import Address
 from appliance.net.local_addresses import bind_trouble
+from appliance.report.explain import standing
 from appliance.store import Store
 from appliance.times import SECOND
 from tests.deliver.simulated_delivery import Stage, domains, message, one, stage
@@ -235,6 +237,16 @@ async def test_mail_waits_without_an_attempt_until_an_address_is_back(
         await play.until(partial(play.rows, "SELECT max(next_attempt_at) FROM recipients"), lambda rows: rows[0][0] > 0)
         for waiting in mail:
             assert await play.recipient(waiting) == ("queued", 0)
+        await play.scheduler.deliverer.sources.publish()
+        record = await play.store.records.of(mail[0])
+        assert record is not None
+        viewed = ["a.test"], WarmupSettings(), record.account_id, "transactional", TABLE
+        view, now = (await play.store.pools.views(*viewed))["a.test"], play.env.now()
+        gone = "a: 192.0.2.1 is not on this machine; b: 192.0.2.2 is not on this machine"
+        why = f"waiting: all sources of its stream are out ({gone}); it uses up no attempt"
+        assert standing(record.recipients[0], view, now, 12) == why
+        public = dataclass_replace(view, for_operator=False)
+        assert "192.0.2" not in standing(record.recipients[0], public, now, 12)
         assert await used(play) == {"c": 5}
         machine.gone = {"192.0.2.1"}
         await play.final(*mail, within=120)

@@ -26,6 +26,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.accounts import Domain, KeyPrincipal, Principal, RecordStatus
+from appliance.model.sources import OutgoingSource
 from appliance.store.audit import about, unnoted
 from appliance.web.app import ApiServices, Routes, page_limit
 from appliance.web.auth import check_reach
@@ -132,7 +133,8 @@ class DomainsAnswer(ApiAnswer):
     next: NextPage
 
 
-_Sending = tuple[tuple[str, ...], bool]  # nodes, and whether the ramp is on
+# Nodes, whether the ramp is on, and the sources of an account.
+_Sending = tuple[tuple[str, ...], bool, tuple[OutgoingSource, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +155,11 @@ class DomainLookups:
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.env.now()
         nodes = await self.services.store.engine.hosts()
-        key = nodes, ramp = nodes, self.services.store.ramping.plan is not None
+        sources = await self.services.store.sources.of_account(account_id, config)
+        key = nodes, ramp, _ = nodes, self.services.store.ramping.plan is not None, sources
         if (sending := self._senders.get(key)) is None:
-            resolver = DnsResolver(config.dns.resolvers)
-            sending = await self._finding.run(key, partial(find_senders, resolver, config, nodes, ramp=ramp))
+            find = partial(find_senders, DnsResolver(config.dns.resolvers), config, nodes, ramp=ramp, sources=sources)
+            sending = await self._finding.run(key, find)
             self._senders.put(key, sending)
         return dns_records.records_for(config, domain, keys, now, sending, nodes)
 

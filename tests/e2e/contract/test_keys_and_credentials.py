@@ -177,6 +177,7 @@ def test_a_managing_key_does_what_a_developer_may(new_account: NewAccount) -> No
         ("GET", "/v1/admin/queue"),
         ("POST", "/v1/admin/queue/google/resume"),
         ("GET", "/v1/admin/nodes"),
+        ("GET", "/v1/admin/sources"),
     ],
 )
 def test_a_managing_key_is_no_person_and_no_administrator(new_account: NewAccount, method: str, path: str) -> None:

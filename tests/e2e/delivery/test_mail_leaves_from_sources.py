@@ -5,9 +5,10 @@ from pathlib import Path
 
 import trio
 
+from appliance.model.accounts import Role
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
-from tests.running_appliance import command, ran
+from tests.running_appliance import add_account, command, ran
 
 SOURCES = """
 [delivery.sources.mail]
@@ -89,6 +90,19 @@ async def test_streams_and_accounts_leave_from_their_own_addresses(tmp_path: Pat
             ran, config, "account", "sources", "demo", "--stream", "transactional", "--sources", "mial"
         )
         assert (code, error) == (1, "Error: sources: there is no source 'mial'; expected mail or news or gone\n")
+
+        # The state, and the results, are published every second.
+        administrator = await trio.to_thread.run_sync(
+            lambda: add_account(made.running.data_dir, "boss", role=Role.ADMIN, domain="boss.example")
+        )
+        await made.until(lambda: bool(made.rows("SELECT 1 FROM source_days WHERE source = 'mail'")))
+        listed = (await made.ask("GET", "/v1/admin/sources", account=administrator)).json()["sources"]
+        by_name = {source["name"]: source for source in listed}
+        assert by_name["mail"]["hostname"] == "mail2.example.com"
+        assert [by_name[name]["state"] for name in ("mail", "news", "gone")] == ["in_use", "in_use", "taken_out"]
+        assert by_name["gone"]["reason"] == "192.0.2.77 is not on this machine"
+        assert by_name["mail"]["providers"][0]["provider"] == "other"
+        assert (await made.ask("GET", "/v1/admin/sources")).status_code == 403
 
         answer = await made.ask("GET", f"/v1/emails/{first}")
         (recipient,) = answer.json()["recipients"]
