@@ -1,5 +1,6 @@
 """The messages of `appliance dev`: finds them, waits for them, and deletes the oldest. Memory and time are bounded."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -13,6 +14,7 @@ MESSAGES_KEPT = 10_000  # messages; then the oldest go
 MESSAGE_BYTES_KEPT = 512 * 1024 * 1024
 DELETED_TOGETHER = 100  # messages
 TRIM_EVERY = 1.0  # seconds
+CANCEL_ROUNDS = 10  # more mail may arrive meanwhile
 WAITERS = 100  # requests that wait at once
 PAGE = 100  # messages read together
 
@@ -63,9 +65,14 @@ class Inbox:
                 await self._delete(MESSAGES_KEPT)
 
     async def clear(self) -> None:
-        queued = await self.find(MailFilter(status=MessageStatus.QUEUED), "", MESSAGES_KEPT)
-        for message in queued.messages:
-            await self.store.queue_control.cancel(message.id, "the inbox was emptied", self.account_id)
+        """Delete all messages; those that are queued are cancelled first."""
+        for _ in range(CANCEL_ROUNDS):
+            queued = await self.find(MailFilter(status=MessageStatus.QUEUED), "", MESSAGES_KEPT)
+            if not queued.messages:
+                break
+            for message in queued.messages:
+                with suppress(Refused):  # it has its result by now
+                    await self.store.queue_control.cancel(message.id, "the inbox was emptied", self.account_id)
         await self._delete(0)
 
     async def _delete(self, kept: int) -> None:

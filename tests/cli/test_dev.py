@@ -79,6 +79,9 @@ def test_it_prints_its_addresses_and_a_line_for_each_message(tmp_path: Path) -> 
     shell = lines[-1] + process.stdout.readline()
     for text in (shell, shell.replace('"to"', '"too"'), shell.replace("you@example.net", "bounce@example.net")):
         subprocess.run(["sh", "-c", text.replace("curl", "curl --noproxy '*'")], check=True, capture_output=True)
+    read = ""
+    while len(re.findall("^[0-9:]{8}  ", read, re.MULTILINE)) < 3:
+        read += process.stdout.readline()
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
@@ -88,7 +91,7 @@ def test_it_prints_its_addresses_and_a_line_for_each_message(tmp_path: Path) -> 
         "API",
         "SMTP",
     ]
-    messages = sorted(re.sub(r"^[0-9:]{8}  ", "", line) for line in printed.splitlines() if line)
+    messages = sorted(re.sub(r"^[0-9:]{8}  ", "", line) for line in (read + printed).splitlines() if line)
     assert messages[0].startswith("POST /emails  refused 400: ")
     assert messages[1].startswith("hello@example.com → bounce@example.net  It works  bounced: 550 5.1.1")
     assert messages[2] == "hello@example.com → you@example.net  It works  delivered"
