@@ -30,7 +30,8 @@ async def stored(store: Store, account: Account, mime: bytes, subject: str = "He
     assert (waiting.mime, waiting.tries, waiting.envelope) == (mime, 1, new.envelope)
     checked = CheckedMessage(
         sender="Ada <ada@example.net>", subject=subject, auto_submitted=False, attachments=0,
-        facts=ReceivedFacts(unchecked("test")), event_id=store.received.env.identifier("evt"), event=b'{"type":"email.received"}',
+        facts=ReceivedFacts(unchecked("test")), event_id=store.received.env.identifier("evt"),
+        event=b'{"type":"email.received"}',
     )  # fmt: skip
     assert await store.received.finish(waiting, checked)
     assert not await store.received.finish(waiting, checked)
