@@ -36,6 +36,7 @@ MESSAGE_ID = r"msg_[0-9a-f]{32}"
 SETTINGS = '[delivery]\nmode = "sandbox"\n[limits]\nmin_free_disk = "0"\n'
 # What has to be done before a command, besides the account: by a part of it, in the order here.
 BEFORE = {
+    "inbound remove": "inbound add acme in.acme.example",
     "import --account other": "account create other --email owner@other.example --password-stdin",
     "appliance resume": "pause",
     "queue resume google": "queue pause google",
