@@ -2,12 +2,14 @@
 
 import json
 import re
+import smtplib
 import time
 import uuid
 from base64 import b32decode
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -29,6 +31,7 @@ from appliance.webhook.post import USER_AGENT_HEADER
 from appliance.webhook.signatures import sign
 from tests import engines
 from tests.e2e.contract.service import Caller, change, eventually, waiting
+from tests.e2e.feedback.feedback import LISTENS
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
 from tests.running_appliance import PASSWORD, Running, add_account, appliance
@@ -48,6 +51,7 @@ CONFIG = SchemathesisConfig.from_dict(
 )
 HTTPS = 'base_url = "https://mail.example.com"'  # so that there can be links to unsubscribe
 NOTIFICATIONS = '[notifications]\nfrom = "alerts@example.com"'  # behind the settings of the dashboard
+DASHBOARD = f"{NOTIFICATIONS}\n{LISTENS}"
 NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
 KEPT_MAIL = """INSERT INTO feedback_inbox VALUES (?, 'fbl', 'fbm_1', 'fbl@bounces.example.com', 'a@b.example', 's',
@@ -64,7 +68,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with (
         served(DnsServer({})) as dns,
         appliance(
-            directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER, http=HTTPS, dashboard=NOTIFICATIONS
+            directory,
+            credit=None,
+            dns=str(dns),
+            webhooks=NO_RECEIVER,
+            http=HTTPS,
+            dashboard=DASHBOARD,
         ) as started,
     ):
         template = {"subject": "s", "text": "t"}
@@ -258,6 +267,7 @@ def test_every_success_is_described(
     check(running, "GET", "/v1/webhook/statistics", hooked)
     check(running, "DELETE", "/v1/webhook", customer)
     check_the_dashboard(running, fickle, customer)
+    check_receiving(running, customer)
     check_administration(running, admin)
     check(running, "GET", "/healthz", {})
     check(running, "GET", "/readyz", {})
@@ -384,6 +394,24 @@ def check_administration(running: Running, admin: dict[str, str]) -> None:
     check(running, "GET", "/v1/admin/stats", admin)
     check(running, "POST", "/v1/admin/queue/success/resume", admin)
     check(running, "GET", "/v1/admin/nodes", admin)
+    check(running, "GET", "/v1/admin/sources", admin)
+    check(running, "GET", "/v1/admin/ramp", admin)
+
+
+def check_receiving(running: Running, customer: dict[str, str]) -> None:
+    check(running, "POST", "/v1/inbound/addresses", customer, {"address": "in.example.com"})
+    check(running, "GET", "/v1/inbound/addresses", customer)
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "ada@example.net", "orders@in.example.com", "Re: s"
+    message.set_content("A reply.")
+    message.add_attachment(b"hi", "application", "octet-stream", filename="a.bin")
+    host, _, port = running.inbound[0].rpartition(":")
+    with smtplib.SMTP(host, int(port)) as client:
+        client.send_message(message)
+    (received,) = eventually(lambda: check(running, "GET", "/v1/inbound", customer).json()["emails"], bool, patience=30)
+    for below in ("", "/raw", "/attachments/1"):
+        check(running, "GET", f"/v1/inbound/{received['id']}{below}", customer)
+    check(running, "DELETE", "/v1/inbound/addresses/in.example.com", customer)
 
 
 SEND = {
