@@ -135,7 +135,7 @@ READ_ONLY_COMMANDS = frozenset(
         *("account list", "account show", "user list", "domain list", "domain records", "credential list", "key list"),
         *("suppression list", "suppression export", "webhook show", "template list", "template show", "template pull"),
         *("queue show", "message list", "explain", "feedback list", "feedback show", "audit", "node list", "mcp"),
-        *("status", "attention", "request list", "ramp show"),
+        *("status", "attention", "request list", "ramp show", "inbound list"),
     }
 )
 

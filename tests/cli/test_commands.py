@@ -23,7 +23,8 @@ from tests.terminal import shown_on_terminal
 
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 OF_OTHERS = """
-attention, account create, account remove, backup, completion, config check, config path, config show, doctor,
+attention, account create, account remove, backup, completion, config check, config path, config show, dev,
+doctor,
 domain verify, explain, feedback list, feedback show, health, help,
 install, mcp, message list, request list, node drain, node list, pause, ramp auto,
 ramp reset, ramp set, ramp show, restore,

@@ -28,7 +28,7 @@ from tests.running_appliance import add_account
 # it in their own way.
 CHANGING = {"setup", "domain verify", "queue retry", "send-test", "webhook ping", "webhook replay", "restore", "serve"}
 NEITHER = {"verify", "config path", "config check", "config show", "completion", "health", "install", "uninstall"}
-NEITHER |= {"version", "help"}
+NEITHER |= {"version", "help", "dev"}
 IN_THEIR_OWN_WAY = {"backup", "doctor", "store copy", "upgrade"}
 FILE_STEP = "CREATE TABLE more (a TEXT) STRICT"
 SERVER_STEP = "-- compatible since: 1\nCREATE TABLE more (a TEXT)"

@@ -62,6 +62,7 @@ queue reschedule | msg_1 2h,
 queue pause | google, queue resume | google, message list, request list, explain | msg_1,
 setup | --hostname mail.example.com --domain example.com, send-test | demo --to ada@example.net, pause, resume,
 backup | saved.tar, restore | saved.tar --force, store copy | --to-sqlite elsewhere, upgrade, doctor,
+inbound add | --account demo example.com, inbound list | --account demo, inbound remove | --account demo example.com,
 status, attention, ramp show, mcp
 """
 COMMANDS = {
@@ -69,7 +70,7 @@ COMMANDS = {
 }
 # These ask for a password or look at delivery.mode before they open anything.
 ASK_FIRST = {"account create", "account password", "ramp reset", "ramp set", "ramp auto"}
-ELSEWHERE = {"verify", "install", "uninstall", "completion", "health"}  # these open none, nor do those:
+ELSEWHERE = {"verify", "install", "uninstall", "completion", "health", "dev"}  # these open none, nor do those:
 ELSEWHERE |= {"node list", "node drain", "version", "help", "config path", "config check", "config show"}
 
 
