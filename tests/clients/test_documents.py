@@ -33,7 +33,8 @@ def test_only_one_example_reads_a_message(language: str) -> None:
         section.partition("\n")[0]
         for section in re.split(r"^## ", readme, flags=re.MULTILINE)
         for block in re.findall(r"^```(?!sh)\w+\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-        if re.search(r"(?<!Header)(?:\.|->)(?:wait|get)\((?!\")", block, re.IGNORECASE) and not re.search("Fake|dev", block, re.IGNORECASE)
+        if re.search(r"(?<!Header)(?:\.|->)(?:wait|get)\((?!\")", block, re.IGNORECASE)
+        and not re.search("Fake|dev", block, re.IGNORECASE)
     ]
     assert reading == ["Delivery status"]
 
