@@ -9,6 +9,7 @@ import pytest
 from appliance.config.settings import WarmupSettings
 from appliance.model.accounts import Role
 from appliance.model.warmup import begin
+from appliance.times import DAY
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage, staged
@@ -46,6 +47,8 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     world.publish("mail2.example.com", A=["127.0.0.2"])
     pace = replace(begin("google", "192.0.2.1", now), day=2, sent=9).take(settings, now, 39)
     change(world.running.data_dir, lambda store: store.warmups.keep([pace]))
+    refused = "a server refuses mail from the source news with 550 5.7.1"
+    change(world.running.data_dir, lambda store: store.pools.hold("outlook@news", refused, now + DAY))
     operator = sending.account(role=Role.ADMIN)
     sending.tried(sending.send(operator, "ada@good.test"), sending.send(operator, "eve@grey.test"))
     query = "SELECT sum(delivered), sum(deferred) FROM source_days WHERE source = 'mail'"
@@ -62,6 +65,8 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     assert "451 4.7.1 Greylisted, please come back in five minutes" in row
     assert "reverse name does not match" in news
     assert "No mail in the last 30 days." in news
+    assert f"Out at Outlook.com {refused}, since " in news
+    assert "; next test message in 23 h 59 min" in news
     assert gone.startswith("gone out Reason 192.0.2.1 is not on this machine")
     assert "no reverse name" in gone
     assert "Google 192.0.2.1 3 of 30 39 39" in gone

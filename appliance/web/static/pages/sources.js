@@ -1,4 +1,4 @@
-// The source addresses of the installation: whether they are in use, their names in DNS, warm-up, and results by provider.
+// The source addresses: whether they are in use, their names in DNS, warm-up, and results by provider.
 import { get } from "../api.js";
 import { fragment, h, style } from "../dom.js";
 import { badge, code, empty, facts, head, table } from "../pieces.js";
@@ -69,7 +69,7 @@ const outAt = (hold) => [
 	`Out at ${provider(hold.pool)}`,
 	hold.node && `on node ${hold.node}: `,
 	h("bdi", null, hold.reason),
-	" Since ",
+	", since ",
 	ago(hold.since),
 	hold.next_probe_at && ["; next test message ", ago(hold.next_probe_at)],
 ];
@@ -105,7 +105,7 @@ export default async function sources(page) {
 		const none = () =>
 			empty(
 				"No sources",
-				"The system chooses the address that mail leaves from. To choose it yourself, add lines like these to the settings.",
+				"The system chooses the address that mail leaves from. To choose it, add lines like these to the settings.",
 				code(SETTINGS, "the settings", "lines"),
 			);
 		update(content, found.length > 0 ? found.map(part) : none());
