@@ -298,10 +298,10 @@ def _explain_reply(reply: str, provider: str | None) -> None:
 async def _explained(store: "Store", settings: "Config", message_id: str) -> "_Explained | None":
     if (stored := await store.records.of(message_id)) is None:
         return None
-    from appliance.model.sources import configured_sources
+    from appliance.model.ramp import in_force, sources_in_use
 
     domains = {tried.domain for tried in stored.recipients}
-    table, stream = configured_sources(settings), stored.message.stream
+    table, stream = sources_in_use(settings, in_force(await store.ramp.stored(), settings)), stored.message.stream
     return stored, await store.pools.views(domains, settings.warmup, stored.account_id, stream, table)
 
 

@@ -86,7 +86,7 @@ async def result_of(store: "Store", settings: "Config", message_id: str, until: 
     import trio
 
     from appliance.model.mail import RecipientStatus
-    from appliance.model.sources import configured_sources
+    from appliance.model.ramp import sources_in_use
     from appliance.report.explain import clock, standing
 
     printed, attempts = "", len(settings.delivery.retry_delays) + 1
@@ -95,7 +95,7 @@ async def result_of(store: "Store", settings: "Config", message_id: str, until: 
         if sent is None:
             raise click.ClickException(f"message {message_id} was deleted meanwhile")
         (tried,), now = sent.recipients, Environment().now()
-        table, stream = configured_sources(settings), sent.message.stream
+        table, stream = sources_in_use(settings, store.ramping.plan), sent.message.stream
         pools = await store.pools.views({tried.domain}, settings.warmup, sent.account_id, stream, table)
         explanation, status = standing(tried, pools[tried.domain], now, attempts), tried.recipient.status
         if tried.next_attempt_at is None or status is RecipientStatus.DEFERRED or not until:

@@ -21,7 +21,7 @@ from appliance.keys.secrets import open_webhook_secret
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.model.feedback import ComplaintRate
 from appliance.model.queue import PoolHold
-from appliance.model.ramp import RampPlan, in_force
+from appliance.model.ramp import RampPlan, in_force, sources_in_use
 from appliance.model.reports import DmarcStanding
 from appliance.model.sources import OutgoingSource, configured_sources, node_name
 from appliance.model.warmup import WarmupStatus
@@ -83,8 +83,9 @@ class Examination:
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
         self._findings += machine.judge_complaints(stored.complaints)
-        table = configured_sources(self.config)
-        self._findings += sources.judge_streams(table, stored.own_sources, node_name(self.config))
+        table = sources_in_use(self.config, stored.ramp or in_force(None, self.config))
+        if table is not None:
+            self._findings += sources.judge_streams(table, stored.own_sources, node_name(self.config))
         return in_order(self._findings)
 
     async def of_machine(self, report: Report) -> None:

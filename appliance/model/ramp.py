@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.config.settings import Config, DeliveryMode
+from appliance.model.sources import SourceTable, configured_sources
 from appliance.times import DAY, HOUR
 
 STEPS = (0, 5, 10, 20, 35, 50, 75, 100)  # percent
@@ -67,6 +68,11 @@ def in_force(stored: RampPlan | None, config: Config) -> RampPlan | None:
     plan = stored or RampPlan()
     plan = replace(plan, percent=config.delivery_ramp.percent) if plan.percent is None else plan
     return None if plan.percent is None else plan
+
+
+def sources_in_use(config: Config, plan: RampPlan | None) -> SourceTable | None:
+    """The sources that mail may leave from; None: all mail goes by a relay, from an address that the system chooses."""
+    return None if config.delivery.mode is DeliveryMode.RELAY and plan is None else configured_sources(config)
 
 
 class RampLane(NamedTuple):

@@ -244,8 +244,8 @@ class PoolStates(StorePart):
     ) -> dict[str, PoolView]:
         """By domain: the pool that an account's mail of a stream uses, if known, and whether all mail is paused."""
         sources = SourceStore(self.engine, self.env)
-        used = (table or SourceTable()).used_by(stream, await sources.own_of(account_id))
-        out = await sources.out(used, table or SourceTable()) if used else {}
+        used = table.used_by(stream, await sources.own_of(account_id)) if table else ()
+        out = await sources.out(used, table) if table and used else {}
         holds, states = await self.all_holds(), {state.pool: state for state in await self.states()}
         for_all = {hold.pool: hold for hold in holds if not hold.node}
         names = {domain: await self.destination(domain) for domain in domains}

@@ -66,6 +66,7 @@ class Section(NamedTuple):
     path: str
     title: str
     key: str
+    for_admins: bool = False
 
 
 DASHBOARD_SECTIONS = (
@@ -81,7 +82,8 @@ DASHBOARD_SECTIONS = (
     Section("keys", f"{DASHBOARD_ROOT}/keys", "Keys & credentials", "k"),
     Section("audit", f"{DASHBOARD_ROOT}/audit", "Audit log", "l"),
     Section("account", f"{DASHBOARD_ROOT}/account", "Account", "a"),
-    Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q"),
+    Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q", for_admins=True),
+    Section("sources", f"{DASHBOARD_ROOT}/sources", "Sources", "u", for_admins=True),
 )
 
 

@@ -245,6 +245,8 @@ async def test_mail_waits_without_an_attempt_until_an_address_is_back(
         gone = "a: 192.0.2.1 is not on this machine; b: 192.0.2.2 is not on this machine"
         why = f"waiting: all sources of its stream are out ({gone}); it uses up no attempt"
         assert standing(record.recipients[0], view, now, 12) == why
+        relayed = (await play.store.pools.views(*viewed[:-1]))["a.test"]
+        assert "sources" not in standing(record.recipients[0], relayed, now, 12)
         public = dataclass_replace(view, for_operator=False)
         assert "192.0.2" not in standing(record.recipients[0], public, now, 12)
         assert await used(play) == {"c": 5}

@@ -70,9 +70,18 @@ def test_looking_changes_nothing(world: World) -> None:
     assert {name: after[name] for name in before} == before
 
 
+# A source that is not on this machine.
+AWAY = """
+[delivery.sources.away]
+ipv4 = "192.0.2.77"
+[delivery.streams.transactional]
+sources = ["away"]
+"""
+
+
 def test_behind_a_relay_only_the_relay_matters(world: World) -> None:
-    """Neither names nor port 25: the relay answers, and SPF names it."""
-    world.settings |= {"mode": "relay", "relay_host": "smtp.relay.test"}
+    """Neither names nor port 25 nor sources: the relay answers, and SPF names it."""
+    world.settings |= {"mode": "relay", "relay_host": "smtp.relay.test", "acme": AWAY}
     world.zone["smtp.relay.test"] = {"A": ["127.0.0.1"]}
     world.zone[DOMAIN]["TXT"] = ['"v=spf1 a:smtp.relay.test -all"']
     del world.zone[HOST], world.zone[REVERSE], world.zone["mx.big.test"]

@@ -1,8 +1,11 @@
 """The suggestions of the ramp, by the table of docs/ramp.md, and what `auto` makes of them."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from appliance.config.load import parse
 from appliance.model.ramp import (
     OTHER_PROVIDERS,
     Action,
@@ -14,8 +17,10 @@ from appliance.model.ramp import (
     Via,
     adjusted,
     compared,
+    sources_in_use,
     suggestion,
 )
+from appliance.model.sources import configured_sources
 from appliance.times import DAY, HOUR
 
 NOW = 20_000 * DAY
@@ -106,3 +111,24 @@ def test_auto_changes_all_others_together() -> None:
     )
     assert (made.percent, made.providers) == (35, {"google": 5})
     assert adjusted(plan, [Suggestion("", Action.HOLD, 20, "wait")], NOW) == plan
+
+
+RELAYED = """
+[server]
+hostname = "mail.example.com"
+[delivery]
+mode = "relay"
+relay_host = "smtp.example.org"
+[delivery.sources.news]
+ipv4 = "192.0.2.1"
+[delivery.streams.digest]
+sources = ["news"]
+"""
+
+
+def test_sources_are_in_use_once_a_share_goes_direct() -> None:
+    """All mail goes by the relay without a ramp: sources that are out then delay none of it."""
+    path = Path("/srv/config.toml")
+    config, direct = parse(RELAYED, path), parse(RELAYED.replace('"relay"', '"direct"'), path)
+    assert sources_in_use(config, None) is None
+    assert sources_in_use(config, RampPlan(5)) == sources_in_use(direct, None) == configured_sources(config)

@@ -25,7 +25,7 @@ from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGT
 from appliance.model.accounts import KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
 from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source, lists_of
-from appliance.model.sources import configured_sources
+from appliance.model.ramp import sources_in_use
 from appliance.web.api.message_body import (
     ATTACHED_FILE,
     JSON,
@@ -210,7 +210,7 @@ class EmailRoutes(Routes):
         if record is None:
             raise _unknown()
         config, now = self.services.config, self.services.env.now()
-        domains, table = {tried.domain for tried in record.recipients}, configured_sources(config)
+        domains, table = {tried.domain for tried in record.recipients}, sources_in_use(config, store.ramping.plan)
         pools = await store.pools.views(domains, config.warmup, account_id, message.stream, table)
         most = len(config.delivery.retry_delays) + 1  # attempts
         returned = {

@@ -123,7 +123,7 @@ function entered(who) {
 	account = who;
 	refuse(who.may_not);
 	document.querySelector(".who").textContent = who.email;
-	document.querySelector(".rail .admin")?.toggleAttribute("hidden", who.role !== "admin");
+	for (const each of document.querySelectorAll(".rail .admin")) each.hidden = who.role !== "admin";
 }
 
 /** Go to the login in a new document, so that no account data stays in memory. */

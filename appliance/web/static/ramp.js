@@ -1,5 +1,5 @@
-// The ramp on the operator's page: direct delivery compared with the relay, and the suggested percentages. Loaded while the
-// ramp is on.
+// The ramp on the operator's page: direct delivery compared with the relay, and the suggested percentages. Loaded
+// while the ramp is on.
 import { h } from "./dom.js";
 import { badge, section, table } from "./pieces.js";
 import { providerName } from "./provider-names.js";

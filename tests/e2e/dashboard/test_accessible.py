@@ -40,6 +40,7 @@ PAGES = {
     "account": "/account",
     "people": "/people",
     "admin": "/admin",
+    "sources": "/sources",
     "managed account": "/admin/accounts/{account}",
     "managed list": "/admin/accounts/{account}/messages",
     "managed message": "/admin/accounts/{account}/messages/{message}",

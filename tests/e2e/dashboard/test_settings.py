@@ -300,7 +300,7 @@ def test_a_warm_up_is_seen(stage: Stage, browser: Browser) -> None:
     browser.go("Admin")
     browser.see("Warm-up of new addresses", "h2")
     row = browser.one("//section[h2='Warm-up of new addresses']//tbody/tr").text
-    assert row.split()[:6] == ["google", "192.0.2.1", "3", "of", "30", "39"]
+    assert row.split()[:6] == ["Google", "192.0.2.1", "3", "of", "30", "39"]
     assert row.split()[6:8] == ["39", "in"]
     assert browser.forbidden() == []
 

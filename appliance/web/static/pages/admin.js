@@ -11,6 +11,7 @@ import { providerName } from "../provider-names.js";
 import { sparkline } from "../tile.js";
 import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
+import { warmupTable } from "../warmups.js";
 
 const ACCOUNTS = [
 	{ title: "Name" },
@@ -41,14 +42,6 @@ const NODES = [
 	{ title: "Waiting", class: "number" },
 	{ title: "Skew", class: "number wide" },
 	{ title: "", class: "side" },
-];
-const WARMUPS = [
-	{ title: "Provider" },
-	{ title: "From" },
-	{ title: "Day", class: "side" },
-	{ title: "An hour", class: "number" },
-	{ title: "Used", class: "number" },
-	{ title: "Next", class: "side" },
 ];
 
 function accountRow(page) {
@@ -146,15 +139,6 @@ function poolState(pool, warmups) {
 	return badge("success", "open");
 }
 
-const warmupRow = (each) => [
-	each.pool,
-	h("span", { class: "mono" }, each.address),
-	`${each.day} of ${each.days}`,
-	number(each.per_hour),
-	number(each.used),
-	each.next_at ? ago(each.next_at) : "now",
-];
-
 function warmupSection(warmups) {
 	return section(
 		"Warm-up of new addresses",
@@ -167,7 +151,7 @@ function warmupSection(warmups) {
 				"Recipients per hour that a provider gets from a new sending address. " +
 					"Further mail is queued without an attempt.",
 			),
-			table("Warm-up, by provider pool and sending address", WARMUPS, warmups.map(warmupRow)),
+			warmupTable(warmups),
 		),
 	);
 }

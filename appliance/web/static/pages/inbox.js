@@ -156,7 +156,8 @@ export default async function inbox(page) {
 		null,
 		empty(
 			"No messages yet",
-			"Send from your application to the SMTP port that the console shows (1025 by default), or with any API key. Messages appear here at once.",
+			"Send from your application to the SMTP port that the console shows (1025 by default), or with any API key. " +
+				"Messages appear here at once.",
 		),
 	);
 	const box = h("div", { class: "inbox" }, list, message);
