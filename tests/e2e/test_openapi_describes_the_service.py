@@ -132,6 +132,8 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         body["address"] = f"{uuid.uuid4().hex}@example.net"
         if body.get("stream") is not None:
             case.body = {"address": body["address"], "stream": "broadcast"}
+    elif case.path == "/v1/inbound/addresses":
+        body["address"] = "openapi@example.com"
     elif case.path == "/v1/webhook":
         body |= WEBHOOK
     elif case.path == "/v1/domains":
@@ -405,8 +407,8 @@ def check_receiving(running: Running, customer: dict[str, str]) -> None:
     message["From"], message["To"], message["Subject"] = "ada@example.net", "orders@in.example.com", "Re: s"
     message.set_content("A reply.")
     message.add_attachment(b"hi", "application", "octet-stream", filename="a.bin")
-    host, _, port = running.inbound[0].rpartition(":")
-    with smtplib.SMTP(host, int(port)) as client:
+    listener = urlsplit(running.inbound[0])
+    with smtplib.SMTP(listener.hostname or "", listener.port or 0) as client:
         client.send_message(message)
     (received,) = eventually(lambda: check(running, "GET", "/v1/inbound", customer).json()["emails"], bool, patience=30)
     for below in ("", "/raw", "/attachments/1"):
