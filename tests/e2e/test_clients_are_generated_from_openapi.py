@@ -61,7 +61,7 @@ def test_redocly_finds_no_error(described: Path) -> None:
     found = json.loads(run(require("redocly"), "lint", described, "--format=json", cwd=described.parent))["problems"]
     assert [each for each in found if each["severity"] == "error"] == []
     # Health checks take no input to refuse; the project has no licence to name; the test's server is an example.
-    # `/v1/inbound/{id}/raw` and `/v1/inbound/addresses/{address}` cross, but no id is `addresses` and no address is `raw`.
+    # `/v1/inbound/{id}/raw` and `/v1/inbound/addresses/{address}` cross, but no id is `addresses`, no address `raw`.
     known = {"operation-4xx-response", "info-license", "no-server-example.com", "no-ambiguous-paths"}
     assert {each["ruleId"] for each in found} <= known
     crossing = [each for each in found if each["ruleId"] == "no-ambiguous-paths"]
