@@ -212,10 +212,13 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.status IN ('queued', 'deferred') AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
-_POSTPONE = Bulk("""WITH new (message_id, id, due_at) AS (VALUES {(?, ?, ?i)})
+_POSTPONE = Bulk(
+    """WITH new (message_id, id, due_at) AS (VALUES {(?, ?, ?i)})
     UPDATE recipients SET next_attempt_at = new.due_at FROM new
     WHERE recipients.message_id = new.message_id AND recipients.id = new.id
-        AND recipients.next_attempt_at IS NOT NULL""")
+        AND recipients.next_attempt_at IS NOT NULL AND """
+    + owned("recipients")
+)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 # Two transactions that finish two recipients of a message would each count the other's as queued.
 _LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})

@@ -14,6 +14,7 @@ import pytest
 from appliance.config.settings import ConfigError
 from appliance.config.values import Endpoint
 from appliance.dev.settings import MEMORY_PREFIX, check_loopback, data_directory, dev_settings
+from tests.programs import require
 from tests.running_appliance import STOP_TIMEOUT
 from tests.running_dev import environment, running_dev
 
@@ -69,6 +70,7 @@ def test_data_of_a_server_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_prints_its_addresses_and_a_line_for_each_message(tmp_path: Path) -> None:
+    curl = require("curl")
     (tmp_path / "config.toml").write_text("[http]\n")
     command = [*PROGRAM, "dev", "--port", "0", "--smtp-port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -78,7 +80,7 @@ def test_it_prints_its_addresses_and_a_line_for_each_message(tmp_path: Path) -> 
         lines.append(process.stdout.readline())
     shell = lines[-1] + process.stdout.readline()
     for text in (shell, shell.replace('"to"', '"too"'), shell.replace("you@example.net", "bounce@example.net")):
-        subprocess.run(["sh", "-c", text.replace("curl", "curl --noproxy '*'")], check=True, capture_output=True)
+        subprocess.run(["sh", "-c", text.replace("curl", f"{curl} --noproxy '*'")], check=True, capture_output=True)
     read = ""
     while len(re.findall("^[0-9:]{8}  ", read, re.MULTILINE)) < 3:
         read += process.stdout.readline()
