@@ -210,6 +210,7 @@ class Scheduler:
     async def run(self) -> None:
         limiters, warmup = self.deliverer.limiters, self.deliverer.warmup
         in_flight = InFlight(limiters, warmup, Shares(self.sessions), Shares(self.large_sessions))
+        in_flight.round_limit.has_new_mail = self.new_mail.is_recent
         self._admission = Admission(self.pending, limiters, warmup, self.deliverer.sources)
         self._results = recording(self.deliverer.store)
         OPEN_CONNECTIONS["deliver"] = lambda: in_flight.slots.used
@@ -323,6 +324,7 @@ class Scheduler:
                         await self._take(envelope, pool)
                     if number % TAKEN_PER_SLICE == 0:
                         await trio.lowlevel.checkpoint()
+                        await self._take_new()
 
     def _leave_unusable(self) -> None:
         """Return envelopes to the store whose source has been taken out: a poll chooses another source."""

@@ -277,7 +277,9 @@ async def check_blocklists(
 def _judge_listing(listing: Listing) -> Finding:
     subject = f"{listing.address} at {listing.blocklist}"
     if listing.is_listed:
-        return fault("blocklist", subject, listing.text, "Find and fix the cause, then ask the list to remove the address.")
+        return fault(
+            "blocklist", subject, listing.text, "Find and fix the cause, then ask the list to remove the address."
+        )
     if listing.is_listed is None:
         advice = "Use your own resolver (dns.resolvers), not a public one." if listing.refuses_resolver else ""
         return warning("blocklist", subject, listing.text, advice)

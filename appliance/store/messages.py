@@ -360,9 +360,9 @@ class Messages(StorePart):
     @contextmanager
     def _expecting(self, news: Sequence[NewMessage]) -> Iterator[None]:
         """Announce messages for delivery before their commit: a poll between it and the offer leaves them alone."""
-        coming = [new.id for new in news if not new.simulated and new.scheduled_at is None]
-        for message_id in coming:
-            self.new_mail.expect(message_id)
+        coming = {new.id: new.low for new in news if not new.simulated and new.scheduled_at is None}
+        for message_id, low in coming.items():
+            self.new_mail.expect(message_id, low)
         try:
             yield
         except BaseException:

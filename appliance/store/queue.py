@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import NamedTuple
 
+import trio
 from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
@@ -42,6 +44,9 @@ from appliance.times import HOUR
 # ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
 
 NEW_MAIL_MESSAGES = 500  # waiting at once
+RECENT = float(
+    __import__("os").environ.get("RECENT", "1")
+)  # seconds: a server that answers at once has the message by then
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
@@ -64,14 +69,21 @@ class NewMail:
         self._bytes = 0
         self._poll_requested = False
         self._coming: set[str] = set()  # messages announced or offered, and not taken yet
+        self._came_at = -inf  # Trio's clock: when the last one with high priority was announced
 
     def __contains__(self, message_id: object) -> bool:
         """Whether a message is handed over in memory, so that a poll must skip it."""
         return message_id in self._coming
 
-    def expect(self, message_id: str) -> None:
+    def is_recent(self) -> bool:
+        """Whether a message with high priority came a moment ago: then it is probably on its way."""
+        return trio.current_time() < self._came_at + RECENT
+
+    def expect(self, message_id: str, low: int = 0) -> None:
         """Announce a message that is being committed: `offer` or `give_up` follows."""
         self._coming.add(message_id)
+        if not low:
+            self._came_at = trio.current_time()
 
     def give_up(self, message_id: str) -> None:
         self._coming.discard(message_id)

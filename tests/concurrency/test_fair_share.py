@@ -206,11 +206,10 @@ async def test_an_owner_s_jobs_with_low_priority_get_one_turn_in_ten() -> None:
         async with turns.take(owner, low=low):
             order.append(name)
 
-    async with trio.open_nursery() as nursery:
-        async with turns.take("x"):
-            for owner, name, low in [("a", "low", True)] * 2 + [("a", "high", False)] * 20 + [("b", "other", True)]:
-                nursery.start_soon(work, owner, name, low)
-                await wait_all_tasks_blocked()
+    async with trio.open_nursery() as nursery, turns.take("x"):
+        for owner, name, low in [("a", "low", True)] * 2 + [("a", "high", False)] * 20 + [("b", "other", True)]:
+            nursery.start_soon(work, owner, name, low)
+            await wait_all_tasks_blocked()
     assert [place for place, name in enumerate(name for name in order if name != "other") if name == "low"] == [9, 19]
 
 

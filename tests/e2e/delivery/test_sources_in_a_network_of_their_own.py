@@ -132,9 +132,7 @@ async def test_sources_on_a_machine_with_several_addresses(tmp_path: Path) -> No
         async with world(tmp_path, delays("1h"), SOURCES, allowed=ALLOWED, fresh=True) as made:
             servers = Servers()
             for address in (MX_FOUR, MX_SIX):
-                made.nursery.start_soon(
-                    trio.serve_listeners, servers.serve, [listener(pid, address, made.mx_port)]
-                )
+                made.nursery.start_soon(trio.serve_listeners, servers.serve, [listener(pid, address, made.mx_port)])
             for name, records in {
                 "four": {"A": [MX_FOUR]}, "six": {"AAAA": [MX_SIX]}, "both": {"A": [MX_FOUR], "AAAA": [MX_SIX]},
             }.items():  # fmt: skip
