@@ -39,14 +39,10 @@ REPORTED_AFTER, RECIPIENTS_REPORTED = 2.0, 1_000  # seconds until commands show 
 QUEUES_PER_SLICE = 200  # between two checkpoints
 UNTRIED_PAUSE = 10.0  # seconds until mail for a domain is tried again if none of its servers could be tried
 DOMAINS_PAUSED = 10_000  # remembered; beyond that, domains are not paused
-STARTS_PER_ROUND = int(
-    __import__("os").environ.get("STARTS", "2")
-)  # attempts at older mail in one round of the event loop: about 1.5 ms with all that follows
-PAUSE = float(
-    __import__("os").environ.get("PACE", "0.002")
-)  # seconds between two such attempts while there is new mail
-LATE = float(__import__("os").environ.get("LATE", "0.0015"))
-LONGEST_PAUSE = float(__import__("os").environ.get("LONGEST", "0.01"))
+STARTS_PER_ROUND = 2  # attempts at older mail in one round of the event loop: about 1.5 ms with all that follows
+# While there is new mail: seconds between two such attempts, in which a third of the loop's time is used; seconds by
+# which a busy loop ends that late; and at most, so that new mail without end leaves a backlog a tenth.
+PAUSE, LATE, LONGEST_PAUSE = 0.003, 0.001, 0.01
 POOLS_PER_ROUND = 200  # looked at for such mail
 RECOVERY = 10  # after a shortage, sessions grow by a tenth per second
 

@@ -30,7 +30,7 @@ from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.store.queue import NewMail, due_recipients
+from appliance.store.new_mail import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
@@ -210,7 +210,7 @@ class Scheduler:
     async def run(self) -> None:
         limiters, warmup = self.deliverer.limiters, self.deliverer.warmup
         in_flight = InFlight(limiters, warmup, Shares(self.sessions), Shares(self.large_sessions))
-        in_flight.round_limit.has_new_mail = self.new_mail.is_recent
+        in_flight.round_limit.has_new_mail = self.new_mail.is_sparse
         self._admission = Admission(self.pending, limiters, warmup, self.deliverer.sources)
         self._results = recording(self.deliverer.store)
         OPEN_CONNECTIONS["deliver"] = lambda: in_flight.slots.used

@@ -32,7 +32,8 @@ from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, over_quota, written_bytes
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
-from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
+from appliance.store.new_mail import Acceptance, Fresh, NewMail, due_recipients
+from appliance.store.queue import WRITTEN_ON_LOOP, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.environment import Environment
-from appliance.store.queue import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
+from appliance.store.new_mail import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
 from tests.deliver.simulated_delivery import message
 
 
