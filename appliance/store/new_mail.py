@@ -9,7 +9,8 @@ from appliance.concurrency.wake import Wake
 from appliance.model.mail import DueRecipient, NewMessage
 
 NEW_MAIL_MESSAGES = 500  # waiting at once
-RECENT, MANY = 1.0, 100  # seconds after a message in which the next one is likely; so many in them are a load
+RECENT = 5.0  # seconds after a message in which the next one is likely
+MANY = 100  # messages in a second are a load, not single messages
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
@@ -40,8 +41,9 @@ class NewMail:
 
     def is_sparse(self) -> bool:
         """Whether messages with high priority come now and then: backlogs give way to them, but not to a load."""
-        since = trio.current_time() - RECENT
-        return bool(self._came) and self._came[-1] > since and not (len(self._came) == MANY and self._came[0] > since)
+        now = trio.current_time()
+        is_load = len(self._came) == MANY and self._came[0] > now - 1.0
+        return bool(self._came) and self._came[-1] > now - RECENT and not is_load
 
     def expect(self, message_id: str, low: int = 0) -> None:
         """Announce a message that is being committed: `offer` or `give_up` follows."""

@@ -61,7 +61,7 @@ ip addr add 10.9.9.9/32 dev here
 ip -6 addr add 2001:db8::10/64 dev here nodad
 ip route add 198.51.100.0/24 dev here src {OWN}.12
 ip -6 route add 2001:db8:1::/64 dev here
-iptables -t nat -A POSTROUTING -s 10.9.9.9 -o here -j SNAT --to-source {OWN}.99
+iptables -t nat -A POSTROUTING -s 10.9.9.9 -o here -j SNAT --to-source {OWN}.12
 """
 OUTSIDE = f"""
 set -e
@@ -150,7 +150,7 @@ async def check(made: World, servers: Servers) -> None:
     # Behind NAT: bound to the private address, seen by the public one, which SPF finds by the source's name.
     behind = await made.send("bob@four.test", stream="behind")
     await made.final(behind)
-    assert servers.names()[f"{OWN}.99"] == {"nat.example.com"}
+    assert servers.names()[f"{OWN}.12"] == {"nat.example.com"}
     records = await trio.to_thread.run_sync(command, made.running.config_file, "domain", "records", "example.com")
     assert "a:nat.example.com" in str(records)
 
@@ -179,7 +179,7 @@ async def check(made: World, servers: Servers) -> None:
     ip("addr", "add", f"{OWN}.10/24", "dev", "here")
     await made.final(waiting)
     assert used(made)[waiting] == "one"
-    assert set(servers.sessions) == {f"{OWN}.10", f"{OWN}.11", f"{OWN}.99", "2001:db8::10"}
+    assert set(servers.sessions) == {f"{OWN}.10", f"{OWN}.11", f"{OWN}.12", "2001:db8::10"}
 
 
 def run_inside(directory: Path) -> None:
