@@ -351,14 +351,26 @@ class Preparing:
         return [failed.get(routed.envelope.message_id) or next(signatures) for routed in batch]
 
     def _next_unsigned(self) -> tuple[list[Ready | NotPrepared], list[Routed]]:
-        """Envelopes signed in the meantime, and this signer's share of the others; a large message ends a share."""
+        """Envelopes signed in the meantime, and this signer's share of the others; a large message ends a share.
+
+        While new mail arrives, one thread signs older mail, one message at a time, and the others stay free.
+        """
         ready: list[Ready | NotPrepared] = []
         batch: list[Routed] = []
         later: list[Routed] = []
         most = min(len(self._unsigned), SIGNED_TOGETHER)
         if most and _slow(self._unsigned.heads()[0]):  # RSA: leave work for the idle threads
             most = min(-(-len(self._unsigned) // (1 + len(self._idle_signers))), RSA_TOGETHER)
-        while len(batch) < most and not (batch and batch[-1].large) and (routed := self._unsigned.next()) is not None:
+        is_busy = bool(self._being_signed)
+        if is_sparse := self.store.new_mail.is_sparse():
+            most = min(most, 1)
+
+        def may_sign(routed: Routed) -> bool:
+            return not (is_sparse and is_busy) or routed.envelope.new == 1
+
+        while len(batch) < most and not (batch and batch[-1].large):
+            if (routed := self._unsigned.next_that(may_sign)) is None:
+                break
             message_id = routed.envelope.message_id
             if message_id in self._being_signed:
                 later.append(routed)

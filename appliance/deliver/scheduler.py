@@ -35,7 +35,7 @@ from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
-TAKEN_PER_SLICE = 10  # envelopes taken from the store between two checkpoints: the same
+TAKEN_PER_SLICE = 5  # envelopes taken from the store between two checkpoints: the same
 
 
 @dataclass(slots=True, kw_only=True)
