@@ -129,7 +129,7 @@ async def test_sources_on_a_machine_with_several_addresses(tmp_path: Path) -> No
         await trio.to_thread.run_sync(run_inside, tmp_path)
         return
     with outside() as pid:
-        async with world(tmp_path, delays("1h"), SOURCES, allowed=ALLOWED, fresh=True) as made:
+        async with world(tmp_path, delays("2s", "2s", "2s", "1h"), SOURCES, allowed=ALLOWED, fresh=True) as made:
             servers = Servers()
             for address in (MX_FOUR, MX_SIX):
                 made.nursery.start_soon(trio.serve_listeners, servers.serve, [listener(pid, address, made.mx_port)])
