@@ -40,7 +40,7 @@ class NewMail:
         return message_id in self._coming
 
     def is_sparse(self) -> bool:
-        """Whether messages with high priority come now and then: backlogs give way to them, but not to a load."""
+        """Whether messages with high priority arrive singly: backlogs give way to them, but not to a load."""
         now = trio.current_time()
         is_load = len(self._came) == MANY and self._came[0] > now - 1.0
         return bool(self._came) and self._came[-1] > now - RECENT and not is_load
