@@ -75,11 +75,4 @@ def test_ten_thousand_messages_are_kept_in_little_memory(tmp_path: Path) -> None
         taken = (cpu_seconds(dev) - before) / SENT
         assert count(dev) == MESSAGES_KEPT
         assert dev.waited()["subject"] == f"Number {SENT - 1}"
-        assert (
-            dev.http.get(
-                "/v1/emails",
-                params={"subject": f"Number {SENT - MESSAGES_KEPT - 1}", "to": "ada@example.net", "limit": "1"},
-            ).json()["emails"]
-            == []
-        )
         assert (taken < PER_MESSAGE, peak(dev) < MEMORY) == (True, True), (taken, peak(dev))

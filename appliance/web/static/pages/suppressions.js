@@ -11,7 +11,7 @@ import { chip, toolbar } from "../toolbar.js";
 const HOME = "/dashboard/suppressions";
 const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
-	{ title: "Select", class: "side", needs: "removeSuppression" },
+	{ title: "Select", class: "side pick", hidden: true, needs: "removeSuppression" },
 	{ title: "Address", class: "cut to", lead: true },
 	{ title: "Origin", class: "side" },
 	{ title: "Reason", class: "cut second" },
