@@ -125,7 +125,7 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
         wrong = [
             _listed(names, _STATES[state])
             for state in (differs, missing)
-            if (names := [name for name, found in states.items() if found is state])
+            if (names := [name for name, current in states.items() if current is state])
         ]
         if not wrong:
             continue

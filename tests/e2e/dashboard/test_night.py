@@ -48,7 +48,7 @@ def test_times_are_the_viewers_with_utc_on_hover(stage: Stage, browser: Browser)
     stage.tried(message)
     browser.log_in(account.email)
     browser.open(f"/dashboard/messages/{message}")
-    for shown, title, exact in browser.script("""return [...document.querySelectorAll(".standing time, .head time")]
+    for shown, title, exact in browser.script("""return [...document.querySelectorAll(".standing time:not([data-relative])")]
         .map((each) => [each.textContent, each.title, each.dateTime])"""):
         assert title.startswith(exact[:10])
         assert title.endswith("UTC")
