@@ -1,0 +1,206 @@
+"""Received messages in other providers' formats: django-anymail and Rails Action Mailbox verify and read them."""
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+import trio
+
+from appliance.inbound.authentication import unchecked
+from appliance.intake.received import received_data
+from appliance.keys.received_links import ReceivedLinks
+from appliance.message.received import read_received
+from appliance.model.received import ReceivedEnvelope, ReceivedFacts
+from appliance.model.received_event import example_received, received_envelope
+from appliance.model.webhooks import DuePost, EventType, Lane, Trigger, Webhook, WebhookFormat
+from appliance.net.dial import Shortage
+from appliance.webhook import received_posts
+from appliance.webhook.connect import NotPosted
+from appliance.webhook.received_formats import basic_password, read_event
+from appliance.webhook.received_posts import ReceivedPosts
+from appliance.webhook.signatures import sign
+from tests.fakes.action_mailbox import ActionMailbox, action_mailbox
+from tests.fakes.anymail import received
+
+POSTMARK, MAILGUN, SENDGRID = WebhookFormat.POSTMARK, WebhookFormat.MAILGUN, WebhookFormat.SENDGRID
+FORMATS = [POSTMARK, MAILGUN, SENDGRID]
+SECRET = b"whsec_" + 43 * b"A" + b"="
+EVENT_ID, INBOUND_ID = "evt_18de768175090030e8b3aabfc2b7e9ca", "inb_18de768175090030e8b3aabfc2b7e9ca"
+URL, MIME_URL = "https://hooks.example.net/inbound", "https://hooks.example.net/inbound_mime/?a=b"
+SENDER, RECIPIENT = "bounce+1@example.net", "Support+ticket-7@in.example.com"
+FILE = bytes(range(256)) * 40
+
+
+def mail() -> bytes:
+    message = EmailMessage()
+    message["From"], message["To"] = '"Ada, Countess" <ada@example.net>', "Support <support@in.example.com>, b@example.org"
+    message["Cc"], message["Subject"], message["Date"] = "c@example.org", "Grüße", "Sun, 15 Jun 2025 15:06:40 +0000"
+    message["Message-ID"], message["Reply-To"] = "<1@example.net>", "list@example.net"
+    message["Received-SPF"] = "pass envelope-from=forged@example.org"
+    message.set_content("How are you? Ä\n")
+    message.add_alternative("<p>How are you?</p>", subtype="html")
+    message.add_attachment(FILE, maintype="application", subtype="x-thing", filename='a "b"\u2028ä.bin')
+    message.add_attachment(FILE, maintype="image", subtype="png", filename="i.png", cid="<i@example.net>", disposition="inline")
+    return message.as_bytes().replace(b"\n", b"\r\n")
+
+
+def event(mime: bytes) -> bytes:
+    envelope = ReceivedEnvelope(SENDER, (RECIPIENT, "other@in.example.com"), "192.0.2.1", "mx.example.net", True)
+    links, facts = ReceivedLinks(bytes(32), "https://mail.example.com"), ReceivedFacts(unchecked("test"))
+    content = read_received(mime, envelope.recipients)
+    data = received_data(links, "acc_1", INBOUND_ID, envelope, len(mime), content, facts, 1_750_000_000_000_000)
+    return received_envelope(EVENT_ID, 1_750_000_000_000_000, data)
+
+
+def webhook(url: str = URL) -> Webhook:
+    return Webhook("whk_1", "acc_1", url, (EventType.RECEIVED,), True, b"", "", 0, 0, None, None)
+
+
+def due(format: WebhookFormat, body: bytes, message_id: str | None = INBOUND_ID) -> DuePost:
+    lane = Lane("whk_1", Trigger.EVENT)
+    return DuePost(lane, "whd_1", 0, body, EVENT_ID, message_id, None, format, EventType.RECEIVED)
+
+
+async def posted(
+    format: WebhookFormat, mime: bytes, url: str = URL, body: bytes | None = None, message_id: str | None = INBOUND_ID
+) -> tuple[dict[str, str], bytes]:
+    async def load(account_id: str, wanted: str) -> bytes:
+        assert (account_id, wanted) == ("acc_1", INBOUND_ID)
+        return mime
+
+    post, seconds = due(format, body or event(mime), message_id), round(time.time())
+    async with ReceivedPosts(load).shaped(webhook(url), post, SECRET, seconds) as shape:
+        signed = sign(SECRET, post, seconds, shape.body)
+        return dict([("content-type", shape.content_type), *signed.headers, *shape.headers]), signed.body
+
+
+def anymail(format: WebhookFormat, post: tuple[dict[str, str], bytes]) -> Any:
+    return received(format, *post, SECRET.decode(), basic_password(SECRET)).message
+
+
+# ---- django-anymail
+
+
+@pytest.mark.parametrize(("format", "url"), [(POSTMARK, URL), (MAILGUN, URL), (MAILGUN, MIME_URL), (SENDGRID, URL)])
+async def test_anymail_reads_it(format: WebhookFormat, url: str) -> None:
+    message = anymail(format, await posted(format, mail(), url))
+    assert (message.from_email.display_name, message.from_email.addr_spec) == ("Ada, Countess", "ada@example.net")
+    assert [item.addr_spec for item in message.to] == ["support@in.example.com", "b@example.org"]
+    assert [item.addr_spec for item in message.cc] == ["c@example.org"]
+    assert message.subject == "Grüße"
+    assert message.date is not None
+    assert message["Reply-To"] == "list@example.net"
+    assert message["Message-ID"] == "<1@example.net>"
+    assert message.text.splitlines() == ["How are you? Ä"]
+    assert message.html.strip() == "<p>How are you?</p>"
+    if format is not POSTMARK:  # it tells the sender only of a message that passes SPF
+        assert message.envelope_sender == SENDER
+    assert message.envelope_recipient == RECIPIENT
+    (file,) = message.attachments
+    assert (file.get_content_type(), file.get_content_bytes()) == ("application/x-thing", FILE)
+    assert message.inline_attachments["i@example.net"].get_content_bytes() == FILE
+
+
+async def test_postmark_names_the_envelope_sender_that_passes_spf() -> None:
+    passing = event(mail()).replace(b'"spf":"temperror"', b'"spf":"pass"')
+    assert anymail(POSTMARK, await posted(POSTMARK, mail(), body=passing)).envelope_sender == SENDER
+    body = json.loads((await posted(POSTMARK, mail()))[1])
+    assert [item["Value"] for item in body["Headers"] if item["Name"] == "Received-SPF"] != []
+    assert (body["OriginalRecipient"], body["MailboxHash"]) == (RECIPIENT, "ticket-7")
+    assert body["FromFull"] == {"Email": "ada@example.net", "Name": "Ada, Countess", "MailboxHash": ""}
+    assert "forged" not in json.dumps(body["Headers"])
+
+
+async def test_a_stranger_ends_no_part_of_a_form() -> None:
+    """Nor can one guess the boundary: it depends on the webhook's secret."""
+    hostile = b'From: a@b.c\r\nSubject: x\r\nContent-Type: application/x; name="a\\"; name=\\"recipient"\r\n\r\n--\r\n\r\n'
+    message = anymail(MAILGUN, await posted(MAILGUN, hostile))
+    assert message.envelope_recipient == RECIPIENT
+    boundaries = set()
+    for secret in (SECRET, b"whsec_other"):
+        async with ReceivedPosts(partial_load(hostile)).shaped(webhook(), due(MAILGUN, event(hostile)), secret, 1) as form:
+            boundaries.add(form.content_type)
+    assert len(boundaries) == 2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_test_event_has_an_example_message(format: WebhookFormat) -> None:
+    post = await posted(format, b"", body=example_received(EVENT_ID, 1_750_000_000_000_000), message_id=None)
+    assert anymail(format, post).subject == "Re: Your order"
+
+
+# ---- Rails Action Mailbox
+
+
+@pytest.fixture(scope="module")
+def rails(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActionMailbox]:
+    with action_mailbox(tmp_path_factory.mktemp("rails"), SECRET) as started:
+        yield started
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_action_mailbox_takes_it(rails: ActionMailbox, format: WebhookFormat) -> None:
+    """With the files as they were sent, and nothing that another secret signed."""
+    headers, body = await posted(format, mail(), MIME_URL)
+    status, message = await trio.to_thread.run_sync(rails.post, format, headers, body)
+    assert status == 204
+    assert (message["from"], message["subject"]) == (["ada@example.net"], "Grüße")
+    assert [base64.b64decode(content) for _, content in message["files"]] == [FILE, FILE]
+    headers.pop("Authorization", "")
+    forged = body.replace(b'name="signature"\r\n\r\n', b'name="signature"\r\n\r\n0')
+    status, message = await trio.to_thread.run_sync(rails.post, format, headers, forged)
+    assert (status, message) == (401, None)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_message_in_another_charset_arrives_whole(rails: ActionMailbox, format: WebhookFormat) -> None:
+    """8-bit text that is not UTF-8 is encoded anew, since JSON and forms are in UTF-8."""
+    head = b"From: a@b.c\r\nSubject: x\r\nMIME-Version: 1.0\r\nMessage-ID: <2@b.c>\r\n"
+    mime = head + b'Content-Type: text/plain; charset="iso-8859-1"; name="x.txt"\r\nContent-Disposition: attachment\r\n'
+    mime += b"Content-Transfer-Encoding: 8bit\r\n\r\nGr\xfc\xdfe\r\n"
+    _, message = await trio.to_thread.run_sync(rails.post, format, *await posted(format, mime, MIME_URL))
+    assert [base64.b64decode(content).strip() for _, content in message["files"]] == [b"Gr\xfc\xdfe"]
+
+
+# ---- limits
+
+
+def partial_load(mime: bytes | None) -> Any:
+    async def load(account_id: str, message_id: str) -> bytes | None:
+        return mime
+
+    return load
+
+
+async def test_two_large_messages_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    """A post that waits too long for its turn is not an attempt; a small message needs no turn."""
+    large = b"From: a@b.c\r\n\r\n" + b"x" * 70 * 10_000
+    posts, holding, short = ReceivedPosts(partial_load(large)), 0, 0
+    assert read_event(event(large)).size > received_posts.LARGE_MESSAGE
+
+    async def hold(mime: bytes) -> None:
+        nonlocal holding, short
+        try:
+            async with posts.shaped(webhook(), due(MAILGUN, event(mime)), SECRET, 1):
+                holding += 1
+                await trio.sleep(3 * received_posts.TURN_WAIT)
+        except Shortage:
+            short += 1
+
+    with trio.move_on_after(2 * received_posts.TURN_WAIT):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(hold, large)
+            await trio.sleep(1)
+            nursery.start_soon(hold, mail())
+    assert (holding, short) == (received_posts.LARGE_AT_ONCE + 1, 1)
+
+
+async def test_a_message_that_is_gone_is_a_failed_attempt() -> None:
+    with pytest.raises(NotPosted):
+        async with ReceivedPosts(partial_load(None)).shaped(webhook(), due(MAILGUN, event(mail())), SECRET, 1):
+            pass
