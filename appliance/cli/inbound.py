@@ -40,7 +40,7 @@ def add(name: str, address: str) -> None:
         text += f" Publish this record: {mx.name}. {mx.type} {mx.value}"
     if checked.status == "differs":
         text += (
-            f"\nCareful: {printable(checked.note)}. If you replace that record, mailboxes of {mx.name} get no more mail."
+            f"\nCareful: {printable(checked.note)}. If you replace that record, its mailboxes get no more mail."
             " Receive at a subdomain instead, or have that server forward mail."
         )
     if not settings.inbound.bind:
@@ -81,10 +81,10 @@ async def _check_mx(settings: "Config", domain: str) -> "CheckedRecord":
     from appliance.dns.resolver import DnsResolver
     from appliance.model.accounts import RecordStatus
 
-    wanted = receiving_record(domain, [settings.server.hostname])
+    expected = receiving_record(domain, [settings.server.hostname])
     with trio.move_on_after(LOOKUP_TIMEOUT):
-        return (await check(DnsResolver(settings.dns.resolvers), [wanted], for_operator=True))[0]
-    return CheckedRecord(wanted, RecordStatus.UNKNOWN, note="DNS did not answer")
+        return (await check(DnsResolver(settings.dns.resolvers), [expected], for_operator=True))[0]
+    return CheckedRecord(expected, RecordStatus.UNKNOWN, note="DNS did not answer")
 
 
 def _key(address: str) -> str:

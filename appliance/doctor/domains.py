@@ -17,7 +17,11 @@ RECORD_LENGTH = 450  # characters of a record that are shown
 
 _CHECKS = dict.fromkeys(RETURN_PATH_KINDS, "return_path")  # other kinds have their own name
 _AT_THE_DOMAIN = frozenset((RecordKind.SPF, RecordKind.DMARC, RecordKind.TLS_RPT))
-_WHAT = {RecordKind.RECEIVING_MX: "its MX ", RecordKind.RETURN_PATH_MX: "its MX ", RecordKind.RETURN_PATH_SPF: "its SPF record "}
+_WHAT = {
+    RecordKind.RECEIVING_MX: "its MX ",
+    RecordKind.RETURN_PATH_MX: "its MX ",
+    RecordKind.RETURN_PATH_SPF: "its SPF record ",
+}
 
 
 def judge_records(domain: str, checked: Sequence[CheckedRecord]) -> list[Finding]:

@@ -12,7 +12,7 @@ from appliance.model.received import ReceivingAccount, ReceivingAddress
 from appliance.store.engine import Bulk, StorePart, Tx, first, rows, run
 
 RECEIVING_ADDRESSES = 1_000  # per account
-DOMAINS_CHECKED = 20  # in DNS, of a sending domain
+RECEIVING_CHECKED = 20  # in DNS, of a sending domain
 
 _PARENTS = Bulk(
     "SELECT account_id, name, usable, removed_at FROM domains WHERE (account_id, name) IN (VALUES {(?, ?)})"
@@ -66,7 +66,7 @@ class ReceivingAddresses(StorePart):
         bindings = {"account_id": account_id, "after": after, "most": most}
         return await self.engine.all(ReceivingAddress, _PAGE, bindings)
 
-    async def domains(self, account_id: str, parent: str, most: int = DOMAINS_CHECKED) -> list[str]:
+    async def domains(self, account_id: str, parent: str, most: int = RECEIVING_CHECKED) -> list[str]:
         """The first domains that need an MX record: this sending domain, or below it."""
         return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "parent": parent, "most": most})
 

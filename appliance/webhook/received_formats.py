@@ -166,7 +166,7 @@ def _quoted(text: str) -> str:
 
 def _mailgun(message: Received) -> ShapedMessage:
     """A form; with `body-mime` in place of the parsed message if the path of the URL ends in `mime`."""
-    data, form = message.data, Form(message)
+    data, form = message.data, FormBody(message)
     form.add("recipient", message.recipient)
     form.add("sender", data.envelope.sender)
     form.add("from", data.sender)
@@ -180,7 +180,7 @@ def _mailgun(message: Received) -> ShapedMessage:
     return form.ended()
 
 
-def _add_parsed(form: "Form", message: Received) -> None:
+def _add_parsed(form: "FormBody", message: Received) -> None:
     data = message.data
     # Quotes are not removed from an answer: `stripped-…` have the whole text.
     for name, value in (("body-plain", data.text), ("stripped-text", data.text)):
@@ -197,7 +197,9 @@ def _add_parsed(form: "Form", message: Received) -> None:
     if not files:
         return
     form.add("attachment-count", str(len(files)))
-    ids = {f"<{file.content_id}>": f"attachment-{number}" for number, (file, _) in enumerate(files, 1) if file.content_id}
+    ids = {
+        f"<{file.content_id}>": f"attachment-{number}" for number, (file, _) in enumerate(files, 1) if file.content_id
+    }
     if ids:
         form.add("content-id-map", _ENCODER.encode(ids).decode())
     for number, (file, content) in enumerate(files, 1):
@@ -208,7 +210,7 @@ def _add_parsed(form: "Form", message: Received) -> None:
 
 
 def _sendgrid(message: Received) -> ShapedMessage:
-    data, form = message.data, Form(message)
+    data, form = message.data, FormBody(message)
     form.add("from", data.sender)
     form.add("to", ", ".join(data.to))
     form.add("cc", ", ".join(data.cc))
@@ -227,7 +229,7 @@ _SHAPES: Final[dict[WebhookFormat, Callable[[Received], ShapedMessage]]] = {
 }
 
 
-class Form:
+class FormBody:
     """A body of multipart/form-data (RFC 7578). Its boundary depends on the webhook's secret and the event."""
 
     def __init__(self, message: Received) -> None:

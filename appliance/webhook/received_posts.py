@@ -26,7 +26,7 @@ from appliance.webhook.received_formats import (
     shaped_message,
 )
 
-LARGE_MESSAGE: Final = 256 * 1024  # bytes; a smaller one needs no turn
+UNTURNED_BYTES: Final = 256 * 1024  # a message of this size or less needs no turn
 LARGE_AT_ONCE: Final = 2
 TURN_WAIT: Final = 20.0  # seconds
 GONE: Final = "the received message is no longer stored"
@@ -50,7 +50,7 @@ class ReceivedPosts:
         async with AsyncExitStack() as turn:
             data = read_event(post.body)
             try:
-                if data.size > LARGE_MESSAGE:
+                if data.size > UNTURNED_BYTES:
                     await turn.enter_async_context(self._turns.take(webhook.account_id))
                 # A test event is about no message.
                 message_id = post.message_id

@@ -37,14 +37,19 @@ FILE = bytes(range(256)) * 40
 
 def mail() -> bytes:
     message = EmailMessage()
-    message["From"], message["To"] = '"Ada, Countess" <ada@example.net>', "Support <support@in.example.com>, b@example.org"
+    message["From"], message["To"] = (
+        '"Ada, Countess" <ada@example.net>',
+        "Support <support@in.example.com>, b@example.org",
+    )
     message["Cc"], message["Subject"], message["Date"] = "c@example.org", "Grüße", "Sun, 15 Jun 2025 15:06:40 +0000"
     message["Message-ID"], message["Reply-To"] = "<1@example.net>", "list@example.net"
     message["Received-SPF"] = "pass envelope-from=forged@example.org"
     message.set_content("How are you? Ä\n")
     message.add_alternative("<p>How are you?</p>", subtype="html")
     message.add_attachment(FILE, maintype="application", subtype="x-thing", filename='a "b"\u2028ä.bin')
-    message.add_attachment(FILE, maintype="image", subtype="png", filename="i.png", cid="<i@example.net>", disposition="inline")
+    message.add_attachment(
+        FILE, maintype="image", subtype="png", filename="i.png", cid="<i@example.net>", disposition="inline"
+    )
     return message.as_bytes().replace(b"\n", b"\r\n")
 
 
@@ -68,8 +73,8 @@ def due(format: WebhookFormat, body: bytes, message_id: str | None = INBOUND_ID)
 async def posted(
     format: WebhookFormat, mime: bytes, url: str = URL, body: bytes | None = None, message_id: str | None = INBOUND_ID
 ) -> tuple[dict[str, str], bytes]:
-    async def load(account_id: str, wanted: str) -> bytes:
-        assert (account_id, wanted) == ("acc_1", INBOUND_ID)
+    async def load(account_id: str, expected: str) -> bytes:
+        assert (account_id, expected) == ("acc_1", INBOUND_ID)
         return mime
 
     post, seconds = due(format, body or event(mime), message_id), round(time.time())
@@ -102,7 +107,7 @@ async def test_anymail_reads_it(format: WebhookFormat, url: str) -> None:
     assert message.envelope_recipient == RECIPIENT
     (file,) = message.attachments
     assert (file.get_content_type(), file.get_content_bytes()) == ("application/x-thing", FILE)
-    assert message.inline_attachments["i@example.net"].get_content_bytes() == FILE
+    assert message.content_id_map["i@example.net"].get_content_bytes() == FILE
 
 
 async def test_postmark_names_the_envelope_sender_that_passes_spf() -> None:
@@ -117,12 +122,16 @@ async def test_postmark_names_the_envelope_sender_that_passes_spf() -> None:
 
 async def test_a_stranger_ends_no_part_of_a_form() -> None:
     """Nor can one guess the boundary: it depends on the webhook's secret."""
-    hostile = b'From: a@b.c\r\nSubject: x\r\nContent-Type: application/x; name="a\\"; name=\\"recipient"\r\n\r\n--\r\n\r\n'
+    hostile = (
+        b'From: a@b.c\r\nSubject: x\r\nContent-Type: application/x; name="a\\"; name=\\"recipient"\r\n\r\n--\r\n\r\n'
+    )
     message = anymail(MAILGUN, await posted(MAILGUN, hostile))
     assert message.envelope_recipient == RECIPIENT
     boundaries = set()
     for secret in (SECRET, b"whsec_other"):
-        async with ReceivedPosts(partial_load(hostile)).shaped(webhook(), due(MAILGUN, event(hostile)), secret, 1) as form:
+        async with ReceivedPosts(partial_load(hostile)).shaped(
+            webhook(), due(MAILGUN, event(hostile)), secret, 1
+        ) as form:
             boundaries.add(form.content_type)
     assert len(boundaries) == 2
 
@@ -180,7 +189,7 @@ async def test_two_large_messages_at_a_time(autojump_clock: trio.testing.MockClo
     """A post that waits too long for its turn is not an attempt; a small message needs no turn."""
     large = b"From: a@b.c\r\n\r\n" + b"x" * 70 * 10_000
     posts, holding, short = ReceivedPosts(partial_load(large)), 0, 0
-    assert read_event(event(large)).size > received_posts.LARGE_MESSAGE
+    assert read_event(event(large)).size > received_posts.UNTURNED_BYTES
 
     async def hold(mime: bytes) -> None:
         nonlocal holding, short
