@@ -107,10 +107,12 @@ def _basic(secret: bytes) -> tuple[str, str]:
 def _postmark(message: Received) -> ShapedMessage:
     data, local = message.data, message.recipient.rpartition("@")[0]
     sender, to, cc = _full(data.sender), [*map(_full, data.to)], [*map(_full, data.cc)]
-    # Postmark adds the result of SPF; receivers read MAIL FROM from it. The sender's own fields are left out.
+    shown = {box["Email"].lower() for box in (*to, *cc)}
+    bcc = [_full(message.recipient)] if message.recipient.lower() not in shown else []
+    # Postmark adds the first two; receivers read MAIL FROM there. The sender's own fields of these names are left out.
     spf = f"{data.spf.value} (SPF) identity=mailfrom; envelope-from={_quoted(data.envelope.sender)}"
-    headers = [{"Name": "Received-SPF", "Value": spf}]
-    left_out = _SHOWN_APART | _OF_ENCODING | {"received-spf"}
+    headers = [{"Name": "Return-Path", "Value": f"<{data.envelope.sender}>"}, {"Name": "Received-SPF", "Value": spf}]
+    left_out = _SHOWN_APART | _OF_ENCODING | {"return-path", "received-spf"}
     headers += [{"Name": item.name, "Value": item.value} for item in data.headers if item.name.lower() not in left_out]
     body = {
         "FromName": sender["Name"],
@@ -121,8 +123,8 @@ def _postmark(message: Received) -> ShapedMessage:
         "ToFull": to,
         "Cc": ", ".join(data.cc),
         "CcFull": cc,
-        "Bcc": "",
-        "BccFull": [],
+        "Bcc": message.recipient if bcc else "",
+        "BccFull": bcc,
         "OriginalRecipient": message.recipient,
         "Subject": data.subject,
         "MessageID": data.inbound_id,
