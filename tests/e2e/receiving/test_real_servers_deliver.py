@@ -4,50 +4,28 @@ import json
 import os
 import smtplib
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import trio
 
 from tests.e2e.delivery.postfix import postfix
-from tests.e2e.delivery.world import World, world
+from tests.e2e.delivery.world import World
 from tests.e2e.feedback.exim import exim
-from tests.e2e.feedback.feedback import LISTENS
 from tests.e2e.receiving.opensmtpd import opensmtpd
+from tests.e2e.receiving.receiving import DOMAIN, arrived, listener, receiving
 from tests.programs import needs, require
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start these servers")
-DOMAIN, RECIPIENT = "in.example.com", "support+7@in.example.com"
+RECIPIENT = f"support+7@{DOMAIN}"
 BODY = "\r\n".join([".", "..two", "Grüße", "x" * 900, *["line"] * 5_000, ""])
 MAIL = (
     "From: Ada <ada@example.net>\r\nTo: support@in.example.com\r\nSubject: Hello\r\nMessage-ID: <1@example.net>\r\n"
     "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n" + BODY
 ).encode()
-
-
-@asynccontextmanager
-async def receiving(directory: Path) -> AsyncIterator[World]:
-    async with world(directory, LISTENS) as made:
-        answer = await made.ask("POST", "/v1/inbound/addresses", {"address": DOMAIN})
-        assert answer.status_code == 201, answer.text
-        yield made
-
-
-def listener(made: World) -> tuple[str, int]:
-    parts = urlsplit(made.running.inbound[0])
-    return parts.hostname or "", parts.port or 0
-
-
-async def arrived(made: World, count: int = 1) -> list[Any]:
-    """The received messages, in detail; the newest first."""
-    await made.until(lambda: made.rows("SELECT count(*) FROM received_messages") == [(count,)])
-    listed = (await made.ask("GET", "/v1/inbound")).json()["emails"]
-    return [(await made.ask("GET", f"/v1/inbound/{item['id']}")).json() for item in listed]
 
 
 async def check(made: World, *, secure: bool) -> None:
