@@ -1,4 +1,4 @@
-"""A customer sends a message with metadata, and receives the answer: the API links both, and its links need no login."""
+"""A customer sends a message with metadata and receives the answer: the API links both; its links need no login."""
 
 import smtplib
 from functools import partial
