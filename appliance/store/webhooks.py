@@ -302,8 +302,7 @@ class WebhookPosts(StorePart):
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
             ((next_due,),) = rows(tx, _NEXT_DUE, bindings)
             due = [
-                DuePost(lane, *fields[:6], WebhookFormat(shape), kind)
-                for *fields, shape, kind in rows(tx, _DUE, bindings)
+                DuePost(lane, *row[:6], format=WebhookFormat(row[6]), type=row[7]) for row in rows(tx, _DUE, bindings)
             ]
             return due, next_due
 

@@ -20,13 +20,14 @@ from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.secrets import WebhookSecrets
-from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
+from appliance.model.webhooks import DuePost, EventType, PostResult, PostStatus, Webhook, excerpt
 from appliance.net.address_policy import Address, Network
 from appliance.net.dial import Dial, Shortage, dial_first
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook import connect
 from appliance.webhook.connect import NotPosted, ReceiverConnection, Target
+from appliance.webhook.received_formats import has_shape
 from appliance.webhook.received_posts import ReceivedPosts
 from appliance.webhook.signatures import SignedPost, sign
 
@@ -361,7 +362,7 @@ class Attempts:
         began_at = self.env.now()
         try:
             secret, seconds = self.secrets.open(webhook), began_at // 1_000_000
-            if self.received.has(post):
+            if post.type == EventType.RECEIVED and has_shape(post.format):
                 async with self.received.shaped(webhook, post, secret, seconds) as shape:
                     signed = sign(secret, post, seconds, shape.body)
                     posted = await self._post(webhook, signed, shape.content_type, shape.headers)

@@ -2,7 +2,7 @@
 
 These bodies contain the whole message, so they are made at each attempt and not stored; retries and replays have the
 same content. Text comes from strangers: the boundary of a form cannot be predicted, and no text ends its part.
-docs/webhook-formats.md documents each shape. Resend has none: its receivers read the message from Resend's API.
+docs/webhook-formats.md documents each shape. Resend's event has no content, so received messages keep the native body.
 """
 
 import hmac
@@ -56,7 +56,7 @@ class Received:
 
     @property
     def raw(self) -> str:
-        """The message as text. If it is not UTF-8, its 8-bit parts are encoded anew."""
+        """The message as text. If it is not UTF-8, its 8-bit parts are re-encoded in seven bits."""
         try:
             return self.mime.decode("utf-8")
         except UnicodeDecodeError:

@@ -14,14 +14,13 @@ import trio
 
 from appliance.concurrency.fair_share import FairQueue
 from appliance.errors import Refused, StorageUnavailable
-from appliance.model.webhooks import DuePost, EventType, Webhook
+from appliance.model.webhooks import DuePost, Webhook
 from appliance.net.dial import Shortage
 from appliance.webhook.connect import NotPosted
 from appliance.webhook.received_formats import (
     Received,
     ShapedMessage,
     example_mime,
-    has_shape,
     read_event,
     shaped_message,
 )
@@ -37,10 +36,6 @@ class ReceivedPosts:
     load: Callable[[str, str], Awaitable[bytes | None]]  # the message by account and id
     _turns: FairQueue = field(default_factory=partial(FairQueue, LARGE_AT_ONCE, patience=TURN_WAIT, rest=0.0))
     _thread: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
-
-    @staticmethod
-    def has(post: DuePost) -> bool:
-        return post.type == EventType.RECEIVED and has_shape(post.format)
 
     @asynccontextmanager
     async def shaped(
