@@ -142,7 +142,7 @@ def _postmark(message: Received) -> ShapedMessage:
                 "Content": pybase64.b64encode(content).decode("ascii"),
                 "ContentType": file.content_type,
                 "ContentLength": len(content),
-                "ContentID": file.content_id or "",
+                **({"ContentID": file.content_id} if file.content_id else {}),
             }
             for file, content in message.files
         ],

@@ -119,7 +119,7 @@ async def test_postmark_without_the_raw_message() -> None:
     assert message.text.splitlines() == ["How are you? Ä"]
     assert (message.envelope_sender, [box.addr_spec for box in message.bcc]) == (SENDER, [RECIPIENT])
     assert message.content_id_map["i@example.net"].get_content_bytes() == FILE
-    assert {file.get_content_bytes() for file in message.attachments} == {FILE}
+    assert [file.get_content_bytes() for file in message.attachments] == [FILE]
 
 
 async def test_a_stranger_ends_no_part_of_a_form() -> None:
