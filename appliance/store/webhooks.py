@@ -301,9 +301,7 @@ class WebhookPosts(StorePart):
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
             ((next_due,),) = rows(tx, _NEXT_DUE, bindings)
-            due = [
-                DuePost(lane, *row[:6], format=WebhookFormat(row[6]), type=row[7]) for row in rows(tx, _DUE, bindings)
-            ]
+            due = [DuePost(lane, *(*row[:-2], WebhookFormat(row[-2]), row[-1])) for row in rows(tx, _DUE, bindings)]
             return due, next_due
 
         return await self.engine.read(read)

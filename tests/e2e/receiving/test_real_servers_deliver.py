@@ -32,7 +32,7 @@ async def check(made: World, *, secure: bool) -> None:
     (email,) = await arrived(made)
     assert (email["subject"], email["message_id"], email["envelope"]["to"]) == ("Hello", "1@example.net", [RECIPIENT])
     assert email["text"] == BODY
-    assert email["authentication"]["client"]["secure"] is secure
+    assert email["authentication"]["client"]["tls"] is secure
     raw = (await made.ask("GET", f"/v1/inbound/{email['id']}/raw")).content
     assert raw.endswith(MAIL[MAIL.index(b"\r\n\r\n") :])
 
@@ -92,7 +92,7 @@ async def test_swaks_and_the_refusals(tmp_path: Path) -> None:
         for count, words in enumerate(((), ("--tls",)), 1):
             code, talk = await trio.to_thread.run_sync(partial(swaks, RECIPIENT, "--from", "ada@example.net", *words))
             assert code == 0, talk
-            assert (await arrived(made, count))[0]["authentication"]["client"]["secure"] is bool(words)
+            assert (await arrived(made, count))[0]["authentication"]["client"]["tls"] is bool(words)
         for recipient, reply in (("ada@example.net", "550 5.7.1"), ("a@other.example.com", "550 5.7.1")):
             code, talk = await trio.to_thread.run_sync(partial(swaks, recipient, "--from", "ada@example.net"))
             assert code != 0
