@@ -54,7 +54,7 @@ async def test_postfix(tmp_path: Path, secure: bool) -> None:
     async with receiving(tmp_path) as made:
         address = await made.host("relay.example.net", None)
         relays = {DOMAIN: listener(made)}
-        server = postfix("none.test", address, made.mx_port, relays=relays, secure=secure)
+        server = postfix(DOMAIN, address, made.mx_port, relays=relays, secure=secure)
         await passed_on(made, address, server, secure=secure)
 
 
