@@ -35,7 +35,8 @@ async def test_action_mailbox_takes_it(rails: ActionMailbox, format: WebhookForm
 async def test_a_message_in_another_charset_arrives_whole(rails: ActionMailbox, format: WebhookFormat) -> None:
     """8-bit text that is not UTF-8 is encoded anew, since JSON and forms are in UTF-8."""
     head = b"From: a@b.c\r\nSubject: x\r\nMIME-Version: 1.0\r\nMessage-ID: <2@b.c>\r\n"
-    mime = head + b'Content-Type: text/plain; charset="iso-8859-1"; name="x.txt"\r\nContent-Disposition: attachment\r\n'
-    mime += b"Content-Transfer-Encoding: 8bit\r\n\r\nGr\xfc\xdfe\r\n"
+    part = b'Content-Type: text/plain; charset="iso-8859-1"; name="x.txt"\r\nContent-Disposition: attachment\r\n'
+    part += b"Content-Transfer-Encoding: 8bit\r\n\r\nGr\xfc\xdfe\r\n"
+    mime = head + b'Content-Type: multipart/mixed; boundary="x"\r\n\r\n--x\r\n' + part + b"--x--\r\n"
     _, message = await trio.to_thread.run_sync(rails.post, format, *await posted(format, mime, MIME_URL))
     assert [base64.b64decode(content).strip() for _, content in message["files"]] == [b"Gr\xfc\xdfe"]

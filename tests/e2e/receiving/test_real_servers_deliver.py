@@ -113,4 +113,4 @@ async def test_swaks_and_the_refusals(tmp_path: Path) -> None:
         events = [
             json.loads(bytes(body))["type"] for (body,) in made.rows("SELECT request_body FROM webhook_deliveries")
         ]
-        assert events == []  # nobody has subscribed
+        assert events == []  # no webhook
