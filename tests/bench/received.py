@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.bench.received                   # as many deliveries as possible, and 200 a second
     .venv/bin/python -m tests.bench.received --flood           # honest p99 beside a flood from one network
 
-Messages of 2 KB arrive on kept connections from ten addresses, each within the rate of one network; a webhook does not
+Messages of 2 KB arrive on kept connections from twenty addresses; a webhook does not
 exist. They count once they are stored. Needs root and Debian's smtp-sink. Rounds with and without received mail
 alternate. The clients, the sink and the DNS run on the same machine.
 """
@@ -39,7 +39,7 @@ from tests.bench.honest_client import WANTED, attacked, honest, receive, show
 from tests.bench.smtp_load import MESSAGE
 from tests.running_appliance import Running, add_account
 
-SOURCES = 10  # client networks; the server takes 20 messages a second from each
+SOURCES = 20  # client networks, each within its rate of 20 messages a second
 RATE = 200  # messages a second
 LOSS = 0.1  # of deliveries, at most
 
