@@ -18,7 +18,8 @@ import { ACCEPTED, error, json, serve } from "./server.mjs";
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const README = readFileSync(new URL("../README.md", import.meta.url), "utf8");
 const BLOCKS = [...README.matchAll(/^```(\w*)\n(.*?)^```/gms)].map(([, language, code]) => ({ language, code }));
-const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS, SIGN_UP] = BLOCKS.map(({ code }) => code);
+const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, RECEIVED, NODEMAILER, TESTS, SIGN_UP] =
+  BLOCKS.map(({ code }) => code);
 const SECRET = "whsec_readme";
 
 function start(code, variables, ...words) {
@@ -40,7 +41,7 @@ async function run(code, url = "", ...words) {
 test("all blocks are known here", () =>
   assert.deepEqual(
     BLOCKS.map(({ language }) => language),
-    ["sh", ...Array(10).fill("js")],
+    ["sh", ...Array(11).fill("js")],
   ));
 
 test("install", (t) => {
@@ -115,6 +116,14 @@ async function post(url, body, headers) {
   }
   throw new Error(`nothing listens at ${url}`);
 }
+
+test("a received message", async () => {
+  const received = { from: "ada@example.net", dmarc: "pass", subject: "Hi", text: "Hello", attachments: [{ url: "u" }] };
+  const events = [{}, { received: { ...received, autoSubmitted: true } }, { received }];
+  const { output, errors, status } = await run(`${RECEIVED}\n${JSON.stringify(events)}.forEach(fileTicket);`);
+  assert.deepEqual({ errors, status }, { errors: "", status: 0 });
+  assert.equal(output, "ada@example.net pass Hi Hello undefined [ 'u' ]\n");
+});
 
 for (const [name, code] of Object.entries({ HTTP, EXPRESS })) {
   test(`webhooks: ${name}`, async (t) => {
