@@ -117,12 +117,19 @@ async function post(url, body, headers) {
   throw new Error(`nothing listens at ${url}`);
 }
 
-test("a received message", async () => {
-  const received = { from: "ada@example.net", dmarc: "pass", subject: "Hi", text: "Hello", attachments: [{ url: "u" }] };
-  const events = [{}, { received: { ...received, autoSubmitted: true } }, { received }];
-  const { output, errors, status } = await run(`${RECEIVED}\n${JSON.stringify(events)}.forEach(fileTicket);`);
-  assert.deepEqual({ errors, status }, { errors: "", status: 0 });
-  assert.equal(output, "ada@example.net pass Hi Hello undefined [ 'u' ]\n");
+test("a received message", async (t) => {
+  const port = await freePort();
+  const child = start(RECEIVED, { PORT: String(port), WEBHOOK_SECRET: SECRET });
+  t.after(() => child.kill());
+  const email = { from: "ada@example.net", dmarc: "pass", subject: "Hi", text: "Hello", attachments: [{ url: "u" }] };
+  const time = Math.floor(Date.now() / 1000);
+  for (const data of [{ ...email, auto_submitted: true }, { ...email, in_reply_to_email: { metadata: { ticket: "7" } } }]) {
+    const body = JSON.stringify({ id: "evt_1", type: "email.received", data });
+    const signature = `t=${time},v1=${createHmac("sha256", SECRET).update(`${time}.${body}`).digest("hex")}`;
+    assert.equal((await post(`http://127.0.0.1:${port}/`, body, { "Service-Signature": signature })).status, 204);
+  }
+  const [printed] = await once(child.stdout, "data");
+  assert.equal(String(printed), "ada@example.net pass Hi Hello 7 [ 'u' ]\n");
 });
 
 for (const [name, code] of Object.entries({ HTTP, EXPRESS })) {
