@@ -49,7 +49,7 @@ def test_there_is_room_for_so_many_bytes() -> None:
     assert new_mail.poll_requested()
 
 
-def test_what_is_coming_is_known() -> None:
+async def test_what_is_coming_is_known() -> None:
     new_mail, env = NewMail(), Environment()
     taken, left, refused = (message(env, "acc", "ada@a.test") for _ in range(3))
     for each in (taken, left, refused):
