@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from appliance.concurrency.fair_share import PriorityQueue, TurnQueue
-from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
+from appliance.concurrency.ttl_cache import RecentBytes, SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import NoRoute, Route, Router
@@ -219,6 +219,8 @@ RSA_TOGETHER = 3  # the same with RSA keys: about two milliseconds, for which a 
 PENDING_MESSAGE_BYTES = 32 * 1024  # of a pending message in memory; a longer one is read again
 PENDING_BYTES = 16 * 1024 * 1024  # a message stays in memory if all pending ones would fit at its size
 LARGE_MESSAGE = 1024 * 1024  # bytes; a larger message is in memory until its session ends
+# Longer messages that were just accepted, by id, so that most are not read again. Their line ends have been checked.
+recent_mail = partial(RecentBytes[str], 16 * 1024 * 1024)
 
 
 class DeliveryPath(NamedTuple):
@@ -269,6 +271,7 @@ class Preparing:
     signer: Signer
     ramp: Ramp
     large_message: int = LARGE_MESSAGE
+    recent: RecentBytes[str] = field(default_factory=recent_mail)
     _unsigned: PriorityQueue[str, Routed] = field(default_factory=PriorityQueue)
     _being_signed: set[str] = field(default_factory=set)  # message ids
     _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
@@ -303,6 +306,8 @@ class Preparing:
     ) -> Ready | Routed | NotPrepared:
         """Return a ready envelope if its message is signed; else queue it for `signed`."""
         signature, size = self.signer.made(envelope.message_id), len(mime or b"")
+        if mime is not None and size > PENDING_MESSAGE_BYTES:
+            self.recent.put(envelope.message_id, mime)
         try:
             if mime is None:
                 mime, stored, size = await self.store.messages.to_send(envelope.message_id)
@@ -343,7 +348,7 @@ class Preparing:
         for routed in batch:
             message_id = routed.envelope.message_id
             try:
-                known = routed.mime or (await messages.to_send(message_id)).mime
+                known = routed.mime or self.recent.get(message_id) or (await messages.to_send(message_id)).mime
                 unsigned.append(Unsigned(message_id, known or await messages.content(message_id), routed.keys))
             except Exception as error:
                 failed[message_id] = error
@@ -397,6 +402,7 @@ THREAD_BYTES = 256 * 1024  # size from which a payload is made on a thread
 class Payloads:
     store: Store
     env: Environment
+    recent: RecentBytes[str] = field(default_factory=recent_mail)  # of `Preparing`
     _limiter: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _shared: WeakValueDictionary[str, Payload] = field(default_factory=WeakValueDictionary)  # by message
     _making: SingleFlight[str, Payload] = field(default_factory=SingleFlight)
@@ -413,11 +419,11 @@ class Payloads:
 
     async def seven_bit(self, ready: Ready, transaction: MailTransaction) -> MailTransaction:
         """Re-encode the message in seven bits and sign it again, for the rare server that needs it."""
-        mime, keys, now = await self._mime(ready), ready.routed.keys, self.env.now() // 1_000_000
+        mime, keys, now = await self._stored(ready), ready.routed.keys, self.env.now() // 1_000_000
 
         def encode() -> Payload:
             encoded = seven_bit(mime)
-            return prepare(sign(encoded, keys, now_seconds=now) + encoded)
+            return prepare(encoded, sign(encoded, keys, now_seconds=now))
 
         try:
             payload = await trio.to_thread.run_sync(encode, limiter=self._limiter)
@@ -426,11 +432,17 @@ class Payloads:
         return transaction._replace(payload=payload, needs_smtputf8=False)
 
     async def _make(self, ready: Ready) -> Payload:
-        signature, mime = ready.signature, await self._mime(ready)
+        envelope = ready.routed.envelope
+        recent = self.recent.get(envelope.message_id)
+        if len(envelope.recipients) == envelope.recipients[0].recipient_count:  # no other session needs it
+            self.recent.discard(envelope.message_id)
+        mime = recent or await self._stored(ready)
         if len(mime) < THREAD_BYTES:
-            return prepare(signature + mime)
-        return await trio.to_thread.run_sync(lambda: prepare(signature + mime), limiter=self._limiter)
+            return prepare(mime, ready.signature)
+        make = partial(prepare, mime, ready.signature, is_checked=recent is not None)
+        return await trio.to_thread.run_sync(make, limiter=self._limiter)
 
-    async def _mime(self, ready: Ready) -> bytes:
-        messages, message_id = self.store.messages, ready.routed.envelope.message_id
-        return ready.routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)
+    async def _stored(self, ready: Ready) -> bytes:
+        messages, routed = self.store.messages, ready.routed
+        message_id = routed.envelope.message_id
+        return routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)

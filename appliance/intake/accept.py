@@ -23,7 +23,7 @@ from appliance.intake.limits import FreeSpace, Quota
 from appliance.message.addresses import Address
 from appliance.message.characters import BYTES_PER_MICROSECOND, cost_of_size
 from appliance.message.compose import Draft, compose, draft, receipt_of
-from appliance.message.request import cost_of_request, fingerprint
+from appliance.message.request import cost_of_request
 from appliance.message.schedule import due_time
 from appliance.message.schema import Receipt, SendRequest
 from appliance.message.submitted import SubmittedMessage, cost_of_submission, read, write
@@ -124,10 +124,11 @@ class MessageIntake:
 
     # ---- over HTTP
 
-    async def send(self, caller: Caller, request: SendRequest, key: str | None, request_id: str, size: int) -> Accepted:
-        """Accept one HTTP message. `size` is that of the body, for the cost estimate."""
+    async def send(
+        self, caller: Caller, request: SendRequest, key: str | None, digest: bytes, request_id: str, size: int
+    ) -> Accepted:
+        """Accept one HTTP message with its fingerprint. `size` is that of the body, for the cost estimate."""
         estimate = cost_of_request(request, size)
-        digest = b"" if key is None else await self.workers.run(caller.account_id, estimate, fingerprint, request)
         message = self.begin(caller, Source.API, request_id, key, digest)
         return await self.once(
             message, partial(self._send_new, request, message, estimate), partial(_replayed, request_id)

@@ -143,7 +143,7 @@ def fingerprint(request: SendRequest) -> bytes:
 
 
 def cost_of_request(request: SendRequest, size: int) -> int:
-    """Estimate the microseconds to fingerprint and compose a request of `size` bytes, without its template."""
+    """Estimate the microseconds to compose a request of `size` bytes, without its template."""
     cost = cost_of_size(size)
     if isinstance(request.html, str) and not isinstance(request.text, str):
         cost += cost_of_html(request.html)

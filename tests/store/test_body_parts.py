@@ -13,7 +13,7 @@ from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.model.mail import NewMessage
 from appliance.store import KeyTaken, Store
-from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
+from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PARTS_PER_COMMIT, PartsMissing
 from appliance.store.engine import Row, Tx
 from appliance.store.message_records import READ_ON_LOOP
 from appliance.store.messages import accept
@@ -158,7 +158,7 @@ async def test_others_commit_between_parts(database: Database, monkeypatch: pyte
 
         before_each_part(monkeypatch, store, others)
         await store.messages.accept(new)
-        assert seen == list(range(-(-(WRITTEN_ON_LOOP - HEAD) // PART)))
+        assert seen == list(range(0, -(-(WRITTEN_ON_LOOP - HEAD) // PART), PARTS_PER_COMMIT))
         assert await store.messages.mime(new.id) == new.mime
 
 
@@ -183,7 +183,7 @@ async def test_only_beside_other_writes_is_there_a_rest_between_parts(
 
         before_each_part(monkeypatch, store, others)
         await store.messages.accept(large(messages))
-        assert len(rests) == -(-(WRITTEN_ON_LOOP - HEAD) // PART)
+        assert len(rests) == -(-(WRITTEN_ON_LOOP - HEAD) // (PART * PARTS_PER_COMMIT))
         assert all(0 < seconds <= LONGEST_PART_REST for seconds in rests)
 
 
