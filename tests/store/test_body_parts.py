@@ -13,7 +13,16 @@ from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.model.mail import NewMessage
 from appliance.store import KeyTaken, Store
-from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PARTS_PER_COMMIT, PartsMissing
+from appliance.store.body_parts import (
+    HEAD,
+    IN_HAND,
+    INLINE,
+    LONGEST_PART_REST,
+    PAGE_BYTES,
+    PART,
+    PARTS_PER_COMMIT,
+    PartsMissing,
+)
 from appliance.store.engine import Row, Tx
 from appliance.store.message_records import READ_ON_LOOP
 from appliance.store.messages import accept
