@@ -1,4 +1,4 @@
-"""Bounded caches, by time and by bytes, and work that several tasks share. For DNS, TLS policies, credentials and mail."""
+"""Caches bounded by time or bytes, and work that several tasks share. For DNS, TLS policies, credentials and mail."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable

@@ -50,7 +50,7 @@ from appliance.times import SECOND, rfc3339
 
 T = TypeVar("T")
 
-SERIAL_MESSAGE_SIZE = 1024 * 1024  # bytes; messages this large are accepted one at a time
+LARGE_MESSAGE_SIZE = 1024 * 1024  # bytes; of messages this large, one is composed while another is stored
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -103,7 +103,7 @@ class MessageIntake:
     notify: Callable[[NewMessage], None] = lambda _: None  # called for each accepted message
     workers: Workers = field(default_factory=Workers)
     accepted: Counter[str] = field(default_factory=Counter)  # messages since startup, by account
-    _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
+    _large: FairQueue = field(default_factory=lambda: FairQueue(2, rest=0.0))
     _running: set[tuple[str, str]] = field(default_factory=set)
 
     def check_open(self, caller: Caller) -> None:
@@ -391,8 +391,8 @@ class MessageIntake:
         return of_stream if stream.unsubscribe else next(iter(linked), None)
 
     def turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
-        """Let large messages be composed and stored one at a time, so that memory holds one of them."""
-        return nullcontext() if size < SERIAL_MESSAGE_SIZE else self._large.take(account_id)
+        """Let large messages be composed and stored two at a time, so that memory holds two of them."""
+        return nullcontext() if size < LARGE_MESSAGE_SIZE else self._large.take(account_id)
 
 
 def unknown_template() -> Refused:

@@ -192,7 +192,7 @@ async def test_only_beside_other_writes_is_there_a_rest_between_parts(
 
         before_each_part(monkeypatch, store, others)
         await store.messages.accept(large(messages))
-        assert len(rests) == -(-(WRITTEN_ON_LOOP - HEAD) // (PART * PARTS_PER_COMMIT))
+        assert len(rests) == (WRITTEN_ON_LOOP - HEAD) // (PART * PARTS_PER_COMMIT)
         assert all(0 < seconds <= LONGEST_PART_REST for seconds in rests)
 
 
