@@ -1,7 +1,8 @@
 """Writes the rows of new messages, and large ones in parts; counts the bytes of each account for its quota.
 
 Parts are committed a few at a time, before the message is accepted: one commit of 10 MiB would delay other writers by
-tens of milliseconds. `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the rest.
+tens of milliseconds. The commit of the message makes them durable, too. `message_bodies.mime` has the first `HEAD`
+bytes of such a message, `message_body_parts` the rest.
 
 Invariants, at every commit:
 - Every part belongs to a message whose `parts_size` is not 0 (in `message_bodies`; of received mail in `feedback_mail`,
@@ -297,7 +298,7 @@ class BodyParts(StorePart):
             together = enumerate(parts[first : first + PARTS_PER_COMMIT], first + 1)
             rows = [{"id": message_id, "number": number, "content": content} for number, content in together]
             began, others = trio.current_time(), self.engine.ordinary_writes
-            await self.engine.write(partial(_insert, parts=rows), bulk=True)
+            await self.engine.write_ahead(partial(_insert, parts=rows))
             if self.engine.ordinary_writes != others and first + PARTS_PER_COMMIT < len(parts):
                 await trio.sleep(min(PART_REST * (trio.current_time() - began), LONGEST_PART_REST))
 
