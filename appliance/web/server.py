@@ -56,7 +56,7 @@ log = get_logger("web")
 # ---- one connection
 
 READ_BYTES = 64 * 1024  # per read
-BODY_READ_BYTES = 256 * 1024  # per read of a body: fewer rounds of the event loop
+BODY_READ_BYTES = 192 * 1024  # per read of a body: fewer rounds of the event loop
 HANDSHAKE_TIMEOUT = 10  # seconds
 MIN_BODY_RATE = 1_000  # bytes per second, averaged over the body after BODY_SLOW_START
 BODY_SLOW_START = 10  # seconds
