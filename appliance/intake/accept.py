@@ -170,6 +170,8 @@ class MessageIntake:
             text_from_html=self.text_from_html,
             unsubscribe_urls=self._unsubscribe_urls(message, drafted, template),
         )
+        if drafted.files:  # their contents, which the message has
+            drafted = replace(drafted, files=tuple([replace(file, content=b"") for file in drafted.files]))
         return drafted, mime
 
     # ---- over SMTP
