@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.concurrency.ttl_cache import RecentBytes, TtlCache
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.outcome import (
     TEMPORARY,
     Contact,
@@ -23,7 +23,7 @@ from appliance.deliver.outcome import (
 )
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
-from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed, recent_mail
+from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed
 from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import Host, NoRoute, Relay, Route
 from appliance.deliver.smtp.connection import (
@@ -124,12 +124,11 @@ class Deliverer:
     demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
         default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
     )
-    recent: RecentBytes[str] = field(default_factory=recent_mail)
     payloads: Payloads = field(init=False)
     verdicts: Verdicts = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "payloads", Payloads(self.store, self.env, self.recent))
+        object.__setattr__(self, "payloads", Payloads(self.store, self.env))
         object.__setattr__(self, "verdicts", Verdicts(self.env, self.limiters, self.sources))
 
     async def attempt(self, active: ActiveAttempt) -> list[Outcome] | None:

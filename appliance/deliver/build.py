@@ -8,7 +8,7 @@ from appliance.deliver.attempt import Deliverer
 from appliance.deliver.outcome import NAMED_POOLS, Retries
 from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
-from appliance.deliver.preparing import Preparing, RouteCache, Signer, recent_mail
+from appliance.deliver.preparing import Preparing, RouteCache, Signer
 from appliance.deliver.providers import pools
 from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import Router, configured_relays
@@ -54,11 +54,11 @@ def build(
     streams = configured_streams(delivery.streams)
     sources = Sources(store, env, limiters, configured_sources(config), streams, node_name(config), ramp.is_relayed)
     due_mail = partial(DueMail, store, env, new_mail, via_of=ramp.via, lanes_of=ramp.lanes)
-    signer, recent = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind)), recent_mail()
+    signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
         new_mail=new_mail,
         due_mail=(due_mail(low=0), due_mail(low=1)),
-        preparing=Preparing(store, RouteCache(router), signer, ramp, recent=recent),
+        preparing=Preparing(store, RouteCache(router), signer, ramp),
         deliverer=Deliverer(
             store=store,
             env=env,
@@ -71,7 +71,6 @@ def build(
             return_paths=ReturnPaths(key),
             sources=sources,
             ramp=ramp,
-            recent=recent,
         ),
         sessions=delivery.sessions,
         stop_by=stop_by,

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from appliance.concurrency.fair_share import PriorityQueue, TurnQueue
-from appliance.concurrency.ttl_cache import RecentBytes, SingleFlight, TtlCache
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.ramp import Ramp
 from appliance.deliver.route import NoRoute, Route, Router
@@ -219,8 +219,6 @@ RSA_TOGETHER = 3  # the same with RSA keys: about two milliseconds, for which a 
 PENDING_MESSAGE_BYTES = 32 * 1024  # of a pending message in memory; a longer one is read again
 PENDING_BYTES = 16 * 1024 * 1024  # a message stays in memory if all pending ones would fit at its size
 LARGE_MESSAGE = 1024 * 1024  # bytes; a larger message is in memory until its session ends
-# Longer messages that were just accepted, by id, so that most are not read again. Their line ends have been checked.
-recent_mail = partial(RecentBytes[str], 16 * 1024 * 1024)
 
 
 class DeliveryPath(NamedTuple):
@@ -271,7 +269,6 @@ class Preparing:
     signer: Signer
     ramp: Ramp
     large_message: int = LARGE_MESSAGE
-    recent: RecentBytes[str] = field(default_factory=recent_mail)
     _unsigned: PriorityQueue[str, Routed] = field(default_factory=PriorityQueue)
     _being_signed: set[str] = field(default_factory=set)  # message ids
     _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
@@ -307,7 +304,7 @@ class Preparing:
         """Return a ready envelope if its message is signed; else queue it for `signed`."""
         signature, size = self.signer.made(envelope.message_id), len(mime or b"")
         if mime is not None and size > PENDING_MESSAGE_BYTES:
-            self.recent.put(envelope.message_id, mime)
+            self.store.messages.recent.put(envelope.message_id, mime)
         try:
             if mime is None:
                 mime, stored, size = await self.store.messages.to_send(envelope.message_id)
@@ -348,7 +345,7 @@ class Preparing:
         for routed in batch:
             message_id = routed.envelope.message_id
             try:
-                known = routed.mime or self.recent.get(message_id) or (await messages.to_send(message_id)).mime
+                known = routed.mime or messages.recent.get(message_id) or (await messages.to_send(message_id)).mime
                 unsigned.append(Unsigned(message_id, known or await messages.content(message_id), routed.keys))
             except Exception as error:
                 failed[message_id] = error
@@ -402,7 +399,6 @@ THREAD_BYTES = 256 * 1024  # size from which a payload is made on a thread
 class Payloads:
     store: Store
     env: Environment
-    recent: RecentBytes[str] = field(default_factory=recent_mail)  # of `Preparing`
     _limiter: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _shared: WeakValueDictionary[str, Payload] = field(default_factory=WeakValueDictionary)  # by message
     _making: SingleFlight[str, Payload] = field(default_factory=SingleFlight)
@@ -432,10 +428,10 @@ class Payloads:
         return transaction._replace(payload=payload, needs_smtputf8=False)
 
     async def _make(self, ready: Ready) -> Payload:
-        envelope = ready.routed.envelope
-        recent = self.recent.get(envelope.message_id)
+        envelope, recent_mail = ready.routed.envelope, self.store.messages.recent
+        recent = recent_mail.get(envelope.message_id)
         if len(envelope.recipients) == envelope.recipients[0].recipient_count:  # no other session needs it
-            self.recent.discard(envelope.message_id)
+            recent_mail.discard(envelope.message_id)
         mime = recent or await self._stored(ready)
         if len(mime) < THREAD_BYTES:
             return prepare(mime, ready.signature)
