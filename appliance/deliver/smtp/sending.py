@@ -191,7 +191,7 @@ def prepare(message: bytes, signature: bytes = b"", *, is_checked: bool = False)
     A large message is copied only if a line begins with a dot. `is_checked`: its line ends were checked before.
     """
     if len(message) <= JOINED_BYTES:
-        message, signature = signature + message, b""
+        message, signature, is_checked = signature + message, b"", False
     if has_lone_line_end(signature) or not (is_checked or not has_lone_line_end(message)):
         raise LoneLineEnd("a lone CR or LF in a message on its way out")
     end = LONE_DOT if message.endswith(b"\r\n") else b"\r\n" + LONE_DOT
