@@ -116,7 +116,7 @@ def _fields(fields: Mapping[str, object], clean: Callable[[str, object], Any]) -
 
 
 def _unsearched_fields(fields: Mapping[str, object]) -> Mapping[str, Any]:
-    """Most fields are shown as they are: that is seen at once, and saves a fifth of the calls for a recipient."""
+    """Most events need no look at each field, which saves a tenth of the function calls for a recipient."""
     if _are_ordinary(tuple(fields)) and _PLAIN.issuperset(map(type, fields.values())):
         return fields
     return _fields(fields, _unsearched)
