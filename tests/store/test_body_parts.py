@@ -144,14 +144,13 @@ async def test_a_refusal_after_the_parts_deletes_them(database: Database) -> Non
 
 
 def before_each_part(monkeypatch: pytest.MonkeyPatch, store: Store, others: Callable[[], Awaitable[None]]) -> None:
-    write = store.engine.write
+    write = store.engine.write_ahead
 
-    async def beside(work: Callable[[Tx], object], *, bulk: bool = False) -> object:
-        if bulk:
-            await others()
-        return await write(work, bulk=bulk)
+    async def beside(work: Callable[[Tx], object]) -> object:
+        await others()
+        return await write(work)
 
-    monkeypatch.setattr(store.engine, "write", beside)
+    monkeypatch.setattr(store.engine, "write_ahead", beside)
 
 
 async def test_others_commit_between_parts(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
