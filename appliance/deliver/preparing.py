@@ -275,6 +275,10 @@ class Preparing:
 
     # ---- the route
 
+    def keep_new(self, message_id: str, mime: bytes) -> None:
+        if len(mime) > PENDING_MESSAGE_BYTES:
+            self.store.messages.recent.put(message_id, mime)
+
     def known(self, envelope: Envelope) -> DeliveryPath | None:
         if envelope.via is not None and not self.ramp.knows(envelope.domain):
             return None
@@ -303,8 +307,6 @@ class Preparing:
     ) -> Ready | Routed | NotPrepared:
         """Return a ready envelope if its message is signed; else queue it for `signed`."""
         signature, size = self.signer.made(envelope.message_id), len(mime or b"")
-        if mime is not None and size > PENDING_MESSAGE_BYTES:
-            self.store.messages.recent.put(envelope.message_id, mime)
         try:
             if mime is None:
                 mime, stored, size = await self.store.messages.to_send(envelope.message_id)
