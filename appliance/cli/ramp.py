@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RAMP_COLUMNS = {"provider": "PROVIDER", "route": "ROUTE", "delivered": "DELIVERED", "deferred": "DEFERRED"}
 RAMP_COLUMNS |= {"bounced": "BOUNCED", "complaints": "COMPLAINTS", "time": "MEAN TIME"}
 
+POOLS = database.completed("pool")
 _HELP = "Move mail from a relay to direct delivery step by step. Without a command, show the ramp."
 ramp = CommandGroup("ramp", _HELP, default="show")
 
@@ -53,7 +54,7 @@ def show_all() -> None:
 
 @ramp.command("set")
 @click.argument("percent", type=click.IntRange(0, 100))
-@text_option("--provider", "NAME", "Change only this provider, such as google. It keeps its own percentage.")
+@text_option("--provider", "NAME", "Change only this provider, such as google. It keeps its own percentage.", **POOLS)
 @common
 def set_percent(percent: int, provider: str | None) -> None:
     """Send PERCENT of the recipients direct, and the others by the relay. This turns `auto` off.
@@ -78,7 +79,7 @@ def set_percent(percent: int, provider: str | None) -> None:
 
 
 @ramp.command()
-@text_option("--provider", "NAME", "Remove only the percentage of this provider.")
+@text_option("--provider", "NAME", "Remove only the percentage of this provider.", **POOLS)
 @common
 def reset(provider: str | None) -> None:
     """Forget all stored percentages and `auto`: the settings count again.

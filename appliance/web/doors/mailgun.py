@@ -282,6 +282,8 @@ def _parse_mime(call: Call, body: Body) -> Mime:
     for name, values in form.fields.items():
         if name in _ONLY:
             _check_only(name, values)
+        elif name == "recipient-variables":
+            raise invalid(name, "messages.mime sends one message to all recipients. Send its parts to /messages")
         elif name not in known and name[:2] != "v:":
             raise invalid(name[:64], "messages.mime has no such field. Write it into the message")
     contents = [*form.fields.get("message", ()), *(file.content for file in form.files.pop("message", ()))]

@@ -1,0 +1,91 @@
+"""A newsletter through each door: the providers' own clients, a real MX, and an unsubscribe that stops only its stream."""
+
+import re
+from collections.abc import Callable
+from email import message_from_bytes
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trio
+
+from tests.e2e.delivery.test_every_signature_verifies import published
+from tests.e2e.delivery.verifier import verifies
+from tests.e2e.delivery.world import world
+from tests.e2e.doors import test_mailgun, test_sendgrid
+from tests.e2e.doors.libraries import node
+from tests.fakes.mx import FakeMx
+
+BASE = "https://mail.example.com"
+STREAM = "X-Service-Stream"
+SENDER = "shop@example.com"
+FIELDS = {"from": SENDER, "subject": "News", "text": "Hello"}
+
+
+def _resend(url: str, key: str, to: str, stream: str) -> Any:
+    mail = FIELDS | {"to": to, "headers": {STREAM: stream}}
+    return node("resend", f"new library.Resend('{key}', {{ baseUrl: '{url}/resend' }})", ["emails.send", mail])
+
+
+def _postmark(url: str, key: str, to: str, stream: str) -> Any:
+    host = url.removeprefix("http://")
+    client = f"new library.ServerClient('{key}', {{ useHttps: false, requestHost: '{host}/postmark' }})"
+    mail = {"From": SENDER, "To": to, "Subject": "News", "TextBody": "Hello", "MessageStream": stream}
+    return node("postmark", client, ["sendEmail", mail])
+
+
+def _mailgun(url: str, key: str, to: str, stream: str) -> Any:
+    mail = FIELDS | {"to": to, f"h:{STREAM}": stream}
+    return test_mailgun.in_node(f"{url}/mailgun", key, ["messages.create", "example.com", mail])
+
+
+def _sendgrid(url: str, key: str, to: str, stream: str) -> Any:
+    return test_sendgrid.in_node(url, key, ["send", FIELDS | {"to": to, "headers": {STREAM: stream}}])
+
+
+DOORS: dict[str, Callable[[str, str, str, str], Any]] = {
+    "resend": _resend,
+    "postmark": _postmark,
+    "mailgun": _mailgun,
+    "sendgrid": _sendgrid,
+}
+
+
+async def test_a_newsletter_is_unsubscribed_from_and_other_mail_arrives(tmp_path: Path) -> None:
+    async with world(tmp_path, http=f'base_url = "{BASE}"') as made, httpx.AsyncClient() as client:
+        server = FakeMx()
+        await made.domain("mx.test", server)
+
+        async def send(door: str, stream: str) -> None:
+            where = made.running.url, made.running.account.full_key
+            (sent,) = await trio.to_thread.run_sync(partial(DOORS[door], *where, f"{door}@mx.test", stream))
+            assert "value" in sent, sent
+            assert not (isinstance(sent["value"], dict) and sent["value"].get("error")), sent
+
+        async def of_each(stream: str, count: int) -> None:
+            async with trio.open_nursery() as nursery:
+                for door in DOORS:
+                    nursery.start_soon(send, door, stream)
+            await made.until(lambda: len(made.rows("SELECT 1 FROM recipients")) == count)
+            await made.until(lambda: not made.unfinished())
+
+        await of_each("broadcast", 4)
+        assert len(server.messages) == 4
+        for got in server.messages:
+            message = message_from_bytes(got.data)
+            assert message[STREAM] is None
+            assert message["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
+            (path,) = re.findall(rf"<{BASE}(/unsubscribe/[\w-]+)>", message["List-Unsubscribe"])
+            assert verifies(got.data, 0, published(made))
+            answer = await client.post(f"{made.running.url}{path}", data={"List-Unsubscribe": "One-Click"})
+            assert answer.json()["unsubscribed"] is True
+        await of_each("broadcast", 8)
+        assert len(server.messages) == 4
+        await of_each("transactional", 12)
+        assert {message_from_bytes(got.data)["List-Unsubscribe"] for got in server.messages[4:]} == {None}
+        assert sorted(message_from_bytes(got.data)["To"] for got in server.messages[4:]) == [
+            f"{door}@mx.test" for door in sorted(DOORS)
+        ]
+        streams = made.rows("SELECT stream, count(*) FROM messages GROUP BY stream ORDER BY stream")
+        assert streams == [("broadcast", 8), ("transactional", 4)]
