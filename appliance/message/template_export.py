@@ -115,16 +115,21 @@ def _sendgrid(one: _Fields) -> _Read:
     if one.get("generation", "dynamic") != "dynamic":
         raise ValueError("is a legacy template; write its substitutions as {{name}}")
     versions = one.get("versions")
-    active = [version for version in map(_fields, versions if isinstance(versions, list) else []) if version.get("active")]
+    active = [
+        version for version in map(_fields, versions if isinstance(versions, list) else []) if version.get("active")
+    ]
     if not active:
         raise ValueError("has no active version")
     return one.get("id"), active[0].get("subject"), active[0].get("plain_content"), active[0].get("html_content")
 
 
 def _ses(one: _Fields) -> _Read:
-    """`aws sesv2 get-email-template`, or `aws ses get-template`. Names there have capitals, an alias has none."""
+    """`aws sesv2 get-email-template`, or `aws ses get-template`. The alias is the name in lower case."""
     if template := _fields(one.get("Template")):
-        name, parts = template.get("TemplateName"), [template.get(f"{part}Part") for part in ("Subject", "Text", "Html")]
+        name, parts = (
+            template.get("TemplateName"),
+            [template.get(f"{part}Part") for part in ("Subject", "Text", "Html")],
+        )
     else:
         content = _fields(one.get("TemplateContent"))
         name, parts = one.get("TemplateName"), [content.get(part) for part in ("Subject", "Text", "Html")]

@@ -68,7 +68,7 @@ def test_it_schedules(customer: Customer, provider: str) -> None:
 def test_what_is_refused_is_an_error(customer: Customer, provider: str) -> None:
     message = email(customer, provider)
     message.track_opens = True
-    with pytest.raises(AnymailError, match="track.* opens"):
+    with pytest.raises(AnymailError, match=r"track.* opens"):
         message.send()
 
 

@@ -1,4 +1,4 @@
-"""A newsletter through each door: the providers' own clients, a real MX, and an unsubscribe that stops only its stream."""
+"""A newsletter through each door: the providers' own clients, a real MX, and unsubscribing from its stream."""
 
 import re
 from collections.abc import Callable
