@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import CommandGroup, common, is_json, text_option
+from appliance.cli.options import CommandGroup, common, is_json, listing, text_option
 from appliance.cli.output import show, show_list
 from appliance.environment import Environment
 
@@ -23,7 +23,7 @@ ramp = CommandGroup("ramp", _HELP, default="show")
 
 
 @ramp.command("show")
-@common
+@listing
 def show_all() -> None:
     """Show the percentages, the results of both routes in the last 24 hours, and a suggestion.
 

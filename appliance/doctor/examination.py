@@ -135,7 +135,7 @@ class Examination:
             for relay in names.relays_with_login(self.config):
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
                 checks[name] = partial(names.check_login, self.resolver, self.config, self.env, relay)
-        if self.config.delivery.mode is DeliveryMode.DIRECT:
+        if goes_direct:
             for source in configured_sources(self.config).of_node(node_name(self.config)):
                 name = f"source {source.name}"
                 checks[name] = partial(sources.check_source, self.resolver, self.config, self.env, source)

@@ -1,9 +1,11 @@
 """Tables for terminals of any width, and colours only where they are wanted."""
 
+import inspect
 import re
 
 import pytest
 
+from appliance.cli import leaves, main
 from appliance.cli.output import fitted
 from tests.cli.shell import Shell
 from tests.terminal import shown_on_terminal
@@ -39,7 +41,15 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
     key_id = acme.json("key", "create", "--name", "a long label of a key", "--scope", "full")["id"]
     acme.json("domain", "add", "acme.example")
     acme.json("suppression", "add", "someone.with.a.long.name@a-long-domain.example.net")
-    for words in ("key list", "account list", "domain list", "user list", "suppression list", "audit"):
+    for words in (
+        "key list",
+        "account list",
+        "credential list",
+        "domain list",
+        "user list",
+        "suppression list",
+        "audit",
+    ):
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in on_a_terminal(acme, columns, *words.split())]
         assert max(map(len, lines)) <= columns, words
     shown = on_a_terminal(acme, columns, "key", "list")
@@ -48,6 +58,14 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
     assert "full" in shown[1]
     wide = on_a_terminal(acme, columns, "key", "list", "--wide")
     assert (len(wide), "a long label of a key" in wide[1]) == (2, True)
+
+
+def test_every_table_can_be_shown_whole() -> None:
+    """A table that omits columns names --wide, so each command that prints one has it."""
+    callbacks = {name: inspect.unwrap(command.callback) for name, command in leaves(main) if command.callback}
+    tables = {name for name, called in callbacks.items() if "show_list" in called.__code__.co_names}
+    wide = {name for name, command in leaves(main) if any("--wide" in one.opts for one in command.params)}
+    assert {"key list", "queue show", "ramp show"} <= tables <= wide
 
 
 def test_no_color_is_honoured(acme: Shell) -> None:
