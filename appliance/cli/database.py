@@ -236,10 +236,10 @@ def completed(kind: str) -> dict[str, Any]:
         listed, comma, last = incomplete.rpartition(",")
         try:
             with ctx:
-                found = _names(kind, load_settings())
+                candidates = _names(kind, load_settings())
         except (Exception, SystemExit):  # an error would be printed into the line that the user is typing
             return []
-        chosen = {name for name in found if name.startswith(last)}.difference(listed.split(","))
+        chosen = {name for name in candidates if name.startswith(last)}.difference(listed.split(","))
         return sorted(f"{listed}{comma}{name}" for name in chosen)[:COMPLETED]
 
     return {"shell_complete": names}

@@ -105,9 +105,12 @@ def _resend(one: _Fields) -> _Read:
         if variable.get("fallback_value") is not None:
             text = f"{variable.get('key')} has a fallback value; always send the value, and set fallback_value to null"
             raise ValueError(text)
-    parts = [one.get(name) for name in ("subject", "text", "html")]
-    subject, text, html = (_RESEND_PLACEHOLDER.sub(r"{\1}", part) if isinstance(part, str) else part for part in parts)
-    return one.get("alias") or one.get("id"), subject, text, html
+    subject, body, html = (one.get(name) and _with_two_braces(one[name]) for name in ("subject", "text", "html"))
+    return one.get("alias") or one.get("id"), subject, body, html
+
+
+def _with_two_braces(part: object) -> object:
+    return _RESEND_PLACEHOLDER.sub(r"{\1}", part) if isinstance(part, str) else part
 
 
 def _sendgrid(one: _Fields) -> _Read:

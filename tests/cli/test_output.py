@@ -40,6 +40,7 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
     """Each row is one line; the last line names the columns that are missing, and --wide shows them."""
     key_id = acme.json("key", "create", "--name", "a long label of a key", "--scope", "full")["id"]
     acme.json("domain", "add", "acme.example")
+    acme.json("credential", "create")
     acme.json("suppression", "add", "someone.with.a.long.name@a-long-domain.example.net")
     for words in (
         "key list",
