@@ -1,7 +1,7 @@
 """A newsletter through each door: the providers' own clients, a real MX, and unsubscribing from its stream."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email import message_from_bytes
 from functools import partial
 from pathlib import Path
@@ -23,28 +23,31 @@ SENDER = "shop@example.com"
 FIELDS = {"from": SENDER, "subject": "News", "text": "Hello"}
 
 
-def _resend(url: str, key: str, to: str, stream: str) -> Any:
-    mail = FIELDS | {"to": to, "headers": {STREAM: stream}}
-    return node("resend", f"new library.Resend('{key}', {{ baseUrl: '{url}/resend' }})", ["emails.send", mail])
+def _resend(url: str, key: str, to: str, streams: Sequence[str]) -> Any:
+    mails = [FIELDS | {"to": to, "headers": {STREAM: stream}} for stream in streams]
+    client = f"new library.Resend('{key}', {{ baseUrl: '{url}/resend' }})"
+    return node("resend", client, *(["emails.send", mail] for mail in mails))
 
 
-def _postmark(url: str, key: str, to: str, stream: str) -> Any:
+def _postmark(url: str, key: str, to: str, streams: Sequence[str]) -> Any:
     host = url.removeprefix("http://")
     client = f"new library.ServerClient('{key}', {{ useHttps: false, requestHost: '{host}/postmark' }})"
-    mail = {"From": SENDER, "To": to, "Subject": "News", "TextBody": "Hello", "MessageStream": stream}
-    return node("postmark", client, ["sendEmail", mail])
+    mail = {"From": SENDER, "To": to, "Subject": "News", "TextBody": "Hello"}
+    return node("postmark", client, *(["sendEmail", mail | {"MessageStream": stream}] for stream in streams))
 
 
-def _mailgun(url: str, key: str, to: str, stream: str) -> Any:
-    mail = FIELDS | {"to": to, f"h:{STREAM}": stream}
-    return test_mailgun.in_node(f"{url}/mailgun", key, ["messages.create", "example.com", mail])
+def _mailgun(url: str, key: str, to: str, streams: Sequence[str]) -> Any:
+    mails = [FIELDS | {"to": to, f"h:{STREAM}": stream} for stream in streams]
+    calls = [["messages.create", "example.com", mail] for mail in mails]
+    return test_mailgun.in_node(f"{url}/mailgun", key, *calls)
 
 
-def _sendgrid(url: str, key: str, to: str, stream: str) -> Any:
-    return test_sendgrid.in_node(url, key, ["send", FIELDS | {"to": to, "headers": {STREAM: stream}}])
+def _sendgrid(url: str, key: str, to: str, streams: Sequence[str]) -> Any:
+    mails = [FIELDS | {"to": to, "headers": {STREAM: stream}} for stream in streams]
+    return test_sendgrid.in_node(url, key, *(["send", mail] for mail in mails))
 
 
-DOORS: dict[str, Callable[[str, str, str, str], Any]] = {
+DOORS: dict[str, Callable[[str, str, str, Sequence[str]], Any]] = {
     "resend": _resend,
     "postmark": _postmark,
     "mailgun": _mailgun,
@@ -53,24 +56,24 @@ DOORS: dict[str, Callable[[str, str, str, str], Any]] = {
 
 
 async def test_a_newsletter_is_unsubscribed_from_and_other_mail_arrives(tmp_path: Path) -> None:
-    async with world(tmp_path, http=f'base_url = "{BASE}"') as made, httpx.AsyncClient() as client:
+    async with world(tmp_path, http=f'base_url = "{BASE}"') as made, httpx.AsyncClient(trust_env=False) as client:
         server = FakeMx()
         await made.domain("mx.test", server)
 
-        async def send(door: str, stream: str) -> None:
+        async def send(door: str, streams: Sequence[str]) -> None:
             where = made.running.url, made.running.account.full_key
-            (sent,) = await trio.to_thread.run_sync(partial(DOORS[door], *where, f"{door}@mx.test", stream))
-            assert "value" in sent, sent
-            assert not (isinstance(sent["value"], dict) and sent["value"].get("error")), sent
+            for sent in await trio.to_thread.run_sync(partial(DOORS[door], *where, f"{door}@mx.test", streams)):
+                assert "value" in sent, sent
+                assert not (isinstance(sent["value"], dict) and sent["value"].get("error")), sent
 
-        async def of_each(stream: str, count: int) -> None:
+        async def of_each(*streams: str) -> None:
+            count = len(made.rows("SELECT 1 FROM recipients")) + len(DOORS) * len(streams)
             async with trio.open_nursery() as nursery:
                 for door in DOORS:
-                    nursery.start_soon(send, door, stream)
-            await made.until(lambda: len(made.rows("SELECT 1 FROM recipients")) == count)
-            await made.until(lambda: not made.unfinished())
+                    nursery.start_soon(send, door, streams)
+            await made.until(lambda: len(made.rows("SELECT 1 FROM recipients")) == count and not made.unfinished())
 
-        await of_each("broadcast", 4)
+        await of_each("broadcast")
         assert len(server.messages) == 4
         for got in server.messages:
             message = message_from_bytes(got.data)
@@ -80,9 +83,7 @@ async def test_a_newsletter_is_unsubscribed_from_and_other_mail_arrives(tmp_path
             assert verifies(got.data, 0, published(made))
             answer = await client.post(f"{made.running.url}{path}", data={"List-Unsubscribe": "One-Click"})
             assert answer.json()["unsubscribed"] is True
-        await of_each("broadcast", 8)
-        assert len(server.messages) == 4
-        await of_each("transactional", 12)
+        await of_each("broadcast", "transactional")
         assert {message_from_bytes(got.data)["List-Unsubscribe"] for got in server.messages[4:]} == {None}
         assert sorted(message_from_bytes(got.data)["To"] for got in server.messages[4:]) == [
             f"{door}@mx.test" for door in sorted(DOORS)
