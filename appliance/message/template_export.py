@@ -83,7 +83,7 @@ _Read = tuple[Any, Any, Any, Any]
 
 
 def _mailgun(one: _Fields) -> _Read:
-    """`GET /v3/{domain}/templates/{name}?active=yes`."""
+    """`/v3/{domain}/templates/{name}?active=yes`."""
     template = _fields(one.get("template")) or one
     version = _fields(template.get("version"))
     if version.get("engine", "handlebars") != "handlebars":
@@ -92,14 +92,14 @@ def _mailgun(one: _Fields) -> _Read:
 
 
 def _postmark(one: _Fields) -> _Read:
-    """`GET /templates/{alias}`."""
+    """`/templates/{alias}`."""
     if one.get("LayoutTemplate") or one.get("TemplateType", "Standard") != "Standard":
         raise ValueError("has or is a layout; put the layout into the template")
     return one.get("Alias"), one.get("Subject"), one.get("TextBody"), one.get("HtmlBody")
 
 
 def _resend(one: _Fields) -> _Read:
-    """`GET /templates/{id}`. Its placeholders have three braces."""
+    """`/templates/{id}`. Its placeholders have three braces."""
     variables = one.get("variables")
     for variable in map(_fields, variables if isinstance(variables, list) else []):
         if variable.get("fallback_value") is not None:
@@ -114,7 +114,7 @@ def _with_two_braces(part: object) -> object:
 
 
 def _sendgrid(one: _Fields) -> _Read:
-    """`GET /v3/templates/{id}`: the active version."""
+    """`/v3/templates/{id}`: the active version."""
     if one.get("generation", "dynamic") != "dynamic":
         raise ValueError("is a legacy template; write its substitutions as {{name}}")
     versions = one.get("versions")
