@@ -347,7 +347,7 @@ class Messages(StorePart):
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
     # Large messages that were just accepted, by id: delivery does not read them again. Their line ends are checked.
-    recent: RecentBytes[str] = field(default_factory=partial(RecentBytes[str], 16 * 2**20))
+    recent: RecentBytes[str] = field(default_factory=partial(RecentBytes[str], 8 * 2**20))
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""

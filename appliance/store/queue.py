@@ -42,7 +42,7 @@ from appliance.times import HOUR
 # ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
 
 NEW_MAIL_MESSAGES = 500  # waiting at once
-NEW_MAIL_BYTES = 16 * 1024 * 1024  # of them
+NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
 class Acceptance(NamedTuple):
