@@ -24,7 +24,6 @@ _REMOVE = "DELETE FROM receiving_addresses WHERE address = :address AND account_
 _PAGE = """SELECT address, created_at FROM receiving_addresses
     WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
 _DOMAINS = "SELECT DISTINCT domain FROM receiving_addresses WHERE account_id = :account_id ORDER BY domain"
-_ALL_DOMAINS = "SELECT DISTINCT account_id, domain FROM receiving_addresses ORDER BY domain LIMIT :most"
 _OF_DOMAIN = """SELECT a.id, a.suspended, a.stored_bytes, EXISTS (SELECT 1 FROM receiving_addresses k
         WHERE k.address IN (:address, :without_plus, :domain) AND k.account_id = a.id)
     FROM accounts a WHERE a.id = (SELECT d.account_id FROM receiving_addresses d WHERE d.domain = :domain LIMIT 1)"""
@@ -68,10 +67,6 @@ class ReceivingAddresses(StorePart):
     async def domains(self, account_id: str) -> list[str]:
         """The domains that need an MX record."""
         return await self.engine.all(str, _DOMAINS, {"account_id": account_id})
-
-    async def all_domains(self, most: int) -> list[tuple[str, str]]:
-        """Accounts and their receiving domains."""
-        return [(account_id, domain) for account_id, domain in await self.engine.rows(_ALL_DOMAINS, {"most": most})]
 
     async def find(self, address: str) -> ReceivingAccount | None:
         """Return the account of an address's domain, or None; the address is in its key form."""
