@@ -25,7 +25,7 @@ GOOGLE, DEAD, EVIL = "127.0.0.10", "127.0.0.66", "127.0.0.13"
 REFUSED = b"550 5.7.1 Your address is on our list\r\n"
 MINUTE = 60 * SECOND
 
-RARELY = Intervals(publish=30.0, close_idle=30.0, save_warmup=30.0)  # hours have many seconds
+RARELY = Intervals(publish=300.0, close_idle=300.0, save_warmup=300.0)  # hours have many seconds
 
 
 @pytest.fixture(autouse=True)
