@@ -87,15 +87,13 @@ BOTH_ENGINES = (
 # Files and folders of the default run that take longest: seconds with four workers on two cores. Each row is dealt to
 # one worker. The files of a row share a PostgreSQL, which takes seconds to start.
 LONGEST: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (180, ("tests/store/postgresql",)),
+    (100, ("tests/store/postgresql",)),
     (
-        190,
+        160,
         (
             *BOTH_ENGINES,
             "tests/store/test_copying.py",
             "tests/cli/test_store.py",
-            "tests/acme/test_shared.py",
-            "tests/doctor/test_database_server.py",
             "tests/keys/test_installation_key.py",
             "tests/test_retention.py",
         ),
@@ -148,7 +146,6 @@ LONGEST: tuple[tuple[int, tuple[str, ...]], ...] = (
             "tests/e2e/test_first_start_prints_a_working_curl_line.py",
             "tests/e2e/test_sighup_reloads.py",
             "tests/e2e/test_sigterm_ends_it_in_order.py",
-            "tests/e2e/test_the_service_manager_is_told.py",
             "tests/inbound/test_receiving.py",
             "tests/backup/test_restore.py",
             "tests/cli/test_domain.py",
@@ -186,8 +183,18 @@ REST = (
     "tests/e2e/test_a_postgresql_is_restored_from_a_dump.py",
     "tests/e2e/delivery/test_an_installation_moves_to_postgresql_and_back.py",
     "tests/deliver/test_soak.py",
+    "tests/acme/test_shared.py",
+    "tests/doctor/test_database_server.py",
     "tests/store/postgresql/test_faults.py",
+    "tests/store/postgresql/test_limit_races.py",
+    "tests/store/postgresql/test_nodes_cancellations.py",
+    "tests/store/postgresql/test_nodes_certificates.py",
     "tests/store/postgresql/test_nodes_outages.py",
+    "tests/store/postgresql/test_nodes_pools.py",
+    "tests/store/postgresql/test_nodes_search_index.py",
+    "tests/store/postgresql/test_nodes_statistics.py",
+    "tests/store/postgresql/test_races.py",
+    "tests/store/postgresql/test_upgrade.py",
     # Kills, outages and bounds that lower tests hold, too.
     "tests/e2e/certificates/test_acme_goes_on_without_the_authority.py",
     "tests/e2e/delivery/test_a_cancel_is_never_free_mail.py",
@@ -199,6 +206,7 @@ REST = (
     "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",
     "tests/e2e/test_a_lost_key_file_is_told.py",
     "tests/e2e/test_guesses_at_once_are_counted_before_they_are_checked.py",
+    "tests/e2e/test_the_service_manager_is_told.py",
     # Mail servers, mail clients and proxies of others.
     "tests/e2e/delivery/test_postfix_gets_it_byte_for_byte.py",
     "tests/e2e/delivery/test_postscreen_takes_the_second_attempt.py",
