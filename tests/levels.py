@@ -201,8 +201,6 @@ REST = (
     "tests/e2e/delivery/test_a_deleted_accounts_mail_goes_out.py",
     "tests/e2e/delivery/test_a_large_message_arrives_byte_for_byte.py",
     "tests/e2e/delivery/test_a_new_address_is_warmed_up.py",
-    "tests/e2e/delivery/test_a_restart_continues_the_schedule.py",
-    "tests/e2e/delivery/test_domains_that_take_no_mail.py",
     "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",
     "tests/e2e/test_a_lost_key_file_is_told.py",
     "tests/e2e/test_guesses_at_once_are_counted_before_they_are_checked.py",
