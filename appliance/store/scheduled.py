@@ -160,7 +160,7 @@ class ScheduledMail(StorePart):
     async def release_held(self) -> int:
         """Queue, or cancel, some held messages of an account that was resumed or deleted; return how many."""
         account_id = await self.engine.one(str, _HELD_ACCOUNTS, {})
-        held = {"account_id": account_id, "most": RELEASED_TOGETHER}
+        held: dict[str, object] = {"account_id": account_id, "most": RELEASED_TOGETHER}
         return 0 if account_id is None else await self._release_some(_HELD, held)
 
     async def give_up(self, account_id: str) -> None:
