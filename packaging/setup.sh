@@ -146,7 +146,7 @@ prepare_more() {
     if is_installed "$stamp" "$wanted"; then return; fi
     rm -f "$stamp"
     say "installing the packages of packaging/requirements-$1.txt ..."
-    # Compiling all of it takes longer than a run does that uses some of it.
+    # A run imports few of these modules, and Python compiles them then.
     install_hashed "$root/packaging/requirements-$1.txt" --no-compile
     printf '%s\n' "$wanted" >"$stamp"
 }
