@@ -206,6 +206,8 @@ REST = (
     "tests/e2e/test_guesses_at_once_are_counted_before_they_are_checked.py",
     "tests/e2e/test_the_service_manager_is_told.py",
     # Mail servers, mail clients and proxies of others.
+    "tests/webhook/test_received_action_mailbox.py",
+    "tests/e2e/receiving/test_real_servers_deliver.py",
     "tests/e2e/delivery/test_postfix_gets_it_byte_for_byte.py",
     "tests/e2e/delivery/test_postscreen_takes_the_second_attempt.py",
     "tests/e2e/feedback/test_real_servers_bounce_later.py",

@@ -29,6 +29,7 @@ class RecordKind(StrEnum):
     RETURN_PATH_MX = "return_path_mx"
     RETURN_PATH_SPF = "return_path_spf"
     TLS_RPT = "tls_rpt"
+    RECEIVING_MX = "receiving_mx"
 
 
 RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH_SPF))  # both are there, or it is not
@@ -93,10 +94,17 @@ def records_for(
     now: int,
     sending: Senders,
     nodes: Iterable[str],
+    receives: Iterable[str] = (),
 ) -> list[DnsRecord]:
-    """Return the records to publish for a domain of this installation; `nodes` are the host names of all nodes."""
-    receiving = receiving_hosts(config, nodes)
-    return records(domain.name, sending, keys, now, return_path=domain.return_path, receiving=receiving)
+    """Return the records to publish for a domain of this installation; `nodes` are the host names of all nodes.
+
+    `receives` are the domains, it or below it, that receive mail for an account.
+    """
+    hosts = receiving_hosts(config, nodes)
+    return [
+        *records(domain.name, sending, keys, now, return_path=domain.return_path, receiving=hosts),
+        *(receiving_record(name, hosts) for name in receives if hosts),
+    ]
 
 
 def records(
@@ -178,6 +186,12 @@ def return_path_records(name: str, sending: Senders, receiving: Sequence[str]) -
         DnsRecord(RecordKind.RETURN_PATH_MX, name, f"10 {host}.", mx, False, "MX", hosts=tuple(receiving)),
         DnsRecord(RecordKind.RETURN_PATH_SPF, name, f"v=spf1 {sending.spf} -all", spf, False, hosts=sending.hosts),
     ]
+
+
+def receiving_record(name: str, hosts: Sequence[str]) -> DnsRecord:
+    """What to publish for a domain that receives mail, to the first of the hosts."""
+    purpose = f"Receiving: routes the mail of {name} to {hosts[0]}. Mailboxes that {name} has elsewhere get none then"
+    return DnsRecord(RecordKind.RECEIVING_MX, name, f"10 {hosts[0]}.", purpose, False, "MX", hosts=tuple(hosts))
 
 
 def spf_term(host: str) -> str:

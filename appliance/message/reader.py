@@ -97,6 +97,16 @@ def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
     return None
 
 
+def read_attachments(mime: bytes, most: int) -> list[tuple[AttachedFile, bytes]]:
+    """Return the attachments of `read_message` with up to `most` bytes of each."""
+    reader, files = MimeReader(mime), []
+    for part in reader.parts():
+        before = len(reader.view.attachments)
+        reader.show(part)
+        files += [(file, reader.content(part, most)[0]) for file in reader.view.attachments[before:]]
+    return files
+
+
 def read_header(mime: bytes) -> list[tuple[str, str]]:
     return _decoded(MimeReader(mime).header(0, len(mime))[0])
 
