@@ -305,7 +305,7 @@ async def _check_spf(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     return _differs(record, texts, f"it does not let {' or '.join(refused)}: put {' '.join(missing)} into it")
 
 
-async def _check_return_path_mx(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
+async def _check_mx(resolver: Resolver, record: DnsRecord) -> CheckedRecord:
     """Whether mail for the name reaches our hosts first. A name without an MX is its own server (RFC 5321 5.1)."""
     exchangers = sorted(await records_of(resolver.mx, record.name), key=lambda mx: (mx.preference, mx.host))
     published = tuple(f"{mx.preference} {mx.host}." for mx in exchangers)
@@ -313,7 +313,7 @@ async def _check_return_path_mx(resolver: Resolver, record: DnsRecord) -> Checke
     reached = {host: await addresses_of(resolver, host) if host else [] for host in first}  # "": a null MX
     if not exchangers and not reached[record.name]:
         return CheckedRecord(record, RecordStatus.MISSING)
-    if len(record.name) > RETURN_PATH_LENGTH:
+    if record.kind is RecordKind.RETURN_PATH_MX and len(record.name) > RETURN_PATH_LENGTH:
         return _differs(record, published, f"a return path has at most {RETURN_PATH_LENGTH} characters")
     own = await addresses_of(resolver, record.hosts[0])
     for host, addresses in reached.items():
@@ -382,7 +382,8 @@ _CHECKS = {
     RecordKind.DKIM: _check_dkim,
     RecordKind.SPF: _check_spf,
     RecordKind.DMARC: _check_dmarc,
-    RecordKind.RETURN_PATH_MX: _check_return_path_mx,
+    RecordKind.RETURN_PATH_MX: _check_mx,
+    RecordKind.RECEIVING_MX: _check_mx,
     RecordKind.RETURN_PATH_SPF: _check_spf,
     RecordKind.TLS_RPT: _check_tls_rpt,
 }

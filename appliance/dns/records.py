@@ -29,6 +29,7 @@ class RecordKind(StrEnum):
     RETURN_PATH_MX = "return_path_mx"
     RETURN_PATH_SPF = "return_path_spf"
     TLS_RPT = "tls_rpt"
+    RECEIVING_MX = "receiving_mx"
 
 
 RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH_SPF))  # both are there, or it is not
@@ -178,6 +179,12 @@ def return_path_records(name: str, sending: Senders, receiving: Sequence[str]) -
         DnsRecord(RecordKind.RETURN_PATH_MX, name, f"10 {host}.", mx, False, "MX", hosts=tuple(receiving)),
         DnsRecord(RecordKind.RETURN_PATH_SPF, name, f"v=spf1 {sending.spf} -all", spf, False, hosts=sending.hosts),
     ]
+
+
+def receiving_record(domain: str, hosts: Sequence[str]) -> DnsRecord:
+    """The record of a domain that receives mail, to the first of the hosts; an MX to another one is right as well."""
+    purpose = f"MX: routes the mail of {domain} to this server"
+    return DnsRecord(RecordKind.RECEIVING_MX, domain, f"10 {hosts[0]}.", purpose, type="MX", hosts=tuple(hosts))
 
 
 def spf_term(host: str) -> str:
