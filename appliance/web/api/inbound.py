@@ -1,6 +1,7 @@
 """Receiving addresses and received messages: /v1/inbound.
 
-The MX record of an address is looked up for each request, within the limits of `domains.py`. A message is parsed for each request, on the thread and within the limits of `message_body.py`.
+The MX record of an address is looked up for each request, within the limits of `domains.py`. A message is parsed for
+each request, on the thread and within the limits of `message_body.py`.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,9 @@ _ADDRESS = Meta(min_length=1, max_length=MAILBOX_LENGTH, examples=["support@in.e
 _ADDRESS_IN_PATH = parameter("address", "path", "Address or domain.", {"type": "string"})
 _FORWARDER = "Sender of the new message, at a domain that the account has registered."
 _TO_LIST = Meta(min_length=1, max_length=RECIPIENTS)
-_NO_LISTENER = "This server does not listen for mail yet. Its operator has to set inbound.bind, for example to 0.0.0.0:25."
+_NO_LISTENER = (
+    "This server does not listen for mail yet. Its operator has to set inbound.bind, for example to 0.0.0.0:25."
+)
 _NUMBER = identifier("Number of the file in `attachments`, starting at 1.", "^[0-9]{1,3}$", "number")
 _ID = parameter("id", "path", "Id of the received message, `inb_…`.", {"type": "string"})
 _SEARCH = parameter(
@@ -238,9 +241,7 @@ class InboundRoutes(Routes):
             request_id=request_id(),
         )
 
-    @for_customers(
-        "DELETE /v1/inbound/addresses/{address}", DeletedAnswer, _ADDRESS_IN_PATH, action="inbound.removed"
-    )
+    @for_customers("DELETE /v1/inbound/addresses/{address}", DeletedAnswer, _ADDRESS_IN_PATH, action="inbound.removed")
     async def remove_receiving_address(self, user: User, address: str) -> DeletedAnswer:
         """Stop receiving mail at an address or a domain. Received messages stay until they expire."""
         await self.store.receiving.remove(user.account_id, _spelled(address))
@@ -307,9 +308,7 @@ class InboundRoutes(Routes):
         intake.check_open(caller)
         to = [body.to] if isinstance(body.to, str) else body.to
         load = partial(self.store.received.mime, user.account_id, message_id)
-        forward = await self.services.bodies.read(
-            user.account_id, load, partial(forwarded, sender=body.sender, to=to)
-        )
+        forward = await self.services.bodies.read(user.account_id, load, partial(forwarded, sender=body.sender, to=to))
         sent = await intake.send(caller, forward, key, request_id(), message.size)
         new = await self.store.messages.read(user.account_id, sent.message_id)
         assert new is not None  # noqa: S101 - it has just been written
@@ -341,8 +340,8 @@ def _warning(domain: str, checked: CheckedRecord) -> str | None:
     if checked.status is not RecordStatus.DIFFERS:
         return None
     return (
-        f"The MX record of {domain} does not lead to this server. Once you change it, all mail of {domain} arrives here, "
-        f"also that of its mailboxes. To keep them, receive at a subdomain such as in.{domain} instead."
+        f"The MX record of {domain} does not lead to this server. Once you change it, all mail of {domain} arrives"
+        f" here, also that of its mailboxes. To keep them, receive at a subdomain such as in.{domain} instead."
     )
 
 

@@ -190,9 +190,7 @@ class MessageBodies:
         response.content_length = len(encoded)
         return response
 
-    async def read(
-        self, account_id: str, load: Callable[[], Awaitable[bytes | None]], read: Callable[[bytes], T]
-    ) -> T:
+    async def read(self, account_id: str, load: Callable[[], Awaitable[bytes | None]], read: Callable[[bytes], T]) -> T:
         """Return what `read` makes of the message. It runs on a thread, for one message at a time."""
         async with self._turns.take(account_id):
             mime = await load()
