@@ -298,7 +298,7 @@ def _answer(domain: Domain, checked: list[CheckedRecord], zone: DnsZone | None) 
 
 
 def record_object(checked: CheckedRecord, zone: DnsZone | None) -> RecordObject:
-    seen = {"status": checked.status, "found": list(checked.found), "note": checked.note}
+    seen: dict[str, object] = {"status": checked.status, "found": list(checked.found), "note": checked.note}
     seen |= {"value": value_to_publish(checked), "problem": is_problem(checked)}
     return object_from(RecordObject, checked.record, **seen, relative_name=zone and zone.relative(checked.record.name))
 

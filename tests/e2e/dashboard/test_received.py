@@ -100,7 +100,7 @@ def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks
     here.fill("Address or domain", "sales@example.com")
     here.click("Add address")
     here.see("Once you change it, all mail of example.com arrives here")
-    here.see("mail for it goes to mx0.good.test")
+    here.see("Mail for it goes to mx0.good.test")
     here.click("Remove address")
     here.one("//dialog//button[normalize-space()='Remove address']").click()
     here.see("Receiving addresses", "h1")

@@ -34,7 +34,7 @@ function summary(message) {
 		answered && [
 			"Answers",
 			h("a", { class: "mono break", href: path("/dashboard/messages", answered.id) }, answered.id),
-			Object.entries(answered.metadata).map(([key, value]) => h("bdi", { class: "tag" }, `${key}: ${value}`)),
+			Object.entries(answered.metadata).map(([key, value]) => [" ", h("bdi", { class: "tag" }, `${key}: ${value}`)]),
 		],
 		["Sender checks", checkBadges(message)],
 		["Received", when(message.received_at)],
