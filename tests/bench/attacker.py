@@ -72,6 +72,11 @@ def send_by_eight_keys(target: Target, number: int) -> None:
     target.send(request("POST", "/emails", key, f"Idempotency-Key: {number}", JSON, body=body))
 
 
+def resend_a_delivered_message(target: Target, number: int) -> None:
+    """Answered 409: nothing of it bounced or failed."""
+    target.v1("POST", f"/v1/emails/{target.delivered}/resend", b"{}")
+
+
 # As often as it took to slow an honest client down to a second before these were mended, or more often.
 ATTACKS = {
     "300 bodies promised, none sent": Attack(promise, 100, HELD),
@@ -89,6 +94,7 @@ ATTACKS = {
     "10 MiB of dots by SMTP": Attack(SUBMITTERS["10 MiB of dots"], 1),
     "10 MiB of boundaries by SMTP": Attack(SUBMITTERS["10 MiB of boundaries"], 1),
     "50 recipients, by eight keys": Attack(send_by_eight_keys, 40, 8),
+    "resends, answered 409": Attack(resend_a_delivered_message, 100),
 }
 
 

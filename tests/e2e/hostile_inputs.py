@@ -92,6 +92,13 @@ class Target:
         answers = [self.v1("POST", "/v1/api-keys", b'{"name": "one of eight", "test": true}') for _ in range(8)]
         return [str(answer.json()["key"]) for answer in answers if answer is not None]
 
+    @cached_property
+    def delivered(self) -> str:
+        """The id of a message to 50 recipients, all delivered or queued."""
+        answer = self.email(10**12 + 500, to=[f"user{index}@example.net" for index in range(50)])
+        assert answer is not None
+        return str(answer.json()["id"])
+
     def template(self, alias: str, **fields: str) -> None:
         with httpx.Client(base_url=self.running.url, trust_env=False, timeout=30) as client:
             name, value = self.token.split(": ")
