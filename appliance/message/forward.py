@@ -2,7 +2,7 @@
 
 A receiver would reject mail that claims to be from the original sender: it is not that sender's server that sends it.
 So the message is from an address of the account, and `Reply-To` names the original sender. Texts and files are decoded
-and written anew, because the original may break rules that sent messages keep.
+and encoded again, because the original may break the rules for sent messages.
 """
 
 import html

@@ -54,7 +54,9 @@ def reply(message_id: str = "", **fields: str) -> EmailMessage:
         message["In-Reply-To"] = f"<{message_id.removeprefix('msg_')}@example.com>"
     message.set_content("It has arrived. Thank you!")
     message.add_alternative(HTML, subtype="html")
-    message.get_payload()[1].add_related(PIXEL, "image", "png", cid="<logo>", filename="logo.png")
+    html = message.get_body(("html",))
+    assert html is not None
+    html.add_related(PIXEL, "image", "png", cid="<logo>", filename="logo.png")
     message.add_attachment(b"terms", "application", "octet-stream", filename="terms.bin")
     return message
 
@@ -113,7 +115,12 @@ def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks
     found += findings(here)
     stage.world.publish("mail.example.com", A=["127.0.0.1"])
     stage.world.publish("in.example.com", MX=["10 mail.example.com."])
-    here.until(lambda: (here.click("Check now"), "DNS routes its mail to this server." in here.text())[1], "the MX")
+
+    def is_routed() -> bool:
+        here.click("Check now")
+        return "DNS routes its mail to this server." in here.text()
+
+    here.until(is_routed, "the MX")
     here.open("/dashboard/receiving")
     here.see("in.example.com")
     here.see("No webhook gets received mail.")
