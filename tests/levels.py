@@ -134,6 +134,8 @@ REST = (
     "tests/store/postgresql/test_faults.py",
     "tests/store/postgresql/test_nodes_outages.py",
     # Mail servers, mail clients and proxies of others.
+    "tests/webhook/test_received_action_mailbox.py",
+    "tests/e2e/receiving/test_real_servers_deliver.py",
     "tests/e2e/delivery/test_postfix_gets_it_byte_for_byte.py",
     "tests/e2e/delivery/test_postscreen_takes_the_second_attempt.py",
     "tests/e2e/feedback/test_real_servers_bounce_later.py",

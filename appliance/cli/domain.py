@@ -217,7 +217,8 @@ def records_of(
         )
         resolver, on_ramp = DnsResolver(settings.dns.resolvers), ramp is not None
         sending = await find_senders(resolver, settings, nodes, ramp=on_ramp, sources=sources)
-        return records_for(settings, sender, known, Environment().now(), sending, nodes)
+        receives = await store.receiving.domains(account_id, domain)
+        return records_for(settings, sender, known, Environment().now(), sending, nodes, receives)
 
     return database.run_for(account, work, settings=settings)
 

@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING
 
 from appliance.cli import database
 from appliance.cli.options import CommandGroup
-from appliance.cli.output import record, show, show_list
+from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
+    from appliance.config.settings import Config
+    from appliance.dns.check import CheckedRecord
     from appliance.model.received import ReceivingAddress
     from appliance.store import Store
 
@@ -27,14 +29,24 @@ def add(name: str, address: str) -> None:
       appliance inbound add --account acme in.acme.example
       appliance inbound add --account acme support@acme.example
     """
+    import trio
+
     settings, key = database.load_settings(), _key(address)
     added = database.run_for(name, lambda store, account_id: store.receiving.add(account_id, key))
-    domain, hostname = key.rpartition("@")[2], settings.server.hostname
-    records = [{"name": domain, "type": "MX", "value": f"10 {hostname}", "purpose": "receives the mail of this domain"}]
-    text = f"Account {name} receives mail for {added.address}. Publish this record: {domain}. MX 10 {hostname}."
+    checked = trio.run(_check_mx, settings, key.rpartition("@")[2])
+    mx = checked.record
+    text = f"Account {name} receives mail for {added.address}."
+    if checked.status != "ok":
+        text += f" Publish this record: {mx.name}. {mx.type} {mx.value}"
+    if checked.status == "differs":
+        text += (
+            f"\nCareful: {printable(checked.note)}. If you replace that record, its mailboxes get no more mail."
+            " Receive at a subdomain instead, or have that server forward mail."
+        )
     if not settings.inbound.bind:
         text += "\nThe server does not listen for mail yet: set inbound.bind, for example to 0.0.0.0:25."
-    show(record(added, *ADDRESS_COLUMNS) | {"records": records}, text)
+    row = record(mx, "name", "type", "value", "purpose") | record(checked, "status", "note")
+    show(record(added, *ADDRESS_COLUMNS) | {"records": [row]}, text)
 
 
 @inbound.command("list")
@@ -57,6 +69,22 @@ def remove(name: str, address: str) -> None:
     key = _key(address)
     database.run_for(name, lambda store, account_id: store.receiving.remove(account_id, key))
     show({"address": key, "removed": True}, f"Account {name} no longer receives mail for {key}.")
+
+
+async def _check_mx(settings: "Config", domain: str) -> "CheckedRecord":
+    """Return the MX record to publish, and whether DNS has it or another one."""
+    import trio
+
+    from appliance.dns.check import CheckedRecord, check
+    from appliance.dns.publishing import LOOKUP_TIMEOUT
+    from appliance.dns.records import receiving_record
+    from appliance.dns.resolver import DnsResolver
+    from appliance.model.accounts import RecordStatus
+
+    expected = receiving_record(domain, [settings.server.hostname])
+    with trio.move_on_after(LOOKUP_TIMEOUT):
+        return (await check(DnsResolver(settings.dns.resolvers), [expected], for_operator=True))[0]
+    return CheckedRecord(expected, RecordStatus.UNKNOWN, note="DNS did not answer")
 
 
 def _key(address: str) -> str:

@@ -30,7 +30,6 @@ from appliance.errors import PublicError, StorageFault
 from appliance.feedback.return_path import UnsubscribeLinks
 from appliance.intake.services import IntakeServices, build_services
 from appliance.keys.keyfile import derive, load_or_create
-from appliance.keys.secrets import WebhookSecrets
 from appliance.message.addresses import SINGLE_LABELS, parse
 from appliance.model.accounts import Caller, Role, User
 from appliance.model.mail import NewMessage, Outcome
@@ -43,8 +42,8 @@ from appliance.system.data_directory import only_server
 from appliance.telemetry.log import get_logger
 from appliance.web import server as web
 from appliance.web.auth import Tokens
-from appliance.webhook.dispatcher import Dispatcher, WebhookService
-from appliance.webhook.post import Attempts, Poster
+from appliance.webhook.dispatcher import Dispatcher, WebhookService, build_attempts
+from appliance.webhook.post import Poster
 
 DEV_ACCOUNT, DEV_EMAIL, DEV_DOMAIN = "dev", "developer@example.com", "example.com"
 NO_PASSWORD = "!"  # noqa: S105 - no hash: no password matches it
@@ -199,5 +198,4 @@ def _local_webhooks(config: Config, env: Environment, store: Store, key: bytes) 
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of no connection: reading the authorities would take time
     poster = Poster(DnsResolver(config.dns.resolvers), dial, context, ports=(), plain_loopback=True)
-    attempts = Attempts(poster.post, WebhookSecrets(key, env), env, config.webhooks.retry_delays)
-    return WebhookService(poster, Dispatcher(store, env, attempts))
+    return WebhookService(poster, Dispatcher(store, env, build_attempts(config, env, store, key, poster)))

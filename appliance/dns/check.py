@@ -200,7 +200,12 @@ class CheckedRecord:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the owner must correct it: a return path may be missing, but must not lead elsewhere."""
+        """Whether the owner must correct it: a return path may be missing, but must not lead elsewhere.
+
+        A receiving domain needs an MX record. One to a server that forwards some of its mail is right as well.
+        """
+        if self.record.kind is RecordKind.RECEIVING_MX:
+            return self.status is RecordStatus.MISSING
         if self.record.kind in RETURN_PATH_KINDS:
             return self.status is RecordStatus.DIFFERS
         return self.record.needed and self.status is not RecordStatus.OK
@@ -383,7 +388,7 @@ _CHECKS = {
     RecordKind.SPF: _check_spf,
     RecordKind.DMARC: _check_dmarc,
     RecordKind.RETURN_PATH_MX: _check_mx,
-    RecordKind.RECEIVING_MX: _check_mx,
     RecordKind.RETURN_PATH_SPF: _check_spf,
     RecordKind.TLS_RPT: _check_tls_rpt,
+    RecordKind.RECEIVING_MX: _check_mx,
 }

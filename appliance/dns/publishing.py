@@ -242,6 +242,8 @@ def _consequence(checked: Sequence[CheckedRecord], problems: Sequence[CheckedRec
         return "Gmail may reject mail"
     if RecordKind.DMARC in kinds:
         return "Gmail may reject bulk mail"
+    if RecordKind.RECEIVING_MX in kinds:
+        return "no mail arrives for a receiving domain"
     if kinds & RETURN_PATH_KINDS:
         return "late bounces may get lost"
     return "some receivers cannot verify the second signature"

@@ -94,10 +94,17 @@ def records_for(
     now: int,
     sending: Senders,
     nodes: Iterable[str],
+    receives: Iterable[str] = (),
 ) -> list[DnsRecord]:
-    """Return the records to publish for a domain of this installation; `nodes` are the host names of all nodes."""
-    receiving = receiving_hosts(config, nodes)
-    return records(domain.name, sending, keys, now, return_path=domain.return_path, receiving=receiving)
+    """Return the records to publish for a domain of this installation; `nodes` are the host names of all nodes.
+
+    `receives` are the domains, it or below it, that receive mail for an account.
+    """
+    hosts = receiving_hosts(config, nodes)
+    return [
+        *records(domain.name, sending, keys, now, return_path=domain.return_path, receiving=hosts),
+        *(receiving_record(name, hosts) for name in receives if hosts),
+    ]
 
 
 def records(
@@ -181,10 +188,10 @@ def return_path_records(name: str, sending: Senders, receiving: Sequence[str]) -
     ]
 
 
-def receiving_record(domain: str, hosts: Sequence[str]) -> DnsRecord:
-    """The record of a domain that receives mail, to the first of the hosts; an MX to another one is right as well."""
-    purpose = f"MX: routes the mail of {domain} to this server"
-    return DnsRecord(RecordKind.RECEIVING_MX, domain, f"10 {hosts[0]}.", purpose, type="MX", hosts=tuple(hosts))
+def receiving_record(name: str, hosts: Sequence[str]) -> DnsRecord:
+    """What to publish for a domain that receives mail, to the first of the hosts."""
+    purpose = f"Receiving: routes the mail of {name} to {hosts[0]}. Mailboxes that {name} has elsewhere get none then"
+    return DnsRecord(RecordKind.RECEIVING_MX, name, f"10 {hosts[0]}.", purpose, False, "MX", hosts=tuple(hosts))
 
 
 def spf_term(host: str) -> str:

@@ -17,7 +17,11 @@ RECORD_LENGTH = 450  # characters of a record that are shown
 
 _CHECKS = dict.fromkeys(RETURN_PATH_KINDS, "return_path")  # other kinds have their own name
 _AT_THE_DOMAIN = frozenset((RecordKind.SPF, RecordKind.DMARC, RecordKind.TLS_RPT))
-_WHAT = {RecordKind.RETURN_PATH_MX: "its MX ", RecordKind.RETURN_PATH_SPF: "its SPF record "}
+_WHAT = {
+    RecordKind.RECEIVING_MX: "its MX ",
+    RecordKind.RETURN_PATH_MX: "its MX ",
+    RecordKind.RETURN_PATH_SPF: "its SPF record ",
+}
 
 
 def judge_records(domain: str, checked: Sequence[CheckedRecord]) -> list[Finding]:
@@ -64,6 +68,8 @@ def _advice(checked: CheckedRecord) -> str:
     record = checked.record
     if record.pending or (not record.needed and (record.kind is RecordKind.DKIM or not checked.found)):
         return f"{record.purpose}."
+    if record.kind is RecordKind.RECEIVING_MX:
+        return f"Publish this record if no mailbox of {record.name} is elsewhere, or receive at a subdomain."
     if checked.status is not RecordStatus.DIFFERS:
         return "Publish this record."
     published = " | ".join(text if len(text) <= RECORD_LENGTH else f"{text[:RECORD_LENGTH]}…" for text in checked.found)

@@ -37,7 +37,19 @@ WARMUPS_READ = 1_000  # counted; only a few are listed
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "source", "ptr", "port", "relay"),
-    *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
+    *(
+        "blocklist",
+        "dkim",
+        "spf",
+        "dmarc",
+        "return_path",
+        "tls_rpt",
+        "mx",
+        "receiving_mx",
+        "queue",
+        "warmup",
+        "complaints",
+    ),
 )
 # The checks that need neither a database nor a running server.
 OF_MACHINE = ("server", "hostname", "source", "port", "relay")
@@ -60,6 +72,7 @@ class Stored:
     ramp: RampPlan | None = None  # None: off, or not read
     own_sources: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by account name and stream
     sources_of: dict[str, list[OutgoingSource]] = field(default_factory=dict)  # by domain
+    receiving_domains: dict[str, list[str]] = field(default_factory=dict)  # by sending domain
 
 
 @dataclass(slots=True)
@@ -179,10 +192,14 @@ class Examination:
             known = self.config, stored.nodes
             on_ramp, used = stored.ramp is not None, stored.sources_of.get(domain, [])
             sending = await dns_check.find_senders(self.resolver, *known, ramp=on_ramp, sources=used)
-            records = records_for(self.config, sender, keys, self.env.now(), sending, stored.nodes)
+            receives = stored.receiving_domains.get(domain, [])
+            records = records_for(self.config, sender, keys, self.env.now(), sending, stored.nodes, receives)
             checked = await dns_check.check(self.resolver, records, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
         policy = domains.judge_policy(sender, standing, checked, receives=bool(self.config.inbound.bind))
+        if receives and not self.config.inbound.bind:
+            advice = 'Set inbound.bind, for example to ["0.0.0.0:25"].'
+            findings += [warning("receiving_mx", name, "the server listens for no mail", advice) for name in receives]
         return findings + domains.judge_records(domain, checked) + policy
 
     async def _mx(self, domain: str) -> list[Finding]:
@@ -229,6 +246,8 @@ class Examination:
                 stored.sources_of.setdefault(sender.name, []).extend(used)
                 keys = await store.dkim_keys.of(account.id, sender.name)
                 stored.senders.append((sender, keys))
+                if receiving := await store.receiving.domains(account.id, sender.name):
+                    stored.receiving_domains[sender.name] = receiving
                 signing = [one for one in keys if one.retired_at is None]  # of retired keys only the records matter
                 opening = partial(open_signing_key, key, account.id, sender.name)
                 if not all(_opens(partial(opening, one.selector, one.private_key)) for one in signing):

@@ -17,7 +17,7 @@ from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
 from appliance.message.compose import UNKNOWN_TYPE
 from appliance.message.limits import ATTACHMENTS, CONTENT_ID_LENGTH, FILENAME_LENGTH, MESSAGE_SIZE, SUBJECT_LENGTH
-from appliance.message.reader import AttachedFile, MessageView, read_files
+from appliance.message.reader import AttachedFile, MessageView, read_attachments, read_message
 from appliance.message.received import split_mailboxes
 from appliance.message.schema import Attachment, SendRequest
 
@@ -31,8 +31,8 @@ _NOT_IN_A_BODY: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 16
 
 def forwarded(mime: bytes, sender: str, to: Sequence[str]) -> SendRequest:
     """Return a request for the same content from `sender`; raises Refused for a message that is too long."""
-    view, contents = read_files(mime, MESSAGE_SIZE)
-    if view.truncated or len(contents) > ATTACHMENTS:
+    view = read_message(mime)
+    if view.truncated or len(view.attachments) > ATTACHMENTS:
         text = f"a text is over 1 MiB, or there are over {ATTACHMENTS} files, 200 parts or 200 header fields"
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"This message cannot be forwarded: {text}. Download it instead.")
     fields = {name.lower(): value for name, value in reversed(view.headers) if value}
@@ -46,7 +46,7 @@ def forwarded(mime: bytes, sender: str, to: Sequence[str]) -> SendRequest:
         reply_to=UNSET if reply_to is None else reply_to,
         # So that mail programs show an answer together with the original.
         headers=UNSET if identity is None else {"References": identity[0]},
-        attachments=_files(view.attachments, contents) or UNSET,
+        attachments=_files(read_attachments(mime, MESSAGE_SIZE)) or UNSET,
     )
 
 
@@ -81,10 +81,10 @@ def _clean(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_NOT_IN_A_BODY)
 
 
-def _files(files: Sequence[AttachedFile], contents: Sequence[bytes]) -> list[Attachment]:
+def _files(files: Sequence[tuple[AttachedFile, bytes]]) -> list[Attachment]:
     known: set[str] = set()
     written = []
-    for number, (file, content) in enumerate(zip(files, contents, strict=True), 1):
+    for number, (file, content) in enumerate(files, 1):
         identity = file.content_id or ""
         is_new = _CONTENT_ID.fullmatch(identity) is not None and identity not in known
         known.add(identity)

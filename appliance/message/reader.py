@@ -86,17 +86,6 @@ def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[Cont
     return reader.view.headers, parts
 
 
-def read_files(mime: bytes, most: int) -> tuple[MessageView, list[bytes]]:
-    """Return the message with the contents of its attachments, of up to `most` bytes each."""
-    reader, contents = MimeReader(mime), []
-    for part in reader.parts():
-        before = len(reader.view.attachments)
-        reader.show(part)
-        if len(reader.view.attachments) > before:
-            contents.append(reader.content(part, most)[0])
-    return reader.view, contents
-
-
 def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
     """Return up to `most` bytes of an attachment by its index in `read_message`, or None."""
     reader = MimeReader(mime)
@@ -106,6 +95,16 @@ def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
         if len(reader.view.attachments) > before == number:
             return reader.content(part, most)[0]
     return None
+
+
+def read_attachments(mime: bytes, most: int) -> list[tuple[AttachedFile, bytes]]:
+    """Return the attachments of `read_message` with up to `most` bytes of each."""
+    reader, files = MimeReader(mime), []
+    for part in reader.parts():
+        before = len(reader.view.attachments)
+        reader.show(part)
+        files += [(file, reader.content(part, most)[0]) for file in reader.view.attachments[before:]]
+    return files
 
 
 def read_header(mime: bytes) -> list[tuple[str, str]]:

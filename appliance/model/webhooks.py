@@ -132,6 +132,7 @@ class DuePost(Struct, frozen=True, gc=False):
     message_id: str | None = None  # a ping is about no message
     recipient_id: str | None = None
     format: WebhookFormat = WebhookFormat.NATIVE
+    type: str = ""  # of the event
 
 
 class PostOutcome(StrEnum):

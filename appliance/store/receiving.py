@@ -12,6 +12,7 @@ from appliance.model.received import ReceivingAccount, ReceivingAddress
 from appliance.store.engine import Bulk, StorePart, Tx, first, rows, run
 
 RECEIVING_ADDRESSES = 1_000  # per account
+RECEIVING_CHECKED = 20  # in DNS, of a sending domain
 
 _PARENTS = Bulk(
     "SELECT account_id, name, usable, removed_at FROM domains WHERE (account_id, name) IN (VALUES {(?, ?)})"
@@ -24,8 +25,8 @@ _REMOVE = "DELETE FROM receiving_addresses WHERE address = :address AND account_
 _PAGE = """SELECT address, created_at FROM receiving_addresses
     WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
 _FIND = "SELECT address, created_at FROM receiving_addresses WHERE address = :address AND account_id = :account_id"
-_DOMAINS = "SELECT DISTINCT domain FROM receiving_addresses WHERE account_id = :account_id ORDER BY domain"
-_ALL_DOMAINS = "SELECT DISTINCT account_id, domain FROM receiving_addresses ORDER BY domain LIMIT :most"
+_DOMAINS = """SELECT DISTINCT domain FROM receiving_addresses WHERE account_id = :account_id AND parent = :parent
+    ORDER BY domain LIMIT :most"""
 _OF_DOMAIN = """SELECT a.id, a.suspended, a.stored_bytes, EXISTS (SELECT 1 FROM receiving_addresses k
         WHERE k.address IN (:address, :without_plus, :domain) AND k.account_id = a.id)
     FROM accounts a WHERE a.id = (SELECT d.account_id FROM receiving_addresses d WHERE d.domain = :domain LIMIT 1)"""
@@ -66,19 +67,10 @@ class ReceivingAddresses(StorePart):
         bindings = {"account_id": account_id, "after": after, "most": most}
         return await self.engine.all(ReceivingAddress, _PAGE, bindings)
 
-    async def read(self, account_id: str, address: str) -> ReceivingAddress:
-        added = await self.engine.one(ReceivingAddress, _FIND, {"account_id": account_id, "address": address})
-        if added is None:
-            raise unknown_address()
-        return added
-
-    async def domains(self, account_id: str) -> list[str]:
-        """The domains that need an MX record."""
-        return await self.engine.all(str, _DOMAINS, {"account_id": account_id})
-
-    async def all_domains(self, most: int) -> list[tuple[str, str]]:
-        """Accounts and their receiving domains."""
-        return [(account_id, domain) for account_id, domain in await self.engine.rows(_ALL_DOMAINS, {"most": most})]
+_FIND = "SELECT address, created_at FROM receiving_addresses WHERE address = :address AND account_id = :account_id"
+    async def domains(self, account_id: str, parent: str, most: int = RECEIVING_CHECKED) -> list[str]:
+        """The first domains that need an MX record: this sending domain, or below it."""
+        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "parent": parent, "most": most})
 
     async def find(self, address: str) -> ReceivingAccount | None:
         """Return the account of an address's domain, or None; the address is in its key form."""

@@ -197,7 +197,7 @@ _LANES = f"""SELECT value, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = value)
     (SELECT max(d.next_attempt_at) FROM {_WAITING} AND d.webhook_id = value)
 FROM ({distinct("d.webhook_id", _WAITING)}) waiting"""
 _IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
-_DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id, format {_IN_LANE}
+_DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id, format, type {_IN_LANE}
     AND next_attempt_at <= :now ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
 _RECORD = Bulk("""
@@ -301,7 +301,7 @@ class WebhookPosts(StorePart):
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
             ((next_due,),) = rows(tx, _NEXT_DUE, bindings)
-            due = [DuePost(lane, *(*row[:-1], WebhookFormat(row[-1]))) for row in rows(tx, _DUE, bindings)]
+            due = [DuePost(lane, *(*row[:-2], WebhookFormat(row[-2]), row[-1])) for row in rows(tx, _DUE, bindings)]
             return due, next_due
 
         return await self.engine.read(read)

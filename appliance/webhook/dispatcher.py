@@ -27,6 +27,7 @@ from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.tls.certificate import https_context
 from appliance.webhook.post import Attempts, Poster, observe
+from appliance.webhook.received_posts import ReceivedPosts
 from appliance.webhook.receivers import DEAD_INTERVAL, POST_SLOTS, PostSlot, ReceiverQueue, Slots
 
 POSTS_PER_QUEUE = 64  # in memory: waiting, in flight, or being recorded
@@ -322,8 +323,12 @@ class WebhookService:
 def build(config: Config, env: Environment, store: Store, key: bytes) -> WebhookService:
     others = store.engine.others
     poster = build_poster(config, DnsResolver(config.dns.resolvers), env, lambda: others().addresses)
-    attempts = Attempts(poster.post, WebhookSecrets(key, env), env, config.webhooks.retry_delays)
-    return WebhookService(poster, Dispatcher(store, env, attempts))
+    return WebhookService(poster, Dispatcher(store, env, build_attempts(config, env, store, key, poster)))
+
+
+def build_attempts(config: Config, env: Environment, store: Store, key: bytes, poster: Poster) -> Attempts:
+    received = ReceivedPosts(store.received.mime)
+    return Attempts(poster.post, WebhookSecrets(key, env), env, config.webhooks.retry_delays, received)
 
 
 def build_poster(

@@ -20,14 +20,16 @@ from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.secrets import WebhookSecrets
-from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
+from appliance.model.webhooks import DuePost, EventType, PostResult, PostStatus, Webhook, excerpt
 from appliance.net.address_policy import Address, Network
 from appliance.net.dial import Dial, Shortage, dial_first
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook import connect
 from appliance.webhook.connect import NotPosted, ReceiverConnection, Target
-from appliance.webhook.signatures import sign
+from appliance.webhook.received_formats import has_shape
+from appliance.webhook.received_posts import ReceivedPosts
+from appliance.webhook.signatures import SignedPost, sign
 
 log = get_logger("webhook")
 
@@ -340,7 +342,7 @@ class Poster:
 
 # ---- attempts
 
-CONTENT_TYPE_HEADER = ("Content-Type", "application/json")
+JSON_CONTENT = "application/json"
 USER_AGENT_HEADER = ("User-Agent", "Service-Webhook/1.0")
 
 BROKEN_SEAL = "the signing secret cannot be read: rotate it, or have the operator restore the key file"
@@ -353,16 +355,23 @@ class Attempts:
     secrets: WebhookSecrets
     env: Environment
     retry_delays: Sequence[float]  # seconds before each further attempt
+    received: ReceivedPosts
 
     async def make(self, webhook: Webhook, post: DuePost) -> PostResult:
         """Attempt a post once; raises `Shortage`, which is not an attempt. Any other exception is a failed attempt."""
         began_at = self.env.now()
         try:
-            signed = sign(self.secrets.open(webhook), post, began_at // 1_000_000)
-            headers = (CONTENT_TYPE_HEADER, USER_AGENT_HEADER, *signed.headers)
-            posted = await self.post(webhook.url, headers, signed.body)
+            secret, seconds = self.secrets.open(webhook), began_at // 1_000_000
+            if post.type == EventType.RECEIVED and has_shape(post.format):
+                async with self.received.shaped(webhook, post, secret, seconds) as shape:
+                    signed = sign(secret, post, seconds, shape.body)
+                    posted = await self._post(webhook, signed, shape.content_type, shape.headers)
+            else:
+                posted = await self._post(webhook, sign(secret, post, seconds))
         except Shortage:
             raise
+        except NotPosted as fault:
+            posted = Posted(error=str(fault))
         except UnsealError as broken:
             log.warning("signing secret unreadable", webhook_id=webhook.id, reason=str(broken))
             posted = Posted(error=BROKEN_SEAL)
@@ -370,6 +379,16 @@ class Attempts:
             log.exception("webhook post failed", error, delivery_id=post.id, webhook_id=webhook.id)
             posted = Posted(error=OWN_FAULT)
         return self._result(webhook, post, posted, began_at)
+
+    async def _post(
+        self,
+        webhook: Webhook,
+        signed: SignedPost,
+        content_type: str = JSON_CONTENT,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> Posted:
+        named = (("Content-Type", content_type), USER_AGENT_HEADER, *signed.headers, *headers)
+        return await self.post(webhook.url, named, signed.body)
 
     def _result(self, webhook: Webhook, post: DuePost, posted: Posted, began_at: int) -> PostResult:
         """Any 2xx is success. The delay before the next attempt starts at the end of this one."""

@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import sha256, sha512
 from typing import NamedTuple
 
+import msgspec
 import pybase64
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,6 +23,7 @@ from appliance.model.webhooks import DuePost, Webhook, WebhookFormat
 SECRET_PREFIX = b"whsec_"
 MAILGUN_TOKEN_CHARACTERS = 50
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_ENCODER = msgspec.json.Encoder()
 SENDGRID_KEYS = 2_000  # in memory; deriving one takes longer than signing with it
 
 
@@ -30,8 +32,11 @@ class SignedPost(NamedTuple):
     body: bytes
 
 
-def sign(secret: bytes, post: DuePost, seconds: int) -> SignedPost:
-    body = mailgun_body(secret, post, seconds) if post.format is WebhookFormat.MAILGUN else post.body
+def sign(secret: bytes, post: DuePost, seconds: int, whole: bytes | None = None) -> SignedPost:
+    """`whole` is the body with a received message, in place of the post's own."""
+    body = post.body if whole is None else whole
+    if post.format is WebhookFormat.MAILGUN and whole is None:
+        body = mailgun_body(secret, post, seconds)
     headers = [("Service-Signature", signature_header(secret, seconds, body))]
     if (key := standard_key(secret)) is not None:
         signed = (("id", post.event_id), ("timestamp", str(seconds)), ("signature", ""))
@@ -62,11 +67,16 @@ def standard_signature(key: bytes, event_id: str, seconds: int, body: bytes) -> 
 
 
 def mailgun_body(secret: bytes, post: DuePost, seconds: int) -> bytes:
-    """The body with `signature`, which Mailgun has no header for: an HMAC-SHA256 over timestamp and token."""
-    token = sha256(post.event_id.encode()).hexdigest()[:MAILGUN_TOKEN_CHARACTERS]
+    """The body with `signature`, which Mailgun has no header for."""
+    member = b',"signature":%b}' % _ENCODER.encode(mailgun_signature(secret, post.event_id, seconds))
+    return post.body.removesuffix(b"}") + member
+
+
+def mailgun_signature(secret: bytes, event_id: str, seconds: int) -> dict[str, str]:
+    """An HMAC-SHA256 over timestamp and token."""
+    token = sha256(event_id.encode()).hexdigest()[:MAILGUN_TOKEN_CHARACTERS]
     signature = hmac.digest(secret, b"%d%b" % (seconds, token.encode()), sha256).hex()
-    member = f',"signature":{{"timestamp":"{seconds}","token":"{token}","signature":"{signature}"}}}}'
-    return post.body.removesuffix(b"}") + member.encode()
+    return {"timestamp": str(seconds), "token": token, "signature": signature}
 
 
 # ---- SendGrid's signed event webhook

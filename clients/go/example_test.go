@@ -187,6 +187,28 @@ func ExampleAttachment() {
 
 const secret = "whsec_example"
 
+// What to do with a received message.
+func fileTicket(event *mailappliance.Event) {
+	email := event.Received
+	if email == nil || email.AutoSubmitted { // answering a program makes a loop
+		return
+	}
+	if email.InReplyToEmail != nil {
+		fmt.Println("ticket", email.InReplyToEmail.Metadata["ticket"])
+	}
+	fmt.Println(email.From, email.DMARC, email.Subject, email.Text, len(email.Attachments))
+}
+
+func Example_received() {
+	answered := &mailappliance.AnsweredEmail{Metadata: map[string]string{"ticket": "7"}}
+	email := &mailappliance.ReceivedEmail{From: "ada@example.net", DMARC: "pass", Subject: "Hi", Text: "Hello", InReplyToEmail: answered}
+	fileTicket(&mailappliance.Event{Received: email})
+	fileTicket(&mailappliance.Event{})
+	// Output:
+	// ticket 7
+	// ada@example.net pass Hi Hello 0
+}
+
 // The handler of a webhook URL.
 func webhook(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))

@@ -24,6 +24,9 @@ type Event struct {
 	Type      string    `json:"type"` // "email.delivered", "email.bounced", "email.failed", "email.delayed", …
 	CreatedAt time.Time `json:"created_at"`
 	Data      EventData `json:"data"`
+
+	// Received is the message of "email.received", and nil in other events.
+	Received *ReceivedEmail `json:"-"`
 }
 
 // EventData is the recipient of an [Event]. Fields that the event did not have
@@ -84,10 +87,36 @@ func VerifyAt(now time.Time, tolerance time.Duration, body []byte, header string
 	if age := now.Sub(time.Unix(seconds, 0)); age > tolerance || age < -tolerance {
 		return nil, invalid("its time is too far from now")
 	}
-	event := &Event{}
-	if err := json.Unmarshal(body, event); err != nil || event.ID == "" || event.Type == "" {
+	event, err := readEvent(body)
+	if err != nil || event.ID == "" || event.Type == "" {
 		return nil, invalid("the body is not an event")
 	}
+	return event, nil
+}
+
+func readEvent(body []byte) (*Event, error) {
+	var fields struct {
+		ID        string          `json:"id"`
+		Type      string          `json:"type"`
+		CreatedAt time.Time       `json:"created_at"`
+		Data      json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return nil, err
+	}
+	event := &Event{ID: fields.ID, Type: fields.Type, CreatedAt: fields.CreatedAt}
+	if len(fields.Data) == 0 {
+		return event, nil
+	}
+	if fields.Type != "email.received" {
+		return event, json.Unmarshal(fields.Data, &event.Data)
+	}
+	event.Received = &ReceivedEmail{}
+	if err := json.Unmarshal(fields.Data, event.Received); err != nil {
+		return nil, err
+	}
+	email := event.Received
+	event.Data = EventData{From: email.From, Subject: email.Subject, MessageID: email.MessageID, Test: email.Test}
 	return event, nil
 }
 

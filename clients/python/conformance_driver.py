@@ -99,6 +99,10 @@ class Driver:
         self, body_base64: str, header: str, secrets: list[str | None] | None, now: float, **tolerance: float
     ) -> Fields:
         event = shown_fields(verify(base64.b64decode(body_base64), header, secrets, now=now, **tolerance))
+        if event["received"] is not None:
+            email = event["received"]
+            email["headers"] = [{"name": name, "value": value} for name, value in email["headers"]]
+            email["envelope"] = {"from": email["envelope_from"], "to": email["envelope_to"]}
         event["data"] = {name: value for name, value in event["data"].items() if value not in (None, ())}
         return {"result": event}
 

@@ -20,6 +20,7 @@ from tests.e2e.submission.client import Raw
 from tests.inbound.bounces import bounce
 from tests.running_appliance import Provisioned, Running
 
+RECEIVING = "in.example.com"  # a domain that receives mail
 HELD = 300  # connections that promise a body, from three addresses
 HOLD = 30.0  # seconds for which each waits
 FLOOD_MAILS = 50  # on each connection
@@ -91,6 +92,7 @@ ATTACKS = {
     "listing of 100 messages": Attack(SENDERS["a list of the newest 100 messages"], 170),
     "bounces to one return path": Attack(flood(lambda target: return_path(target.running, ONE_RECIPIENT)), 20),
     "mail to one report address": Attack(flood(lambda _: f"dmarc@{NAME}"), 20),
+    "mail to one receiving address": Attack(flood(lambda _: f"support@{RECEIVING}"), 20),
     "10 MiB of dots by SMTP": Attack(SUBMITTERS["10 MiB of dots"], 1),
     "10 MiB of boundaries by SMTP": Attack(SUBMITTERS["10 MiB of boundaries"], 1),
     "50 recipients, by eight keys": Attack(send_by_eight_keys, 40, 8),

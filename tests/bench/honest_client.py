@@ -20,9 +20,9 @@ from math import inf
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.bench.attacker import ATTACKS, described
+from tests.bench.attacker import ATTACKS, RECEIVING, described
 from tests.e2e.feedback.feedback import LISTENS
-from tests.running_appliance import Provisioned, Running, add_account, appliance
+from tests.running_appliance import Provisioned, Running, add_account, appliance, command
 
 CONNECTIONS = 4
 RATE = 20  # honest requests a second
@@ -40,6 +40,11 @@ def honest(running: Running, account: Provisioned, seconds: float) -> Round | No
         [sys.executable, str(HERE / "load.py"), *map(str, words)], capture_output=True, text=True, check=False
     )
     return dict(json.loads(ended.stdout)) if ended.returncode == 0 else None
+
+
+def receive(running: Running) -> None:
+    """Let the account receive mail at a domain."""
+    command(running.config_file, "inbound", "add", "--account", running.account.name, RECEIVING)
 
 
 def _measured(running: Running, account: Provisioned, seconds: float) -> Round:
@@ -94,6 +99,7 @@ def main() -> None:
         appliance(Path(directory), credit=10**9, fresh=True, retention=LISTENS) as running,
     ):
         account = add_account(running.data_dir, "honest", credit=10**9)
+        receive(running)
         honest(running, account, 3)
         ratios = []
         for name, attack in ATTACKS.items():

@@ -34,6 +34,7 @@ from tests.bench.postfix import postfix
 from tests.bench.posts import fill_posts
 from tests.bench.queued import fill_queue
 from tests.bench.stored import fill
+from tests.e2e.feedback.feedback import LISTENS
 from tests.e2e.submission.client import endpoint
 from tests.programs import find
 from tests.running_appliance import Running, add_account, appliance
@@ -353,8 +354,12 @@ def shared_databases(effort: Effort, run: Run, told: Progress) -> None:
 
 def attacked(effort: Effort, run: Run, told: Progress) -> None:
     """The honest client's p99 during each attack, relative to its p99 alone."""
-    with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        appliance(Path(directory), credit=10**9, fresh=True, retention=LISTENS) as running,
+    ):
         account = add_account(running.data_dir, "honest", credit=10**9)
+        honest_client.receive(running)
         honest_client.honest(running, account, min(3, effort.seconds))
         for number, name in enumerate(list(ATTACKS)[: effort.attacks]):
             told(f"{number + 1} of {effort.attacks}: {name}")

@@ -8,13 +8,23 @@ import pytest
 
 from appliance.config.load import parse
 from appliance.dns.check import CheckedRecord, check, find_senders, permits, read_tags
-from appliance.dns.records import SPF_NAMES, DnsRecord, RecordKind, Senders, records, return_path_records, spf_term
+from appliance.dns.records import (
+    SPF_NAMES,
+    DnsRecord,
+    RecordKind,
+    Senders,
+    receiving_record,
+    records,
+    return_path_records,
+    spf_term,
+)
 from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.times import DAY
 from tests.fakes.dns import Trouble, Zone, ZoneResolver, zone_text
 
 NOW = 1_794_664_800_000_000  # 2026-11-14
 HOST = "mail.example.com"
+RECEIVING = "in.acme.example"
 SENDING = Senders((HOST,))
 RSA = StoredDkimKey("ma-rsa-1", "rsa", b"", "v=DKIM1; k=rsa; p=" + "A" * 392)
 ED25519 = StoredDkimKey("ma-ed25519-1", "ed25519", b"", "v=DKIM1; k=ed25519; p=BBBB")
@@ -292,6 +302,25 @@ async def test_a_return_path_must_lead_here_first(zone: Zone, status: RecordStat
     found = (await return_path(zone, (HOST, "node2.example.com")))[0]
     assert found.status is status
     assert found.is_wrong is (status is RecordStatus.DIFFERS)
+
+
+@pytest.mark.parametrize(
+    ("zone", "status"),
+    [
+        ({RECEIVING: {"MX": ["10 mail.example.com."]}}, RecordStatus.OK),
+        ({RECEIVING: {"MX": ["10 node2.example.com."]}, "node2.example.com": {"A": ["192.0.2.9"]}}, RecordStatus.OK),
+        ({}, RecordStatus.MISSING),
+        ({RECEIVING: {"MX": ["10 mx.example."]}, "mx.example": {"A": ["192.0.2.7"]}}, RecordStatus.DIFFERS),
+        ({RECEIVING: {"MX": ["0 ."]}}, RecordStatus.DIFFERS),
+    ],
+)
+async def test_a_receiving_domain_needs_an_mx(zone: Zone, status: RecordStatus) -> None:
+    """One that leads elsewhere is no fault: that server may forward some of its mail."""
+    record = receiving_record(RECEIVING, (HOST, "node2.example.com"))
+    assert (record.name, record.type, record.value) == (RECEIVING, "MX", "10 mail.example.com.")
+    (found,) = await check(ZoneResolver({**SERVER, **zone}), [record])
+    assert found.status is status
+    assert found.is_wrong is (status is RecordStatus.MISSING)
 
 
 async def test_spf_of_the_return_path_is_that_of_its_name() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.config.load import parse
 from appliance.model.webhooks import EVENT_RESPONSE_CHARACTERS, EVENT_SUBJECT_CHARACTERS, PING_TYPE, EventType
-from appliance.webhook.post import CONTENT_TYPE_HEADER, USER_AGENT_HEADER
+from appliance.webhook.post import JSON_CONTENT, USER_AGENT_HEADER
 from appliance.webhook.receivers import DEAD_AFTER, POST_SLOTS, POSTS_PER_RECEIVER
 from appliance.webhook.signatures import signature_header
 from tests.programs import require
@@ -101,7 +101,7 @@ def test_every_field_has_its_row(field: str) -> None:
 
 
 def test_the_numbers_are_those_that_hold() -> None:
-    for name, value in (CONTENT_TYPE_HEADER, USER_AGENT_HEADER):
+    for name, value in (("Content-Type", JSON_CONTENT), USER_AGENT_HEADER):
         assert f"{name}: {value}\n" in TEXT
     text = " ".join(TEXT.split())
     assert f"first {EVENT_SUBJECT_CHARACTERS} characters" in text

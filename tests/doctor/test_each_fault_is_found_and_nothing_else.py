@@ -261,6 +261,37 @@ def test_a_return_path_may_be_missing_but_not_wrong(
         ]
 
 
+# ---- receiving domains
+
+
+@pytest.mark.parametrize(
+    ("exchangers", "listens", "levels"),
+    [
+        ([f"10 {HOST}."], True, []),
+        ([], True, [FAULT]),
+        (["10 mx.big.test."], True, [WARNING]),
+        ([f"10 {HOST}."], False, [WARNING]),
+    ],
+)
+def test_a_receiving_domain_leads_here(
+    world: World, exchangers: list[str], listens: bool, levels: list[FindingLevel]
+) -> None:
+    receiving = f"in.{DOMAIN}"
+
+    async def add(store: Store) -> None:
+        await store.receiving.add((await store.accounts.named("acme")).id, receiving)
+
+    world.stored(add)
+    world.zone |= {receiving: {"MX": exchangers}, RETURN_PATH: {"MX": RIGHT_MX, "TXT": RIGHT_SPF}}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        world.settings["inbound"] = f'["127.0.0.1:{listener.getsockname()[1]}"]' if listens else "[]"
+        found = trio.run(world.examine)
+    findings = [each for each in found if each.check == "receiving_mx"]
+    assert {each.subject for each in findings} == {receiving}
+    assert [each.level for each in findings if each.level is not FindingLevel.OK] == levels
+    assert wrong(found) == {(level, "receiving_mx", receiving) for level in levels}
+
+
 def test_the_services_group_may_read_the_private_key(world: World) -> None:
     """As the installation guide has it: root's file, and the group's to read."""
     (world.directory / "key.pem").chmod(0o640)

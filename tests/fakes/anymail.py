@@ -27,6 +27,14 @@ BACKENDS: dict[str, Callable[[str], dict[str, str]]] = {
 }
 
 
+# The view, and its setting for the key; the two others are verified by a user name and a password.
+INBOUND_VIEWS = {
+    WebhookFormat.POSTMARK: ("postmark", "PostmarkInboundWebhookView", None),
+    WebhookFormat.MAILGUN: ("mailgun", "MailgunInboundWebhookView", "webhook_signing_key"),
+    WebhookFormat.SENDGRID: ("sendgrid", "SendGridInboundWebhookView", None),
+}
+
+
 def configure() -> None:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], USE_TZ=True)
@@ -45,21 +53,39 @@ def tracked(format: WebhookFormat, headers: Mapping[str, str], body: bytes, key:
     from anymail.signals import tracking
 
     module, view_name, key_name = VIEWS[format]
+    return _event(tracking, module, view_name, {key_name: key} if key_name else {}, headers, body)
+
+
+def received(format: WebhookFormat, headers: Mapping[str, str], body: bytes, key: str, password: str) -> Any:
+    """Its event about a received message; `password` is that of basic authentication."""
+    configure()
+    from anymail.signals import inbound
+
+    module, view_name, key_name = INBOUND_VIEWS[format]
+    settings = {key_name: key} if key_name else {"basic_auth": [f"actionmailbox:{password}"]}
+    return _event(inbound, module, view_name, settings, headers, body)
+
+
+def _event(
+    signal: Any, module: str, view_name: str, options: dict[str, Any], headers: Mapping[str, str], body: bytes
+) -> Any:
     view = getattr(import_module(f"anymail.webhooks.{module}"), view_name)
-    signed = {name: value for name, value in headers.items() if name.lower() not in ("content-type", "content-length")}
-    request = RequestFactory().post("/hook", body, content_type=headers["content-type"], headers=signed)
+    named = {name.lower(): value for name, value in headers.items()}
+    content_type = named.pop("content-type")
+    named.pop("content-length", None)
+    request = RequestFactory().post("/hook", body, content_type=content_type, headers=named)
     seen: list[Any] = []
 
     def note(event: Any, **_: Any) -> None:
         seen.append(event)
 
-    tracking.connect(note)
+    signal.connect(note)
     try:
         with warnings.catch_warnings():  # it has no password; anymail's authors cannot try SendGrid any more
             warnings.simplefilter("ignore")
-            response = view.as_view(**({key_name: key} if key_name else {}))(request)
+            response = view.as_view(**options)(request)
     finally:
-        tracking.disconnect(note)
+        signal.disconnect(note)
     assert response.status_code == 200, response
     (event,) = seen
     return event

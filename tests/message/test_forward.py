@@ -8,7 +8,7 @@ from appliance.errors import Refused
 from appliance.message.compose import compose, draft
 from appliance.message.forward import forwarded
 from appliance.message.limits import ATTACHMENTS
-from appliance.message.reader import read_files
+from appliance.message.reader import read_attachments, read_message
 
 SENDER, TO = "Support <support@acme.example>", ["grace@example.net"]
 MAIL = b"""From: =?utf-8?q?Ada_L=C3=B6w?= <ada@example.net>\r
@@ -50,7 +50,8 @@ def written(mime: bytes) -> bytes:
 
 
 def test_texts_files_and_sender_are_kept() -> None:
-    view, contents = read_files(written(MAIL), 1_000)
+    mime = written(MAIL)
+    view, contents = read_message(mime), [content for _, content in read_attachments(mime, 1_000)]
     headers = {name.lower(): value for name, value in view.headers}
     assert headers["from"] == SENDER
     assert headers["to"] == "grace@example.net"
@@ -75,7 +76,7 @@ def test_texts_files_and_sender_are_kept() -> None:
 
 
 def test_only_html_gets_its_text_from_the_html() -> None:
-    view, _ = read_files(written(b"From: a@b.example\r\nContent-Type: text/html\r\n\r\n<p>Hello"), 1_000)
+    view = read_message(written(b"From: a@b.example\r\nContent-Type: text/html\r\n\r\n<p>Hello"))
     assert "Forwarded message" in (view.text or "")
     assert "Hello" in (view.text or "")
 

@@ -17,6 +17,7 @@ from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
 from appliance.store import Store, open_store
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.post import Attempts, Posted
+from appliance.webhook.received_posts import ReceivedPosts
 from tests.store.samples import Messages
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
@@ -82,7 +83,8 @@ class Simulation:
     def dispatcher(self, **options: Any) -> Dispatcher:
         """One that is ready to run; it seldom polls by itself, or a virtual day would take a while."""
         options.setdefault("poll_every", 60.0)
-        attempts = Attempts(self.receivers.post, self.secrets, self.env, self.delays)
+        received = ReceivedPosts(self.store.received.mime)
+        attempts = Attempts(self.receivers.post, self.secrets, self.env, self.delays, received)
         return Dispatcher(self.store, self.env, attempts, **options)
 
     @asynccontextmanager

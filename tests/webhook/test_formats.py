@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from appliance.model.webhooks import DuePost, EventType, Lane, Trigger, WebhookFormat, example_envelope
 from appliance.webhook.formats import shaped
-from appliance.webhook.post import CONTENT_TYPE_HEADER
+from appliance.webhook.post import JSON_CONTENT
 from appliance.webhook.signatures import sendgrid_public_key, sign
 from tests.fakes.anymail import tracked
 from tests.webhook.native_events import CASES, EVENT_ID, LABELS, MESSAGE_ID, native
@@ -25,7 +25,7 @@ DOCS = (Path(__file__).parents[2] / "docs" / "webhook-formats.md").read_text()
 def posted(format: WebhookFormat, body: bytes) -> tuple[dict[str, str], bytes]:
     due = DuePost(Lane("whk_1", Trigger.EVENT), "whd_1", 0, shaped(format, body), EVENT_ID, format=format)
     headers, signed = sign(SECRET, due, round(time.time()))
-    return dict([("content-type", CONTENT_TYPE_HEADER[1]), *headers]), signed
+    return dict([("content-type", JSON_CONTENT), *headers]), signed
 
 
 def anymail(format: WebhookFormat, body: bytes) -> Any:

@@ -161,7 +161,8 @@ class DomainLookups:
             find = partial(find_senders, DnsResolver(config.dns.resolvers), config, nodes, ramp=ramp, sources=sources)
             sending = await self._finding.run(key, find)
             self._senders.put(key, sending)
-        return dns_records.records_for(config, domain, keys, now, sending, nodes)
+        receives = await self.services.store.receiving.domains(account_id, domain.name)
+        return dns_records.records_for(config, domain, keys, now, sending, nodes, receives)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
         """Check DNS now and store the result, without an entry in the audit log."""

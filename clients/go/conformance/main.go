@@ -218,6 +218,7 @@ func verify(c command) object {
 	}
 	return object{"result": object{
 		"id": event.ID, "type": event.Type, "created_at": timestamp(event.CreatedAt), "data": event.Data,
+		"received": event.Received,
 	}}
 }
 

@@ -74,6 +74,7 @@ export type EventType = Open<
   | "email.delayed"
   | "email.late_bounced"
   | "email.complained"
+  | "email.received"
   | "webhook.test"
 >;
 
@@ -187,6 +188,52 @@ export interface EventData {
   readonly test?: boolean;
 }
 
+/** The result of SPF, DKIM or DMARC. */
+export type CheckResult = Open<"pass" | "fail" | "softfail" | "neutral" | "none" | "temperror" | "permerror">;
+
+/** A file attached to a received email. */
+export interface ReceivedFile {
+  readonly number: number | null;
+  readonly filename: string | null;
+  readonly contentType: string | null;
+  readonly size: number | null;
+  /** A link, valid for an hour from the event. */
+  readonly url: string | null;
+}
+
+/** An email that the appliance received. Trust `from` only if `dmarc` is "pass"; do not answer if `autoSubmitted`. */
+export interface ReceivedEmail {
+  readonly inboundId: string | null;
+  /** MAIL FROM, empty for a bounce, and the receiving addresses of the account. */
+  readonly envelope: { readonly from: string | null; readonly to: readonly string[] };
+  readonly from: string | null;
+  readonly to: readonly string[];
+  readonly cc: readonly string[];
+  readonly replyTo: readonly string[];
+  readonly subject: string | null;
+  readonly text: string | null;
+  readonly html: string | null;
+  readonly headers: readonly { readonly name: string; readonly value: string }[];
+  readonly messageId: string | null;
+  readonly inReplyTo: string | null;
+  /** The message of yours that it answers. */
+  readonly inReplyToEmail: {
+    readonly id: string | null;
+    readonly metadata: Readonly<Record<string, string>> | null;
+  } | null;
+  readonly attachments: readonly ReceivedFile[];
+  readonly spf: CheckResult | null;
+  readonly dkim: CheckResult | null;
+  readonly dmarc: CheckResult | null;
+  readonly size: number | null;
+  /** A link to the whole message, valid for an hour from the event. */
+  readonly rawUrl: string | null;
+  /** Whether a body was cut. */
+  readonly truncated: boolean;
+  /** Whether a program sent it. */
+  readonly autoSubmitted: boolean;
+}
+
 /** A webhook's event. Repeated deliveries have the same id. */
 export interface WebhookEvent {
   readonly id: string;
@@ -194,6 +241,8 @@ export interface WebhookEvent {
   /** RFC 3339. */
   readonly createdAt: string | null;
   readonly data: EventData;
+  /** Only in `email.received`. */
+  readonly received?: ReceivedEmail;
 }
 
 /** An object of a JSON answer. */
@@ -341,7 +390,54 @@ export function webhookEvent(fields: JsonObject): WebhookEvent | null {
   const id = string(fields["id"]);
   const type = string(fields["type"]);
   const data = object(fields["data"]);
-  return id && type && data ? { id, type, createdAt: string(fields["created_at"]), data: eventData(data) } : null;
+  if (!id || !type || !data) return null;
+  const event = { id, type, createdAt: string(fields["created_at"]), data: eventData(data) };
+  return type === "email.received" ? { ...event, received: receivedEmail(data) } : event;
+}
+
+function receivedEmail(fields: JsonObject): ReceivedEmail {
+  const envelope = object(fields["envelope"]) ?? {};
+  const answered = object(fields["in_reply_to_email"]);
+  return {
+    inboundId: string(fields["inbound_id"]),
+    envelope: { from: string(envelope["from"]), to: list(envelope["to"], string) },
+    from: string(fields["from"]),
+    to: list(fields["to"], string),
+    cc: list(fields["cc"], string),
+    replyTo: list(fields["reply_to"], string),
+    subject: string(fields["subject"]),
+    text: string(fields["text"]),
+    html: string(fields["html"]),
+    headers: list(fields["headers"], (item) => {
+      const name = string(object(item)?.["name"]);
+      const value = string(object(item)?.["value"]);
+      return name !== null && value !== null ? { name, value } : null;
+    }),
+    messageId: string(fields["message_id"]),
+    inReplyTo: string(fields["in_reply_to"]),
+    inReplyToEmail: answered && { id: string(answered["id"]), metadata: stringMap(answered["metadata"]) },
+    attachments: list(fields["attachments"], receivedFile),
+    spf: string(fields["spf"]),
+    dkim: string(fields["dkim"]),
+    dmarc: string(fields["dmarc"]),
+    size: number(fields["size"]),
+    rawUrl: string(fields["raw_url"]),
+    truncated: fields["truncated"] === true,
+    autoSubmitted: fields["auto_submitted"] === true,
+  };
+}
+
+function receivedFile(value: unknown): ReceivedFile | null {
+  const fields = object(value);
+  return (
+    fields && {
+      number: number(fields["number"]),
+      filename: string(fields["filename"]),
+      contentType: string(fields["content_type"]),
+      size: number(fields["size"]),
+      url: string(fields["url"]),
+    }
+  );
 }
 
 function eventData(fields: JsonObject): EventData {

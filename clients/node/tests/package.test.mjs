@@ -94,7 +94,7 @@ for (const [module, moduleResolution, extensions, lib] of [
 test("the README's examples compile strictly", () => {
   const readme = readFileSync(join(ROOT, "README.md"), "utf8");
   const examples = [...readme.matchAll(/^```js\n(.*?)^```/gms)].map(([, code]) => code);
-  assert.equal(examples.length, 10);
+  assert.equal(examples.length, 11);
   const sources = examples.map((_, number) => `readme${number}.mts`);
   examples.forEach((code, number) => writeFileSync(join(project, sources[number]), code));
   compile("readme", sources, { module: "node16", moduleResolution: "node16", lib: ["es2022"] });

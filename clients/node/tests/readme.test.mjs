@@ -18,7 +18,8 @@ import { ACCEPTED, error, json, serve } from "./server.mjs";
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const README = readFileSync(new URL("../README.md", import.meta.url), "utf8");
 const BLOCKS = [...README.matchAll(/^```(\w*)\n(.*?)^```/gms)].map(([, language, code]) => ({ language, code }));
-const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS, SIGN_UP] = BLOCKS.map(({ code }) => code);
+const [INSTALL, FIRST, STATUS, BATCH, SCHEDULING, ERRORS, HTTP, EXPRESS, RECEIVED, NODEMAILER, TESTS, SIGN_UP] =
+  BLOCKS.map(({ code }) => code);
 const SECRET = "whsec_readme";
 
 function start(code, variables, ...words) {
@@ -40,7 +41,7 @@ async function run(code, url = "", ...words) {
 test("all blocks are known here", () =>
   assert.deepEqual(
     BLOCKS.map(({ language }) => language),
-    ["sh", ...Array(10).fill("js")],
+    ["sh", ...Array(11).fill("js")],
   ));
 
 test("install", (t) => {
@@ -115,6 +116,21 @@ async function post(url, body, headers) {
   }
   throw new Error(`nothing listens at ${url}`);
 }
+
+test("a received message", async (t) => {
+  const port = await freePort();
+  const child = start(RECEIVED, { PORT: String(port), WEBHOOK_SECRET: SECRET });
+  t.after(() => child.kill());
+  const email = { from: "ada@example.net", dmarc: "pass", subject: "Hi", text: "Hello", attachments: [{ url: "u" }] };
+  const time = Math.floor(Date.now() / 1000);
+  for (const data of [{ ...email, auto_submitted: true }, { ...email, in_reply_to_email: { metadata: { ticket: "7" } } }]) {
+    const body = JSON.stringify({ id: "evt_1", type: "email.received", data });
+    const signature = `t=${time},v1=${createHmac("sha256", SECRET).update(`${time}.${body}`).digest("hex")}`;
+    assert.equal((await post(`http://127.0.0.1:${port}/`, body, { "Service-Signature": signature })).status, 204);
+  }
+  const [printed] = await once(child.stdout, "data");
+  assert.equal(String(printed), "ada@example.net pass Hi Hello 7 [ 'u' ]\n");
+});
 
 for (const [name, code] of Object.entries({ HTTP, EXPRESS })) {
   test(`webhooks: ${name}`, async (t) => {

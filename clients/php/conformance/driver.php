@@ -16,6 +16,8 @@ use MailAppliance\Client;
 use MailAppliance\Event;
 use MailAppliance\MailApplianceError;
 use MailAppliance\Message;
+use MailAppliance\ReceivedEmail;
+use MailAppliance\ReceivedFile;
 use MailAppliance\Recipient;
 use MailAppliance\SentEmail;
 use MailAppliance\Webhook;
@@ -158,6 +160,42 @@ function event(Event $event): array
         'type' => $event->type,
         'created_at' => rfc3339($event->createdAt),
         'data' => (object) array_filter($fields, static fn (mixed $value): bool => $value !== null),
+        'received' => $event->received === null ? null : received($event->received),
+    ];
+}
+
+function received(ReceivedEmail $email): array
+{
+    $answered = ['id' => $email->answeredId, 'metadata' => $email->answeredMetadata];
+
+    return [
+        'inbound_id' => $email->inboundId,
+        'envelope' => ['from' => $email->envelopeFrom, 'to' => $email->envelopeTo],
+        'from' => $email->from,
+        'to' => $email->to,
+        'cc' => $email->cc,
+        'reply_to' => $email->replyTo,
+        'subject' => $email->subject,
+        'text' => $email->text,
+        'html' => $email->html,
+        'headers' => $email->headers,
+        'message_id' => $email->messageId,
+        'in_reply_to' => $email->inReplyTo,
+        'in_reply_to_email' => $email->answeredId === null ? null : $answered,
+        'attachments' => array_map(static fn (ReceivedFile $file): array => [
+            'number' => $file->number,
+            'filename' => $file->filename,
+            'content_type' => $file->contentType,
+            'size' => $file->size,
+            'url' => $file->url,
+        ], $email->attachments),
+        'spf' => $email->spf,
+        'dkim' => $email->dkim,
+        'dmarc' => $email->dmarc,
+        'size' => $email->size,
+        'raw_url' => $email->rawUrl,
+        'truncated' => $email->truncated,
+        'auto_submitted' => $email->autoSubmitted,
     ];
 }
 

@@ -97,6 +97,8 @@ final class Webhook
             throw new SignatureInvalid('the webhook\'s signature is good, but its body is not an event');
         }
 
-        return new Event($id, $type, $object->time('created_at'), EventData::fromObject($data));
+        $received = $type === 'email.received' ? ReceivedEmail::fromObject($data) : null;
+
+        return new Event($id, $type, $object->time('created_at'), EventData::fromObject($data), $received);
     }
 }

@@ -9,6 +9,7 @@ use MailAppliance\Laravel\MailApplianceServiceProvider;
 use MailAppliance\Symfony\MailApplianceTransport;
 use MailAppliance\Symfony\MailApplianceTransportFactory;
 use MailAppliance\Testing\FakeClient;
+use MailAppliance\Webhook;
 use PHPUnit\Framework\TestCase;
 use Symfony\Component\Mailer\Mailer;
 use Symfony\Component\Mailer\Transport\Dsn;
@@ -25,7 +26,7 @@ final class ReadmeTest extends TestCase
         'Scheduling and metadata' => ['php'],
         'Many at the same time' => ['php'],
         'Errors' => ['php'],
-        'Webhooks' => ['php'],
+        'Webhooks' => ['php', 'php'],
         'Symfony' => ['dotenv', 'php'],
         'Laravel' => ['dotenv'],
         'Tests' => ['php', 'php'],
@@ -161,6 +162,25 @@ final class ReadmeTest extends TestCase
     }
 
     /** The webhook block is the whole script of a web server. */
+    public function testReceivedMessage(): void
+    {
+        self::output('Webhooks', 1); // defines the function
+        $log = tempnam(sys_get_temp_dir(), 'log');
+        $before = ini_set('error_log', $log);
+        try {
+            foreach (['', ',"auto_submitted":true'] as $more) {
+                $data = '{"from":"ada@example.net","dmarc":"pass","subject":"Hi","in_reply_to_email":{"id":"msg_1","metadata":{"ticket":"7"}}' . $more . '}';
+                $body = '{"id":"evt_1","type":"email.received","data":' . $data . '}';
+                $header = 't=1,v1=' . hash_hmac('sha256', "1.{$body}", 'whsec_x');
+                \fileTicket(Webhook::verify($body, $header, 'whsec_x', now: 1));
+            }
+            self::assertSame(1, substr_count(file_get_contents($log), '7: ada@example.net (pass) Hi, 0 files'));
+        } finally {
+            ini_set('error_log', (string) $before);
+            unlink($log);
+        }
+    }
+
     public function testWebhooks(): void
     {
         $script = tempnam(sys_get_temp_dir(), 'hook');

@@ -18,6 +18,7 @@ import pytest
 from mail_appliance import Client
 from mail_appliance.dev import COMMAND, DevAppliance
 from mail_appliance.email_messages import close_shared_clients
+from mail_appliance.models import event
 
 from .conftest import Server, answer, reset
 
@@ -139,6 +140,17 @@ def test_webhooks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert client.post("/mail-events", data=body, headers=headers).status_code == 500
 
 
+def test_a_received_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """The example prints it with the metadata of the message that it answers; it leaves automatic replies alone."""
+    file_ticket = run("Webhooks", 1)["file_ticket"]
+    data: dict[str, Any] = {"from": "ada@example.net", "subject": "Re: Hello", "dmarc": "pass"}
+    data["in_reply_to_email"] = {"id": "msg_1", "metadata": {"ticket": "7"}}
+    for more in ({}, {"auto_submitted": True}):
+        file_ticket(event({"id": "evt_1", "type": "email.received", "data": data | more}))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("ada@example.net pass Re: Hello None {'ticket': '7'}")
+
+
 def test_tests() -> None:
     """The example's own test passes."""
     run("Tests of your program")["test_confirm"]()
@@ -236,7 +248,7 @@ def test_every_block_is_run_by_a_test() -> None:
         "Attachments": 1,
         "Errors": 1,
         "Trio and asyncio": 1,
-        "Webhooks": 1,
+        "Webhooks": 2,
         "Tests of your program": 2,
         "Django": 2,
         "Flask": 1,

@@ -62,7 +62,8 @@ class Driver
 
   def verify(body_base64:, header:, secrets:, now:, **options)
     event = MailAppliance.verify(body_base64.unpack1("m"), header, secrets, now: now, **options)
-    { result: event.to_h.merge(created_at: timestamp(event.created_at)) }
+    received = event.received&.to_h&.merge(attachments: event.received.attachments&.map(&:to_h))
+    { result: event.to_h.merge(created_at: timestamp(event.created_at), received: received) }
   end
 
   private

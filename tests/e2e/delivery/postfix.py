@@ -50,6 +50,7 @@ RELAYING = """
 virtual_mailbox_domains =
 relay_domains = {domain}
 transport_maps = inline:{{ {transports} }}
+smtp_tls_security_level = {tls}
 """
 # Tests that are passed only by talking to the end: then every RCPT is answered 450, and the next connection is taken.
 SCREENING = """
@@ -102,7 +103,9 @@ class Mailbox:
         return file.read_text() if file.exists() else ""
 
 
-def _prepare(directory: Path, domain: str, address: str, port: int, *, screening: bool, relays: Relays) -> None:
+def _prepare(
+    directory: Path, domain: str, address: str, port: int, *, screening: bool, relays: Relays, tls: str
+) -> None:
     directory.chmod(0o755)  # not readable only for root: Postfix reads its files as another user
     user = pwd.getpwnam("nobody")
     for name in ("config", "queue", "data", "mail"):
@@ -113,7 +116,7 @@ def _prepare(directory: Path, domain: str, address: str, port: int, *, screening
     listener = SCREENED if screening else DIRECT
     if relays:
         transports = ", ".join(f"{{ {name} = smtp:[{host}]:{number} }}" for name, (host, number) in relays.items())
-        settings += RELAYING.format(domain=domain, transports=transports)
+        settings += RELAYING.format(domain=domain, transports=transports, tls=tls)
     (directory / "config" / "main.cf").write_text(settings + (SCREENING if screening else ""))
     (directory / "config" / "master.cf").write_text(listener.format(address=address, port=port) + MASTER)
 
@@ -144,15 +147,16 @@ async def listens(address: str, port: int) -> None:
 
 @asynccontextmanager
 async def postfix(
-    domain: str, address: str, port: int, *, screening: bool = False, relays: Relays | None = None
+    domain: str, address: str, port: int, *, screening: bool = False, relays: Relays | None = None, secure: bool = False
 ) -> AsyncIterator[Mailbox]:
     """A Postfix that takes mail for this domain there, meanwhile; `screening` puts postscreen before it.
 
-    With `relays` it passes the mail of these domains on, with those of bounces, and keeps none.
+    With `relays` it passes the mail of these domains on, with those of bounces, and keeps none; `secure`: with TLS.
     """
     with tempfile.TemporaryDirectory(prefix="receiving-postfix-") as name:
         directory = Path(name)
-        _prepare(directory, domain, address, port, screening=screening, relays=relays or {})
+        tls = "encrypt" if secure else "none"
+        _prepare(directory, domain, address, port, screening=screening, relays=relays or {}, tls=tls)
         await trio.to_thread.run_sync(partial(_run, directory, "start"))
         try:
             await listens(address, port)

@@ -51,11 +51,12 @@ refuse:
 begin transports
 out:
   driver = smtp
+  {tls} = *
 """
 RUN = 'mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/group" /etc/group && exec "$1" -C "$0/config" -bdf'
 
 
-def _start(directory: Path, address: str, port: int, bounces: Back) -> subprocess.Popen[bytes]:
+def _start(directory: Path, address: str, port: int, bounces: Back, secure: bool) -> subprocess.Popen[bytes]:
     directory.chmod(0o755)
     for part in ("spool", "log"):
         (directory / part).mkdir()
@@ -69,6 +70,7 @@ def _start(directory: Path, address: str, port: int, bounces: Back) -> subproces
         back_name=back_name,
         back_host=back_host,
         back_port=back_port,
+        tls="hosts_require_tls" if secure else "hosts_avoid_tls",
     )
     (directory / "config").write_text(settings)
     for file, line in (("passwd", f"{USER}:x:8:8::/nonexistent:/usr/sbin/nologin"), ("group", f"{USER}:x:8:")):
@@ -78,10 +80,10 @@ def _start(directory: Path, address: str, port: int, bounces: Back) -> subproces
 
 
 @asynccontextmanager
-async def exim(address: str, port: int, bounces: Back) -> AsyncIterator[None]:
+async def exim(address: str, port: int, bounces: Back, *, secure: bool = True) -> AsyncIterator[None]:
     """An Exim that takes all mail there and knows no user; what it took it sends back to that server."""
     with tempfile.TemporaryDirectory(prefix="bouncing-exim-") as name:
-        process = await trio.to_thread.run_sync(_start, Path(name), address, port, bounces)
+        process = await trio.to_thread.run_sync(_start, Path(name), address, port, bounces, secure)
         try:
             await listens(address, port)
             yield

@@ -70,7 +70,7 @@ const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 
 function remark(each) {
 	if (each.pending) return "New key: signs once DNS shows it.";
-	if (each.needed) return null;
+	if (each.needed || each.purpose.startsWith("Receiving")) return null;
 	return each.purpose.startsWith("DKIM") ? "Retired: keep it for mail already sent." : "Optional.";
 }
 

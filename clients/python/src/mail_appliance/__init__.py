@@ -33,6 +33,7 @@ from mail_appliance.errors import (
     WarmupLimited,
 )
 from mail_appliance.models import (
+    AnsweredEmail,
     Attachment,
     AttachmentInfo,
     BatchItem,
@@ -41,6 +42,8 @@ from mail_appliance.models import (
     Event,
     EventData,
     Message,
+    ReceivedEmail,
+    ReceivedFile,
     Recipient,
     SendResult,
 )
@@ -50,6 +53,7 @@ from mail_appliance.webhooks import verify
 __all__ = [
     "AccountSuspended",
     "Answer",
+    "AnsweredEmail",
     "ApiError",
     "AsyncClient",
     "AsyncTransport",
@@ -76,6 +80,8 @@ __all__ = [
     "NotSupported",
     "PayloadTooLarge",
     "RateLimited",
+    "ReceivedEmail",
+    "ReceivedFile",
     "Recipient",
     "Request",
     "SendResult",

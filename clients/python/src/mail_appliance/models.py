@@ -208,6 +208,56 @@ class EventData:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivedFile:
+    """A file attached to a received email. Its `url` is valid for an hour from the event."""
+
+    number: int | None
+    filename: str | None
+    content_type: str | None
+    size: int | None
+    url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredEmail:
+    """The message of yours that a received email answers."""
+
+    id: str | None
+    metadata: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEmail:
+    """An email that the appliance received. Trust `from_` only if `dmarc` is `pass`.
+
+    Do not answer one that is `auto_submitted`. `raw_url` is valid for an hour from the event.
+    """
+
+    inbound_id: str | None
+    envelope_from: str | None  # empty for a bounce
+    envelope_to: tuple[str, ...]
+    from_: str | None
+    to: tuple[str, ...]
+    cc: tuple[str, ...]
+    reply_to: tuple[str, ...]
+    subject: str | None
+    text: str | None
+    html: str | None
+    headers: tuple[tuple[str, str], ...]  # name and value
+    message_id: str | None
+    in_reply_to: str | None
+    in_reply_to_email: AnsweredEmail | None
+    attachments: tuple[ReceivedFile, ...]
+    spf: str | None
+    dkim: str | None
+    dmarc: str | None
+    size: int | None
+    raw_url: str | None
+    truncated: bool  # a body was cut
+    auto_submitted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A verified webhook event. Retries and replays have the same `id`: handle each once."""
 
@@ -215,6 +265,7 @@ class Event:
     type: str
     created_at: datetime | None
     data: EventData
+    received: ReceivedEmail | None = None  # only in `email.received`
 
 
 # ---- reading JSON
@@ -311,6 +362,50 @@ def event(body: Any) -> Event | None:
             metadata=_map(data.get("metadata")),
             stream=_text(data.get("stream")),
         ),
+        received=_received(data) if kind == "email.received" else None,
+    )
+
+
+def _received(data: Mapping[str, Any]) -> ReceivedEmail:
+    envelope, answered = _object(data.get("envelope")), data.get("in_reply_to_email")
+    headers = [(_text(item.get("name")), _text(item.get("value"))) for item in _objects(data.get("headers"))]
+    return ReceivedEmail(
+        inbound_id=_text(data.get("inbound_id")),
+        envelope_from=_text(envelope.get("from")),
+        envelope_to=_texts(envelope.get("to")),
+        from_=_text(data.get("from")),
+        to=_texts(data.get("to")),
+        cc=_texts(data.get("cc")),
+        reply_to=_texts(data.get("reply_to")),
+        subject=_text(data.get("subject")),
+        text=_text(data.get("text")),
+        html=_text(data.get("html")),
+        headers=tuple([(name, value) for name, value in headers if name is not None and value is not None]),
+        message_id=_text(data.get("message_id")),
+        in_reply_to=_text(data.get("in_reply_to")),
+        in_reply_to_email=_answered(answered) if isinstance(answered, dict) else None,
+        attachments=tuple(map(_received_file, _objects(data.get("attachments")))),
+        spf=_text(data.get("spf")),
+        dkim=_text(data.get("dkim")),
+        dmarc=_text(data.get("dmarc")),
+        size=_number(data.get("size")),
+        raw_url=_text(data.get("raw_url")),
+        truncated=data.get("truncated") is True,
+        auto_submitted=data.get("auto_submitted") is True,
+    )
+
+
+def _answered(fields: Mapping[str, Any]) -> AnsweredEmail:
+    return AnsweredEmail(id=_text(fields.get("id")), metadata=_map(fields.get("metadata")))
+
+
+def _received_file(fields: Mapping[str, Any]) -> ReceivedFile:
+    return ReceivedFile(
+        number=_number(fields.get("number")),
+        filename=_text(fields.get("filename")),
+        content_type=_text(fields.get("content_type")),
+        size=_number(fields.get("size")),
+        url=_text(fields.get("url")),
     )
 
 
@@ -351,6 +446,10 @@ def _recipient(fields: Mapping[str, Any]) -> Recipient:
 
 def _objects(values: Any) -> list[dict[str, Any]]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:

@@ -15,7 +15,7 @@ module MailAppliance
     def read(name, value)
       case name
       when :recipients then list(Recipient, value)
-      when :attachments then list(AttachmentInfo, value)
+      when :attachments then list(self == ReceivedEmail ? ReceivedFile : AttachmentInfo, value)
       when :results then list(BatchItem, value)
       when :created_at, :delivered_at, :bounced_at, :scheduled_at then time(value)
       else value.freeze
@@ -117,8 +117,31 @@ module MailAppliance
     end
   end
 
-  # A verified webhook event. +data+ is a frozen Hash with the fields that were there, by symbols.
-  Event = Struct.new(:id, :type, :created_at, :data, keyword_init: true) do
+  # A file attached to a ReceivedEmail. Its +url+ is valid for an hour from the event.
+  ReceivedFile = Struct.new(:number, :filename, :content_type, :size, :url, keyword_init: true) do
+    extend FromJSON
+  end
+
+  # An email that the appliance received. Trust +from+ only if +dmarc+ is "pass". Do not answer one that is
+  # +auto_submitted+. +envelope+, +headers+ and +in_reply_to_email+ are Hashes, or Arrays of them, as the event has them.
+  ReceivedEmail = Struct.new(
+    :inbound_id, :envelope, :from, :to, :cc, :reply_to, :subject, :text, :html, :headers, :message_id, :in_reply_to,
+    :in_reply_to_email, :attachments, :spf, :dkim, :dmarc, :size, :raw_url, :truncated, :auto_submitted,
+    keyword_init: true
+  ) do
+    extend FromJSON
+
+    def self.from_json(object)
+      super({ "truncated" => false, "auto_submitted" => false, **object })
+    end
+
+    alias_method :truncated?, :truncated
+    alias_method :auto_submitted?, :auto_submitted
+  end
+
+  # A verified webhook event. +data+ is a frozen Hash with the fields that were there, by symbols; +received+ is the
+  # ReceivedEmail of "email.received", else nil.
+  Event = Struct.new(:id, :type, :created_at, :data, :received, keyword_init: true) do
     extend FromJSON
   end
 end

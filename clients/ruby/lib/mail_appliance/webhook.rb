@@ -54,7 +54,8 @@ module MailAppliance
         raise SignatureInvalid, "the signed body is not an event"
       end
 
-      Event.from_json(object.merge("data" => data.transform_keys(&:to_sym)))
+      received = ReceivedEmail.from_json(data) if type == "email.received"
+      Event.from_json(object.merge("data" => data.transform_keys(&:to_sym)), received: received)
     rescue JSON::ParserError
       raise SignatureInvalid, "the signed body is not an event"
     end
