@@ -1,8 +1,8 @@
 """Writes the request that forwards a received message to an address that a person names. No I/O.
 
-Receivers reject mail in the name of a sender whose domain does not permit this server. So the message is from an address
-of the account, and `Reply-To` names the original sender. Texts and files are decoded and encoded again, because the
-original may break the rules for sent messages.
+Receivers reject mail in the name of a sender whose domain does not permit this server. So the message is from an
+address of the account, and `Reply-To` names the original sender. Texts and files are decoded and encoded again, because
+the original may break the rules for sent messages.
 """
 
 import html

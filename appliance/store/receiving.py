@@ -67,7 +67,12 @@ class ReceivingAddresses(StorePart):
         bindings = {"account_id": account_id, "after": after, "most": most}
         return await self.engine.all(ReceivingAddress, _PAGE, bindings)
 
-_FIND = "SELECT address, created_at FROM receiving_addresses WHERE address = :address AND account_id = :account_id"
+    async def read(self, account_id: str, address: str) -> ReceivingAddress:
+        added = await self.engine.one(ReceivingAddress, _FIND, {"account_id": account_id, "address": address})
+        if added is None:
+            raise unknown_address()
+        return added
+
     async def domains(self, account_id: str, parent: str, most: int = RECEIVING_CHECKED) -> list[str]:
         """The first domains that need an MX record: this sending domain, or below it."""
         return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "parent": parent, "most": most})
