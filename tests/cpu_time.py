@@ -23,6 +23,11 @@ def longest_hold(work: Callable[[], object], tries: int = 3) -> float:
     return _least(lambda: _held(work), tries)
 
 
+def slowness() -> float:
+    """How many times as long as the quiet machine this one takes now."""
+    return max(1.0, min(_taken(_fixed) for _ in range(5)) / _QUIET)
+
+
 def _least(measured: Callable[[], float], tries: int) -> float:
     least = float("inf")
     for _ in range(tries):

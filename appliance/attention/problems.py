@@ -27,7 +27,7 @@ from appliance.store import Store
 from appliance.store.attention import RecentMail
 from appliance.store.pools import EVERY
 from appliance.store.queue_control import Depth
-from appliance.times import DAY, MINUTE, SECOND
+from appliance.times import DAY, HOUR, MINUTE, SECOND
 from appliance.tls.certificate import ACME_FILE, acme_directory, by_acme, expiry
 
 RATES_SINCE = 7 * DAY
@@ -122,7 +122,11 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
         states: dict[str, RecordStatus | None] = {"DKIM": dns.dkim, "SPF": dns.spf, "DMARC": dns.dmarc}
         # A return path that was never in use may be missing.
         states |= {"return path": dns.return_path} if dns.return_path is differs or domain.return_path_at else {}
-        wrong = [f"{name} is {_STATES[state]}" for name, state in states.items() if state in (missing, differs)]
+        wrong = [
+            _listed(names, _STATES[state])
+            for state in (differs, missing)
+            if (names := [name for name, current in states.items() if current is state])
+        ]
         if not wrong:
             continue
         is_critical = dns.dkim in (missing, differs) or dns.spf in (missing, differs)
@@ -134,6 +138,11 @@ def judge_domains(domains: Iterable[Domain]) -> Iterator[AttentionItem]:
             f"In DNS, {' and '.join(wrong)}. Providers may reject mail from this domain. Publish the records again.",
             f"/dashboard/domains/{quote(domain.name, safe='')}",
         )
+
+
+def _listed(names: list[str], state: str) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last} are {state}" if others else f"{last} is {state}"
 
 
 _STATES = {RecordStatus.MISSING: "missing", RecordStatus.DIFFERS: "wrong"}
@@ -217,7 +226,7 @@ def judge_keys(keys: Iterable[ApiKey], now: int) -> Iterator[AttentionItem]:
             name, at = key.name or f"…{key.hint}", key.expires_at
             text = f"It works until {_day(at)}. Create a new key, and give it to the programs that use this one."
             severity = Severity.CRITICAL if at - now < EXPIRES_SOON else Severity.WARNING
-            title, since = f"API key {name} expires in {span(at - now)}", at - KEY_EXPIRES_WITHIN
+            title, since = f"API key {name} expires in {_left(at - now)}", at - KEY_EXPIRES_WITHIN
             yield AttentionItem(AttentionKind.KEY_EXPIRING, key.id, severity, title, text, "/dashboard/keys", since)
 
 
@@ -235,7 +244,7 @@ def judge_certificates(expiries: Mapping[str, float], now: int) -> Iterator[Atte
         at = round(seconds * SECOND)
         if at - now < CERTIFICATE_EXPIRES_WITHIN:
             severity = Severity.CRITICAL if at - now < EXPIRES_SOON else Severity.WARNING
-            state = "has expired" if at <= now else f"expires in {span(at - now)}"
+            state = "has expired" if at <= now else f"expires in {_left(at - now)}"
             text = f"It is valid until {_day(at)}. Clients refuse an expired certificate. "
             text += "See the log of appliance.acme." if name == "acme" else f"Renew the file of {name}.tls_cert."
             title, since = f"The certificate of {name} {state}", at - CERTIFICATE_EXPIRES_WITHIN
@@ -245,7 +254,8 @@ def judge_certificates(expiries: Mapping[str, float], now: int) -> Iterator[Atte
 def judge_disk(free: int, needed: int) -> Iterator[AttentionItem]:
     if free < needed * DISK_MARGIN:
         severity = Severity.CRITICAL if free < needed else Severity.WARNING
-        text = f"{free // MIB:,} MiB are free. Below {needed // MIB:,} MiB the server refuses new mail. Free space."
+        text = f"{_rounded(free // MIB):,} MiB are free. "
+        text += f"Below {needed // MIB:,} MiB the server refuses new mail. Free space."
         yield AttentionItem(AttentionKind.DISK_LOW, "", severity, "Disk space is low", text, _ADMIN)
 
 
@@ -256,6 +266,18 @@ def judge_queue(depth: Depth, now: int) -> Iterator[AttentionItem]:
         text += "See which pool is slow: appliance queue"
         title, since = "The queue is growing", now - waited
         yield AttentionItem(AttentionKind.QUEUE_GROWING, "", Severity.WARNING, title, text, _ADMIN, since)
+
+
+# Rounded: a text that changes all the time would reach every open page again and again.
+def _left(time: int) -> str:
+    hours = -(-time // HOUR)
+    return f"{hours // 24} days" if hours >= 48 else f"{hours} hours" if hours > 1 else "an hour"
+
+
+def _rounded(count: int) -> int:
+    """To two digits, downwards."""
+    step: int = 10 ** max(0, len(str(count)) - 2)
+    return count // step * step
 
 
 def _day(at: int) -> str:

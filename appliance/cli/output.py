@@ -75,8 +75,8 @@ def show_list(
 ) -> None:
     """Print `answer` with --json, else its first member as a table of `columns` (key: heading), or `nothing`.
 
-    `worded` makes a table's row. A narrow terminal omits the columns `spare`, in that order, then others from the
-    right, but never the first one.
+    `worded` makes a table's row. A narrow terminal omits empty columns, then the columns `spare`, in that order, then
+    others from the right, but never the first one.
     """
     rows = [worded(row) for row in next(iter(answer.values()))]
     if is_json() or not rows:
@@ -84,7 +84,9 @@ def show_list(
         return
     order = [*spare, *(key for key in reversed([*columns]) if key not in spare)][:-1]
     table = [[printable(_cell(row[key], short=key.endswith("_at"))) for key in columns] for row in rows]
-    _table(table, [*columns.values()], [list(columns).index(key) for key in order])
+    omitted = [list(columns).index(key) for key in order]
+    omitted.sort(key=lambda at: any(row[at] != "-" for row in table))  # stable: empty columns first
+    _table(table, [*columns.values()], omitted)
 
 
 def printable(text: str) -> str:

@@ -190,7 +190,7 @@ def _links(links: list[LinkTarget]) -> Iterator[MessageFault]:
 
 def _fault_in(target: str) -> tuple[Level, str, str] | None:
     if not target or target == "#":
-        return "error", "LinkTarget without a target", "A link leads nowhere."
+        return "error", "Link without a target", "A link leads nowhere."
     if _PLACEHOLDER.search(target):
         return "error", "Placeholder in a link", "A placeholder was not filled in."
     scheme = target.partition(":")[0].lower()
@@ -208,8 +208,8 @@ def _fault_in(target: str) -> tuple[Level, str, str] | None:
     if " " in target or not target.isprintable():
         return "error", "Broken link", "A URL must not contain spaces. Write them as %20."
     if "." not in host or host.endswith((".local", ".test", ".localhost")) or host == "127.0.0.1":
-        return "info", "LinkTarget to this machine", "Set the public address before you go live."
-    return ("info", "LinkTarget without TLS", "Use https.") if parts.scheme == "http" else None
+        return "info", "Link to this machine", "Set the public address before you go live."
+    return ("info", "Link without TLS", "Use https.") if parts.scheme == "http" else None
 
 
 def _images(tags: list[tuple[str, str]]) -> Iterator[MessageFault]:

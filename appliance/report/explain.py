@@ -48,13 +48,13 @@ def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: 
         later = tried.next_attempt_at > now and not (pool.has_no_source and not tried.attempts)
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
     if tried.recipient.status is RecipientStatus.SCHEDULED:
-        return _scheduled(tried.scheduled_at or now, now)
+        return _scheduled(tried.scheduled_at or now, pool, now)
     return _FINAL[tried.recipient.status](tried, now)
 
 
-def _scheduled(at: int, now: int) -> str:
+def _scheduled(at: int, pool: PoolView, now: int) -> str:
     if at > now:
-        return f"scheduled: queued at {clock(at, now)} (in {span(at - now)})"
+        return f"scheduled: queued at {_ahead(at, pool, now)}"
     return f"scheduled: due since {clock(at, now)}; it is queued next, unless the account is suspended"
 
 
@@ -99,9 +99,14 @@ _AWAITED = {
 
 def _deferred(tried: TriedRecipient, at: int, pool: PoolView, now: int, allowed: int) -> str:
     number = tried.recipient.attempt_count + 1
-    words = f"deferred: try {number} of {allowed} at {clock(at, now)} (in {span(at - now)}){_because(tried)}"
+    words = f"deferred: try {number} of {allowed} at {_ahead(at, pool, now)}{_because(tried)}"
     held = _held(pool, now)
     return f"{words}; it will wait then, for {held}" if held else words
+
+
+def _ahead(at: int, pool: PoolView, now: int) -> str:
+    """A time, for the operator with the time left. Open pages count down themselves: their text stays the same."""
+    return f"{clock(at, now)} (in {span(at - now)})" if pool.for_operator else clock(at, now)
 
 
 def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: int) -> str:

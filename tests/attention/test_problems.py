@@ -15,6 +15,7 @@ from appliance.attention.problems import (
     judge_rates,
     judge_webhook,
 )
+from appliance.config.values import MIB
 from appliance.model.accounts import Account, ApiKey, Domain, DomainDns, RecordStatus, Scope
 from appliance.model.attention import AttentionItem, AttentionKind, Severity
 from appliance.model.queue import PoolHold
@@ -22,7 +23,7 @@ from appliance.model.webhooks import Webhook
 from appliance.store.attention import RecentMail
 from appliance.store.pools import EVERY
 from appliance.store.queue_control import Depth
-from appliance.times import DAY, SECOND
+from appliance.times import DAY, MINUTE, SECOND
 
 NOW = 1_700_000_000 * SECOND
 OK, MISSING, DIFFERS, UNKNOWN = RecordStatus
@@ -39,6 +40,7 @@ def domain(spf: RecordStatus = OK, dkim: RecordStatus = OK, dmarc: RecordStatus 
         (domain(dkim=MISSING), CRITICAL, "DKIM is missing"),
         (domain(spf=DIFFERS, dmarc=MISSING), CRITICAL, "SPF is wrong and DMARC is missing"),
         (domain(dmarc=MISSING), WARNING, "DMARC is missing"),
+        (domain(MISSING, MISSING, MISSING), CRITICAL, "In DNS, DKIM, SPF and DMARC are missing."),
     ],
 )
 def test_a_wrong_record_of_a_domain_is_a_problem(checked: Domain, severity: Severity, words: str) -> None:
@@ -86,8 +88,9 @@ def test_rates_are_judged_from_enough_mail(recent: RecentMail, expected: list[tu
 def test_a_key_that_expires_is_named() -> None:
     key = ApiKey("key_1", "a", "abcd", Scope.SEND, False, 0, None, "Shop", expires_at=NOW + 3 * DAY)
     (problem,) = judge_keys([key], NOW)
-    assert (problem.title, problem.severity) == ("API key Shop expires in 3 d 0 h", WARNING)
+    assert (problem.title, problem.severity) == ("API key Shop expires in 3 days", WARNING)
     assert problem.since == NOW - 4 * DAY
+    assert list(judge_keys([key], NOW + MINUTE)) == [problem]  # an open page gets no new text each minute
 
 
 def test_certificates() -> None:
@@ -103,6 +106,8 @@ def test_disk_and_queue() -> None:
     assert [problem.severity for problem in judge_disk(99, 100)] == [CRITICAL]
     assert [problem.severity for problem in judge_disk(124, 100)] == [WARNING]
     assert list(judge_disk(125, 100)) == []
+    shown = {next(judge_disk(free * MIB, 9_000 * MIB)).detail.partition(".")[0] for free in (3_199, 3_105)}
+    assert shown == {"3,100 MiB are free"}
     (growing,) = judge_queue(Depth(QUEUE_DUE, 0, 600.0, ()), NOW)
     assert growing.kind is AttentionKind.QUEUE_GROWING
     for depth in (Depth(QUEUE_DUE - 1, 0, 600.0, ()), Depth(QUEUE_DUE, 0, 599.0, ()), Depth(9_999, 0, 9e9, (EVERY,))):

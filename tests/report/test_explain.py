@@ -170,6 +170,16 @@ CASES = {words: (tried(QUEUED, due=0), pool) for words, pool in WAITING.items()}
 }
 
 
+SCHEDULED = replace(tried(RecipientStatus.SCHEDULED), scheduled_at=NOW + 240 * SECOND)
+
+
+@pytest.mark.parametrize("recipient", [tried(DEFERRED, GREY, due=240), SCHEDULED])
+def test_a_customers_text_does_not_change_each_minute(recipient: TriedRecipient) -> None:
+    """Open pages would get it again and again; they count down themselves."""
+    pool = PoolView("google", None, GOOGLE, for_operator=False)
+    assert standing(recipient, pool, NOW, 12) == standing(recipient, pool, NOW + 61 * SECOND, 12)
+
+
 @pytest.mark.parametrize("words", CASES)
 def test_where_a_recipient_stands(words: str) -> None:
     assert standing(*CASES[words], NOW, 12) == words

@@ -146,6 +146,8 @@ def _enabled(name: str, settings: Mapping[str, dict[str, Json] | None] | None, k
     for setting, value in (settings or {}).items():
         if setting not in known:
             raise invalid(f"{name}.{setting[:64]}", "there is no such setting")
+        if not isinstance((value or {}).get("enable", False), bool):
+            raise invalid(f"{name}.{setting}.enable", "expected true or false")
         state = any(inner is True for inner in (value or {}).values())
         if state and known[setting]:
             raise invalid(f"{name}.{setting}", f"{known[setting]}. Disable the setting, or leave it out.")

@@ -2,7 +2,7 @@
 import { notice } from "./basics.js";
 import { h } from "./dom.js";
 import { shownName } from "./idn.js";
-import { ago } from "./time.js";
+import { when } from "./time.js";
 
 // Warnings of the account that a problem of this kind already shows.
 const SAME = {
@@ -23,7 +23,7 @@ const shown = (problem) =>
 		[
 			h("b", null, shownName(problem.title)),
 			" ",
-			h("span", { class: "quiet small" }, "since ", ago(problem.since)),
+			h("span", { class: "quiet small" }, "since ", when(problem.since)),
 			h("div", { class: "break" }, shownName(problem.detail)),
 		],
 		h("a", { href: problem.link, "aria-label": `View details: ${problem.title}` }, "View details"),

@@ -16,8 +16,8 @@ export const empty = (title, text, ...next) =>
 	h("div", { class: "card empty" }, h("h2", null, title), h("p", null, text), next);
 
 /**
- * A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. With the class
- * `cards`, each row becomes a card of two lines on a narrow screen: the lead column, states and buttons, then the
+ * A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. The title of a column
+ * with `hidden` is only read aloud. With the class `cards`, each row becomes a card of two lines on a narrow screen: the lead column, states and buttons, then the
  * rest.
  */
 export function table(caption, columns, rows, kind) {
@@ -38,8 +38,12 @@ export function table(caption, columns, rows, kind) {
 				h(
 					"tr",
 					null,
-					columns.map(({ title, needs, ...column }) =>
-						h("th", { scope: "col", class: column.class, needs }, title || h("span", { class: "gone" }, "Actions")),
+					columns.map(({ title, needs, hidden, ...column }) =>
+						h(
+							"th",
+							{ scope: "col", class: column.class, needs },
+							title && !hidden ? title : h("span", { class: "gone" }, title || "Actions"),
+						),
 					),
 				),
 			),

@@ -1,5 +1,5 @@
 // What a server's reply means and what to do, for undelivered recipients.
-import { del, post } from "./api.js";
+import { del, get, post } from "./api.js";
 import { h, path, query, toast } from "./dom.js";
 import { confirmed } from "./form.js";
 import { button } from "./pieces.js";
@@ -50,6 +50,7 @@ const CLASSES = {
 	temporary: ["No server accepted the message in time.", "Send again once the recipient's server responds."],
 	other: ["The reply fits no known class.", "The reply itself says why."],
 };
+const REASON = 200; // characters of a suppression's reason
 const PROBLEMS = ["bounced", "failed", "suppressed", "cancelled", "late_bounced", "complained"];
 
 export const isProblem = (recipient) => PROBLEMS.includes(recipient.outcome);
@@ -98,6 +99,19 @@ export async function sendAgain(message, recipients, go) {
 	await go(path("/dashboard/messages", made.id));
 }
 
+/** Undo a release: the entry gets its origin and reason back, as far as the API accepts the reason. */
+export const restore = ({ address, origin, reason = "" }) => {
+	const line = [...reason.replace(/[\p{Cc}\u2028\u2029]+/gu, " ")].slice(0, REASON).join("");
+	return post("/v1/suppressions", { address, origin, reason: line || undefined });
+};
+
+/** The entry of a suppressed address. */
+async function entryOf(address, origin) {
+	const { suppressions } = await get(query("/v1/suppressions", { q: address }));
+	const found = suppressions.find((each) => each.address === address && !each.tag && !each.template && !each.stream);
+	return found ?? { address, origin };
+}
+
 /** A recipient's problem and the possible actions; none without `go`. */
 export function advice(message, recipient, go) {
 	const [means, helps] = meaning(recipient);
@@ -117,13 +131,14 @@ export function advice(message, recipient, go) {
 					button(
 						"Remove from suppressions",
 						async (made) => {
+							const entry = await entryOf(address, suppression);
 							await del(path("/v1/suppressions", address)).catch((error) => {
 								if (error.status !== 404) throw error;
 							});
 							recipient.suppression = null;
 							made.hidden = true;
 							toast(`${recipient.email} is no longer suppressed`, async () => {
-								await post("/v1/suppressions", { address });
+								await restore(entry);
 								recipient.suppression = suppression;
 								made.hidden = false;
 							});

@@ -5,7 +5,10 @@ await style("overview");
 
 export const tiles = (...content) => h("dl", { class: "tiles" }, content);
 
-/** A tile. `href` links it; `notes` are lines below the number; `spark` are values for a sparkline, oldest first. */
+/**
+ * A tile. `href` links it; `notes` are lines below the number; `spark` are values for a sparkline, oldest first. The
+ * last one is of a day or hour that has not ended: as a point it would look like a fall.
+ */
 export const tile = (name, value, { href, notes = [], spark, kind = "" } = {}) =>
 	h(
 		"div",
@@ -13,7 +16,8 @@ export const tile = (name, value, { href, notes = [], spark, kind = "" } = {}) =
 		h("dt", null, href ? h("a", { href }, name) : name),
 		h("dd", null, value),
 		notes.map((note) => note && h("dd", { class: "note" }, note)),
-		spark?.some((each) => each > 0) && h("dd", { class: "spark", "aria-hidden": "true" }, sparkline(spark)),
+		spark?.slice(0, -1).some((each) => each > 0) &&
+			h("dd", { class: "spark", "aria-hidden": "true" }, sparkline(spark.slice(0, -1))),
 	);
 
 /** A sparkline, newest on the right, scaled to `top`; `most` values fill its width. */

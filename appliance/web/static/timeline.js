@@ -13,14 +13,15 @@ const BEFORE = [
 const CLOCK = /(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:\.\d+Z)?/;
 const OURS = new RegExp(`^(${BEFORE})(${CLOCK.source})`);
 
-/** An API sentence with its UTC time in the viewer's time zone. */
-function sentence(text, capital = false) {
+/** An API sentence with its UTC time in the viewer's time zone, and the time left until `next`. */
+function sentence(text, capital = false, next = null) {
 	const begun = (words) => (capital ? words.charAt(0).toUpperCase() + words.slice(1) : words);
 	const found = OURS.exec(text);
 	if (!found) return [begun(text)];
 	const [whole, before, clock] = found;
 	const at = clock.length === 8 ? `${new Date().toISOString().slice(0, 10)}T${clock}` : clock.replace(" ", "T");
-	return [begun(before), when(at.endsWith("Z") ? at : `${at}.000Z`), text.slice(whole.length)];
+	const left = next && Date.parse(next) > Date.now() && [" (", ago(next), ")"];
+	return [begun(before), when(at.endsWith("Z") ? at : `${at}.000Z`), left, text.slice(whole.length)];
 }
 
 /** Result of an attempt, by our decision; the sandbox makes none. */
@@ -166,7 +167,7 @@ function standing(recipient) {
 		return ["Complained: the recipient reported this message as spam at ", when(recipient.complaint.at), "."];
 	if (recipient.outcome === "late_bounced")
 		return ["Bounced by mail at ", when(recipient.late_bounce.at), ", after the server had accepted the message."];
-	return sentence(recipient.explanation, true);
+	return sentence(recipient.explanation, true, recipient.next_attempt_at);
 }
 
 const answered = (attempt) => JSON.stringify([outcome(attempt), attempt.mx_host, attempt.smtp_response]);

@@ -39,7 +39,6 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.click("Check now")
     browser.see("Verified: you can send from this domain.")
     assert browser.count(".dns .badge.missing") == 0
-    browser.picture("domain")
 
     browser.go("Keys & credentials")
     browser.see("No key yet")

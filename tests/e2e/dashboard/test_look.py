@@ -21,24 +21,29 @@ def test_suppressing_and_releasing_are_told_and_undone(stage: Stage, browser: Br
     browser.click("Suppress address")
     undo(browser, "ada@good.test suppressed")
     browser.until(lambda: suppressed(stage, account) == [], "the undone suppression")
-    stage.ask(account, "POST", "/v1/suppressions", {"address": "bob@good.test", "reason": "asked"})
+    bounced = {"address": "bob@good.test", "reason": "550 5.1.1 No such user", "origin": "bounce"}
+    stage.ask(account, "POST", "/v1/suppressions", bounced)
     browser.open("/dashboard/suppressions")
     browser.click("Release bob@good.test")
     undo(browser, "bob@good.test released")
-    browser.see("asked", "td")
-    assert suppressed(stage, account) == ["bob@good.test"]
+    browser.see("No such user", "td")
+    (entry,) = stage.ask(account, "GET", "/v1/suppressions")["suppressions"]
+    assert {name: entry[name] for name in bounced} == bounced
 
 
 def test_a_release_is_offered_for_listed_addresses_only(stage: Stage, browser: Browser) -> None:
     """After the release, the message no longer offers it; undo suppresses the address again."""
     account = stage.account()
-    stage.ask(account, "POST", "/v1/suppressions", {"address": "ada@good.test"})
+    complained = {"address": "ada@good.test", "reason": "abuse", "origin": "complaint"}
+    stage.ask(account, "POST", "/v1/suppressions", complained)
     message = stage.send(account, "ada@good.test")
     browser.log_in(account.email)
     browser.open(f"/dashboard/messages/{message}")
     browser.click("Remove from suppressions")
     undo(browser, "no longer suppressed")
     browser.until(lambda: suppressed(stage, account) == ["ada@good.test"], "the undone release")
+    (entry,) = stage.ask(account, "GET", "/v1/suppressions")["suppressions"]
+    assert {name: entry[name] for name in complained} == complained
     stage.ask(account, "DELETE", "/v1/suppressions/ada@good.test")
     browser.open(f"/dashboard/messages/{message}")
     browser.see("It is not suppressed any more: send again.")

@@ -1,16 +1,35 @@
 """A month of mail, looked at as people do: every page in light and dark without a finding of axe-core, and pictures."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from appliance.model.accounts import Role
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.month import write_month
-from tests.e2e.dashboard.stage import Stage
+from tests.e2e.dashboard.stage import Stage, staged
 from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, axe
 from tests.running_appliance import Provisioned
 
 LOOKS = ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "dark"))
 PICTURES = {"overview": "", "messages": "/messages", "streams": "/streams", "operator": "/admin"}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Its own: all of its mail is counted again."""
+    with staged(tmp_path_factory.mktemp("month")) as made:
+        yield made
+
+
+@pytest.fixture
+def browser(_started: Browser, stage: Stage) -> Browser:
+    _started.driver.get("about:blank")
+    _started.log()
+    made = Browser(_started.driver, stage.url)
+    made.size(*DESKTOP)
+    made.theme("light")
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -45,13 +45,16 @@ def test_a_recipient_unsubscribes_and_is_let_in_again(stage: Stage, browser: Bro
 
 
 def test_an_owner_chooses_what_has_links(stage: Stage, browser: Browser) -> None:
-    """Tags are listed and removed; this server has no https address, which is told beside what is chosen."""
+    """Tags are listed and removed, also while another window changes them; without an https address none is added."""
     account = stage.account()
     directory = stage.world.running.data_dir
     stored(directory, lambda store: store.unsubscriptions.replace_tags(account.account_id, ["news", "offers"]))
     browser.log_in(account.email)
     browser.go("Suppressions")
     browser.see("offers", "code")
+    stored(directory, lambda store: store.unsubscriptions.replace_tags(account.account_id, ["news"]))
+    browser.click("Remove tag news")
+    browser.until(lambda: stage.ask(account, "GET", "/v1/unsubscribe-tags")["tags"] == [], "no tag")
     browser.click("Add a tag")
     browser.fill("Tag", "more")
     browser.click("Add tag")

@@ -31,6 +31,16 @@ settings.configure(EMAIL_PORT=int(sys.argv[1]))
 from django.core.mail import send_mail
 send_mail("Django", "Hello", None, ["ada@example.net"], html_message="<p>Hello</p>")
 """
+FLASK_MAILMAN = """
+import sys
+from flask import Flask
+from flask_mailman import EmailMessage, Mail
+app = Flask("app")
+app.config["MAIL_PORT"] = int(sys.argv[1])
+Mail(app)
+with app.app_context():
+    EmailMessage("Flask-Mailman", "Hello", "app@my.test", ["ada@example.net"]).send()
+"""
 NODEMAILER = """
 const transport = require("nodemailer").createTransport({ host: "localhost", port: Number(process.argv[1]) });
 const mail = { from: "App <app@my.test>", to: "ada@example.net", subject: "nodemailer", text: "Hello" };
@@ -90,6 +100,7 @@ Sender = Callable[[Path, str], None]
 SENDERS: dict[str, Sender] = {
     "smtplib": lambda _, port: run(sys.executable, "-c", SMTPLIB, port),
     "Django": lambda _, port: run("python3", "-c", DJANGO, port),
+    "Flask-Mailman": lambda _, port: run(sys.executable, "-c", FLASK_MAILMAN, port),
     "nodemailer": lambda _, port: run("node", "-e", NODEMAILER, port, NODE_PATH="/usr/share/nodejs"),
     "PHPMailer": lambda _, port: run("php", "-r", PHPMAILER, port),
     "ActionMailer": lambda _, port: run("ruby", "-e", ACTION_MAILER, port),

@@ -189,8 +189,10 @@ def test_a_refusal_names_the_field(customer: Customer) -> None:
         assert result["error"]["status"] in (400, 403)
     (wrong,) = in_node(url, "ma_live_wrong", ["messages.create", DOMAIN, MAIL])
     assert wrong["error"]["status"] == 401
-    (missing,) = in_node(url, key, ["domains.list"])
+    complete = {"to": MAIL["to"], "message": "From: shop@example.com\r\n\r\nHi\r\n", "recipient-variables": "{}"}
+    missing, personal = in_node(url, key, ["domains.list"], ["messages.create", DOMAIN, complete])
     assert missing["error"]["status"] == 404
+    assert personal["error"]["details"].startswith("recipient-variables: messages.mime sends one message")
 
 
 def test_lists_of_suppressions(customer: Customer) -> None:

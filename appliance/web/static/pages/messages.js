@@ -10,7 +10,7 @@ import { when } from "../time.js";
 const SEARCHED = "recipients, senders, subjects, ids, tags, templates and server replies";
 const PAGE = 50;
 const COLUMNS = [
-	{ title: "Select", class: "side", needs: "cancelEmail" },
+	{ title: "Select", class: "side pick", hidden: true, needs: "cancelEmail" },
 	{ title: "To", class: "cut to", lead: true },
 	{ title: "Subject", class: "cut second" },
 	{ title: "From", class: "cut table-only" },

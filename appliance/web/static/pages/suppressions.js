@@ -4,13 +4,14 @@ import { fragment, h, path, query, toast } from "../dom.js";
 import { dialog, form, formDialog } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { button, empty, head, section } from "../pieces.js";
+import { restore } from "../problems.js";
 import { count, number, when } from "../time.js";
 import { chip, toolbar } from "../toolbar.js";
 
 const HOME = "/dashboard/suppressions";
 const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
-	{ title: "Select", class: "side", needs: "removeSuppression" },
+	{ title: "Select", class: "side pick", hidden: true, needs: "removeSuppression" },
 	{ title: "Address", class: "cut to", lead: true },
 	{ title: "Origin", class: "side" },
 	{ title: "Reason", class: "cut second" },
@@ -26,7 +27,7 @@ const remove = (each) =>
 /** Say what was released. An unsubscription cannot be undone: only the recipient can repeat it. */
 function released(page, entries, text) {
 	const undo = async () => {
-		for (const each of entries) await add(each);
+		for (const each of entries) await restore(each);
 		await page.reload();
 	};
 	toast(text, entries.some((each) => each.tag || each.template || each.stream) ? undefined : undo);
@@ -60,8 +61,10 @@ function suppress(page) {
 
 /** Tags with an unsubscribe link. */
 function unsubscribeTags(page, tags) {
-	const save = async (changed) => {
-		await put("/v1/unsubscribe-tags", { tags: changed });
+	// Another window may have changed the tags meanwhile.
+	const save = async (change) => {
+		const { tags: current } = await get("/v1/unsubscribe-tags");
+		await put("/v1/unsubscribe-tags", { tags: change(current) });
 		await page.reload();
 	};
 	const ask = () =>
@@ -71,11 +74,11 @@ function unsubscribeTags(page, tags) {
 				{ name: "tags", label: "Tag", required: true, placeholder: "newsletter", maxlength: 64, autofocus: true },
 			],
 			submit: "Add tag",
-			send: (values) => save([...tags, values.tags]),
+			send: (values) => save((current) => [...current, values.tags]),
 		});
 	const without = async (tag) => {
-		await save(tags.filter((each) => each !== tag));
-		toast(`Messages with the tag ${tag} get no more links`, () => save(tags));
+		await save((current) => current.filter((each) => each !== tag));
+		toast(`Messages with the tag ${tag} get no more links`, () => save((current) => [...current, tag]));
 	};
 	const listed = tags.map((tag) =>
 		h(

@@ -32,7 +32,9 @@ function settings(page, hook, secretPlace) {
 				required: true,
 				value: hook?.url ?? "",
 				placeholder: "https://example.com/hooks/mail",
-				hint: "HTTPS on a public host; in the sandbox also HTTP to localhost. One post per event and recipient.",
+				hint:
+					"HTTPS on a public host. With serve --sandbox also HTTP to localhost; with appliance dev only that. " +
+					"One post per event and recipient.",
 			},
 			...Object.entries(EVENTS).map(([event, [meaning, usual]]) => ({
 				name: event,
