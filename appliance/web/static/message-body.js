@@ -69,7 +69,12 @@ function files(found, fileAt, linkTo) {
 			`${each.content_type}, ${bytes(each.size)}`,
 			[
 				download(name, fileAt(number), name),
-				linkTo && [" ", button("Copy link", async () => copy(await linkTo(number)), "tiny", { "aria-label": `Copy the link to ${name}` })],
+				linkTo && [
+					" ",
+					button("Copy link", async () => copy(await linkTo(number)), "tiny", {
+						"aria-label": `Copy the link to ${name}`,
+					}),
+				],
 			],
 		];
 	});

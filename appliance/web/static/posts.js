@@ -87,10 +87,7 @@ export function shownPost(each, again) {
 			facts([
 				recipientOf(each) && ["Recipient", h("bdi", { class: "mono break" }, recipientOf(each))],
 				["Event", h("code", null, each.event_id ?? "–"), each.event_id && copyButton(each.event_id, "event id")],
-				each.message_id && [
-					"Message",
-					h("a", { class: "mono", href: messagePath(each.message_id) }, each.message_id),
-				],
+				each.message_id && ["Message", h("a", { class: "mono", href: messagePath(each.message_id) }, each.message_id)],
 				["URL", h("code", { class: "break" }, each.url)],
 				each.duration_ms !== null && ["Took", span(each.duration_ms)],
 				each.next_attempt_at && ["Next attempt", when(each.next_attempt_at)],

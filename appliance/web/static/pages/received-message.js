@@ -14,7 +14,8 @@ import { bare, checkBadge, checkBadges } from "./received.js";
 
 const HOME = "/dashboard/received";
 const NO_POSTS =
-	"No webhook delivery of this message in the last 7 days. A webhook gets received mail if it has the event email.received.";
+	"No webhook delivery of this message in the last 7 days. " +
+	"A webhook gets received mail if it has the event email.received.";
 
 const mailboxes = (name, found) => found.length > 0 && [name, h("bdi", { class: "break" }, found.join(", "))];
 
@@ -66,7 +67,11 @@ function checks({ spf, dkim, dmarc, client }) {
 		table(
 			"Sender checks",
 			[{ title: "Result" }, { title: "Domain", class: "break" }, { title: "Detail", class: "break" }],
-			rows.map(([result, domain, detail]) => [result, h("bdi", { class: "mono" }, domain || "–"), h("bdi", null, detail)]),
+			rows.map(([result, domain, detail]) => [
+				result,
+				h("bdi", { class: "mono" }, domain || "–"),
+				h("bdi", null, detail),
+			]),
 		),
 		h(
 			"div",
@@ -85,7 +90,9 @@ async function forwarder([address], signal) {
 	const { domains } = await get("/v1/domains?limit=100", signal);
 	const usable = domains.filter((each) => each.status !== "pending").map((each) => each.name);
 	const [local, domain] = address.split("@");
-	const above = usable.filter((name) => `.${domain}`.endsWith(`.${name}`)).sort((one, other) => other.length - one.length);
+	const above = usable
+		.filter((name) => `.${domain}`.endsWith(`.${name}`))
+		.sort((one, other) => other.length - one.length);
 	return `${local.split("+")[0]}@${above[0] ?? usable[0] ?? domain}`;
 }
 
@@ -98,7 +105,13 @@ async function forward(page, message, address) {
 			"Each recipient costs one credit.",
 		fields: [
 			{ name: "to", label: "To", type: "email", required: true, placeholder: "ada@example.net", autofocus: true },
-			{ name: "from", label: "From", required: true, value: sender, hint: "An address at one of your verified domains." },
+			{
+				name: "from",
+				label: "From",
+				required: true,
+				value: sender,
+				hint: "An address at one of your verified domains.",
+			},
 		],
 		submit: "Forward message",
 		send: (values) => post(`${address}/forward`, values, { "Idempotency-Key": key }),
@@ -131,9 +144,7 @@ export default async function receivedMessage(page) {
 	return fragment(
 		head(message.subject || "(no subject)", {
 			crumb: { href: list(), title: "Received" },
-			actions: [
-				button("Forward", () => forward(page, message, address), "primary", { needs: "forwardReceivedEmail" }),
-			],
+			actions: [button("Forward", () => forward(page, message, address), "primary", { needs: "forwardReceivedEmail" })],
 		}),
 		warnings(message),
 		h("div", { class: "card summary" }, summary(message)),

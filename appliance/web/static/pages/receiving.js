@@ -28,7 +28,7 @@ const listed = (each) => ({
 	],
 });
 
-/** A reminder that received mail is posted to nobody; null if a webhook gets it. */
+/** A reminder to subscribe the webhook; null if it gets received mail. */
 async function reminder(signal) {
 	const { webhook } = await get("/v1/webhook", signal).catch(() => ({ webhook: undefined }));
 	if (webhook === undefined || (webhook?.enabled && webhook.events.includes("email.received"))) return null;
