@@ -7,7 +7,6 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -38,12 +37,12 @@ def system_text(error: OSError) -> str:
 
 
 @contextmanager
-def file_errors(file: Path | None = None) -> Iterator[None]:
-    """Turn an OSError into one line with its file, by default `file`."""
+def file_errors() -> Iterator[None]:
+    """Turn an OSError into one line with its file."""
     try:
         yield
     except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {system_text(error)}") from None
+        raise click.ClickException(f"{error.filename}: {system_text(error)}") from None
 
 
 def record(source: object, *names: str) -> dict[str, Any]:

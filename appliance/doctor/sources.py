@@ -23,7 +23,6 @@ SOURCE = "source"
 
 
 async def check_source(resolver: Resolver, config: Config, env: Environment, source: OutgoingSource) -> list[Finding]:
-    """Check one source of this node."""
     findings, here = [], list[Address]()
     for address in source.addresses:
         if (trouble := bind_trouble(address)) is None:

@@ -383,10 +383,8 @@ MAILGUN = Door(
     credential=credential,
     login="Send Basic authentication: the user api, and an API key of this server (ma_live_…) as the password.",
     routes=(
-        DoorRoute("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
-        DoorRoute(
-            "POST", "/v3/{domain}/messages.mime", Send(_parse_mime, _answer, cost=_cost), check_type=check_form_type
-        ),
+        _sending("/v3/{domain}/messages", _parse),
+        _sending("/v3/{domain}/messages.mime", _parse_mime),
         *LIST_ROUTES,
     ),
     refuse=_refuse,

@@ -72,7 +72,7 @@ function files(found, fileAt, linkTo) {
 				linkTo && [
 					" ",
 					button("Copy link", async () => copy(await linkTo(number)), "tiny", {
-						"aria-label": `Copy the link to ${name}`,
+						"aria-label": `Copy link to ${name}`,
 					}),
 				],
 			],

@@ -167,12 +167,12 @@ def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks
 
     # A link to a file needs no login.
     here.tab("Files (2)")
+    found += findings(here)
     here.script("navigator.clipboard.writeText = async (text) => { window.copied = text }")
-    here.click("Copy the link to terms.bin")
+    here.click("Copy link to terms.bin")
     link = here.until(lambda: here.script("return window.copied"), "the link")
     path = urlsplit(link).path
     assert httpx.get(f"{stage.url}{path}", trust_env=False, verify=NO_TLS).content == b"terms"
-    found += findings(here)
 
     here.tab("Checks")
     here.see("127.0.0.1")

@@ -7,6 +7,7 @@ from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from appliance.model.webhooks import WebhookFormat
@@ -111,6 +112,7 @@ def test_ghost_sends_a_newsletter_and_reads_its_results(customer: Customer) -> N
     assert 'href="https://blog.example/u/7?a=1&b=2"' in html.get_content()
 
 
+@pytest.mark.slow
 async def test_everything_arrives_signed(tmp_path: Path) -> None:
     """Files, headers, variables and a complete message at a real MX; a webhook with Mailgun's signature."""
     with hooks(tmp_path) as receiver:
