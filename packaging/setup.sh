@@ -108,12 +108,13 @@ fingerprint() { (cd "$root" && cksum "$@") && printf '%s\n' "$root $version"; }
 # Wheels only: a source archive would download build requirements that are in no list of hashes. The two exceptions are test
 # packages, built with the setuptools of requirements-build.txt and nothing else: dkimpy has no wheel, and pyyaml lacks one
 # for Python 3.15 (without Cython it builds as pure Python).
+# More arguments are options of pip.
 install_hashed() {
     case $version in
     3.11.* | 3.12.* | 3.13.* | 3.14.*) from_source=dkimpy ;;
     *) from_source=dkimpy,pyyaml ;;
     esac
-    install_with_pip --require-hashes --only-binary :all: --no-binary "$from_source" --no-build-isolation -r "$1"
+    install_with_pip --require-hashes --only-binary :all: --no-binary "$from_source" --no-build-isolation -r "$@"
 }
 
 install_with_pip() {
@@ -145,7 +146,8 @@ prepare_more() {
     if is_installed "$stamp" "$wanted"; then return; fi
     rm -f "$stamp"
     say "installing the packages of packaging/requirements-$1.txt ..."
-    install_hashed "$root/packaging/requirements-$1.txt"
+    # A run imports few of these modules, and Python compiles them then.
+    install_hashed "$root/packaging/requirements-$1.txt" --no-compile
     printf '%s\n' "$wanted" >"$stamp"
 }
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
-from tests.levels import LONGEST, LONGEST_OF_REST, Level, runs_file, runs_test, starts_programs
+from tests.levels import LONGEST, LONGEST_OF_REST, Level, dealt_to, runs_file, runs_test, starts_programs
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import missing_program, require
 
@@ -34,7 +34,7 @@ from tests.programs import missing_program, require
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # A run without --level takes hypothesis' own number.
 settings.register_profile(Level.FAST.value, settings.get_profile("patient"), max_examples=20)
-settings.register_profile(Level.DEFAULT.value, settings.get_profile("patient"), max_examples=50)
+settings.register_profile(Level.DEFAULT.value, settings.get_profile("patient"), max_examples=25)
 settings.load_profile("patient")
 
 # What no package brings: the machine is not such a one, or .ci/run runs the test later.
@@ -80,19 +80,17 @@ SLOW = re.compile(r"\bmark\.(slow|both_engines)\b")
 
 
 def _belongs_to_another_worker(path: PurePosixPath, config: pytest.Config) -> bool:
-    """With --split the workers take turns, first at the longest files: all of them meet the files in the same order."""
+    """With --split the longest files are dealt out by their seconds; at the others the workers take turns."""
     worker = getattr(config, "workerinput", None)
     if worker is None or not config.getoption("--split"):
         return False
-    turn = 0  # of a file that no hook of ours leaves unread
-    if path.as_posix() in LONGEST:
-        turn = LONGEST.index(path.as_posix())
-    elif path.parts[0] == "tests":
+    number = 0  # of a file that no hook of ours leaves unread
+    if (dealt := dealt_to(path, worker["workercount"])) is not None:
+        number = dealt
+    elif path.parts[0] == "tests":  # all workers meet the files in the same order
         met = config.stash.setdefault(_FILES_MET, Counter())
-        turn = met[starts_programs(path)]
+        number = met[starts_programs(path)] % worker["workercount"]
         met[starts_programs(path)] += 1
-    back, place = divmod(turn, worker["workercount"])
-    number = worker["workercount"] - 1 - place if back % 2 else place
     return bool(number != int(worker["workerid"].removeprefix("gw")))
 
 
@@ -235,9 +233,15 @@ def _chosen(config: pytest.Config) -> engines.Kind:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
     """Put the longest files first; else keep their order, where pytest would run one engine after the other."""
-    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-    longest = (*LONGEST_OF_REST, *LONGEST)
-    files |= {config.rootpath / name: number - len(longest) for number, name in enumerate(longest)}
+    longest = [*LONGEST_OF_REST, *(entry for _, entries in LONGEST for entry in entries)]
+
+    def place(path: Path) -> int:
+        return next(
+            (at for at, entry in enumerate(longest) if path.is_relative_to(config.rootpath / entry)), len(longest)
+        )
+
+    paths = dict.fromkeys(item.path for item in items)
+    files = {path: (place(path), number) for number, path in enumerate(paths)}
     _deselect(items, config)
     _give_ids(items)
     if _chosen(config) is not engines.Kind.SQLITE:

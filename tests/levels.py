@@ -3,10 +3,11 @@
 `--fast` runs the short unit tests: no started program, browser or PostgreSQL. The default run adds tests of the whole
 program. The rest, which only `--all` and `--rest` run, needs minutes or programs of others: browsers, mail servers,
 database crashes, built packages. A test marked `slow` belongs to the rest, and so does the PostgreSQL half of an
-end-to-end test marked `both_engines`.
+end-to-end test marked `both_engines`, and of the store's tests outside BOTH_ENGINES.
 """
 
 from enum import Enum
+from functools import cache
 from pathlib import PurePosixPath
 
 
@@ -71,41 +72,92 @@ LONG = (
     "tests/web/test_hypercorn_parts.py",
     "tests/webhook/test_dispatcher.py",
 )
-# Files of the default run that take longest, the longest first. They are begun first and dealt out there and back, so
-# that all workers end at about the same time.
-LONGEST = (
-    "tests/deliver/test_pool_limiters.py",
-    "tests/cli/test_serve.py",
-    "tests/e2e/delivery/test_scheduled_mail_goes_once.py",
-    "tests/e2e/contract/test_second_factor.py",
-    "tests/webhook/test_dispatcher.py",
-    "tests/deliver/test_pending_due_mail.py",
+# Files of the store whose tests the default run repeats on PostgreSQL.
+BOTH_ENGINES = (
+    "tests/store/test_accounts.py",
+    "tests/store/test_access.py",
+    "tests/store/test_engine.py",
+    "tests/store/test_messages.py",
     "tests/store/test_messages_accepting.py",
-    "tests/cli/test_setup.py",
-    "tests/store/test_copying.py",
-    "tests/deliver/test_scheduler.py",
-    "tests/e2e/test_guesses_at_once_are_counted_before_they_are_checked.py",
-    "tests/e2e/certificates/test_acme_goes_on_without_the_authority.py",
-    "tests/e2e/contract/test_authentication.py",
-    "tests/test_patterns.py",
-    "tests/e2e/contract/test_sessions.py",
-    "tests/e2e/test_a_message_passes_few_files.py",
-    "tests/e2e/contract/test_people.py",
-    "tests/e2e/contract/test_keys_and_credentials.py",
-    "tests/store/postgresql/test_partitions.py",
-    "tests/e2e/delivery/test_a_relay_gets_everything.py",
-    "tests/store/postgresql/test_connection.py",
-    "tests/doctor/test_examination.py",
-    "tests/e2e/delivery/test_domains_that_take_no_mail.py",
-    "tests/cli/test_store.py",
-    "tests/e2e/delivery/test_the_dashboard_tells_the_story.py",
-    "tests/e2e/contract/test_long_bodies.py",
-    "tests/store/postgresql/test_migrate.py",
-    "tests/feedback/test_hostile.py",
-    "tests/cli/test_mcp.py",
-    "tests/cli/test_upgrade.py",
-    "tests/e2e/delivery/test_the_server_mails_people.py",
-    "tests/store/postgresql/test_upgrade.py",
+    "tests/store/test_queue.py",
+    "tests/store/test_received.py",
+    "tests/store/test_retention.py",
+    "tests/store/test_webhooks.py",
+)
+# Files and folders of the default run that take longest: seconds with four workers on two cores. Each row is dealt to
+# one worker. The files of a row share a PostgreSQL, which takes seconds to start.
+LONGEST: tuple[tuple[int, tuple[str, ...]], ...] = (
+    (100, ("tests/store/postgresql",)),
+    (
+        160,
+        (
+            *BOTH_ENGINES,
+            "tests/store/test_copying.py",
+            "tests/cli/test_store.py",
+            "tests/keys/test_installation_key.py",
+            "tests/test_retention.py",
+        ),
+    ),
+    (130, ("tests/e2e/contract",)),
+    (60, ("tests/webhook/test_dispatcher.py",)),
+    *(
+        (40, (entry,))
+        for entry in (
+            "tests/cli/test_mcp.py",
+            "tests/deliver/test_scheduler.py",
+            "tests/deliver/test_in_flight.py",
+            "tests/e2e/submission",
+            "clients/python/tests",
+        )
+    ),
+    *(
+        (30, (entry,))
+        for entry in (
+            "tests/cli/test_setup.py",
+            "tests/deliver/test_pool_limiters.py",
+            "tests/e2e/delivery/test_the_server_mails_people.py",
+            "tests/inbound/test_worker.py",
+            "tests/cli/test_dev.py",
+            "tests/cli/test_upgrade.py",
+        )
+    ),
+    *(
+        (20, (entry,))
+        for entry in (
+            "tests/cli/test_serve.py",
+            "tests/deliver/test_sources.py",
+            "tests/deliver/test_pending_due_mail.py",
+            "tests/e2e/test_metrics_and_log_tell_what_became_of_mail.py",
+            "tests/inbound/test_listener.py",
+            "tests/e2e/test_a_message_passes_few_files.py",
+            "tests/e2e/dev",
+            "tests/e2e/feedback/test_a_late_bounce_and_a_complaint.py",
+            "tests/e2e/delivery/test_a_relay_gets_everything.py",
+            "tests/web/doors",
+            "tests/docs/test_references.py",
+        )
+    ),
+    *(
+        (15, (entry,))
+        for entry in (
+            "tests/config/test_load.py",
+            "tests/e2e/certificates/test_acme_brings_a_certificate_and_renews_it.py",
+            "tests/e2e/delivery/test_the_dashboard_tells_the_story.py",
+            "tests/e2e/test_first_start_prints_a_working_curl_line.py",
+            "tests/e2e/test_sighup_reloads.py",
+            "tests/e2e/test_sigterm_ends_it_in_order.py",
+            "tests/inbound/test_receiving.py",
+            "tests/backup/test_restore.py",
+            "tests/cli/test_domain.py",
+            "tests/deliver/test_warmup.py",
+            "tests/packaging/test_binary_start.py",
+            "tests/store/sqlite/test_body_parts_damage.py",
+            "tests/store/test_breakdown.py",
+            "tests/store/test_mail_log.py",
+            "tests/store/test_search_index.py",
+            "tests/telemetry/test_log.py",
+        )
+    ),
 )
 # Likewise for the rest: those that wait long, or start much.
 LONGEST_OF_REST = (
@@ -131,8 +183,28 @@ REST = (
     "tests/e2e/test_a_postgresql_is_restored_from_a_dump.py",
     "tests/e2e/delivery/test_an_installation_moves_to_postgresql_and_back.py",
     "tests/deliver/test_soak.py",
+    "tests/acme/test_shared.py",
+    "tests/doctor/test_database_server.py",
     "tests/store/postgresql/test_faults.py",
+    "tests/store/postgresql/test_limit_races.py",
+    "tests/store/postgresql/test_nodes_cancellations.py",
+    "tests/store/postgresql/test_nodes_certificates.py",
     "tests/store/postgresql/test_nodes_outages.py",
+    "tests/store/postgresql/test_nodes_pools.py",
+    "tests/store/postgresql/test_nodes_search_index.py",
+    "tests/store/postgresql/test_nodes_statistics.py",
+    "tests/store/postgresql/test_races.py",
+    "tests/store/postgresql/test_upgrade.py",
+    # Kills, outages and bounds that lower tests hold, too.
+    "tests/e2e/certificates/test_acme_goes_on_without_the_authority.py",
+    "tests/e2e/delivery/test_a_cancel_is_never_free_mail.py",
+    "tests/e2e/delivery/test_a_deleted_accounts_mail_goes_out.py",
+    "tests/e2e/delivery/test_a_large_message_arrives_byte_for_byte.py",
+    "tests/e2e/delivery/test_a_new_address_is_warmed_up.py",
+    "tests/e2e/feedback/test_kill_9_between_250_and_the_record.py",
+    "tests/e2e/test_a_lost_key_file_is_told.py",
+    "tests/e2e/test_guesses_at_once_are_counted_before_they_are_checked.py",
+    "tests/e2e/test_the_service_manager_is_told.py",
     # Mail servers, mail clients and proxies of others.
     "tests/webhook/test_received_action_mailbox.py",
     "tests/e2e/receiving/test_real_servers_deliver.py",
@@ -176,6 +248,25 @@ REST = (
 )
 
 
+_STORE = PurePosixPath("tests/store")
+
+
+@cache
+def _dealt(workers: int) -> dict[str, int]:
+    """The worker of each row of LONGEST: the longest first, each to the worker that has least."""
+    loads, dealt = [0] * workers, dict[str, int]()
+    for seconds, entries in sorted(LONGEST, reverse=True):
+        worker = loads.index(min(loads))
+        loads[worker] += seconds
+        dealt |= dict.fromkeys(entries, worker)
+    return dealt
+
+
+def dealt_to(path: PurePosixPath, workers: int) -> int | None:
+    """The worker that LONGEST deals this file of the default run to; None: it is in no row."""
+    return next((worker for entry, worker in _dealt(workers).items() if path.is_relative_to(entry)), None)
+
+
 def _is_below(path: PurePosixPath, entries: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(entry) for entry in entries)
 
@@ -183,7 +274,7 @@ def _is_below(path: PurePosixPath, entries: tuple[str, ...]) -> bool:
 def runs_file(level: Level, path: PurePosixPath, *, has_slow_tests: bool) -> bool:
     """Whether a run reads this file of tests, or this folder; the path begins at the root of the repository."""
     if level is Level.REST:
-        return has_slow_tests or _is_below(path, REST) or _holds(path, REST)
+        return has_slow_tests or path.parent == _STORE or _is_below(path, REST) or _holds(path, REST)
     return not _is_below(path, REST) and not (level is Level.FAST and _is_below(path, PROGRAM + LONG))
 
 
@@ -200,7 +291,8 @@ def runs_test(level: Level, path: PurePosixPath, *, is_slow: bool, on_postgresql
     """Whether a run includes a test of that file; `on_postgresql`: as the second engine of the same test."""
     if level is Level.FAST and _is_below(path, PROGRAM + LONG):
         return False  # of a folder whose files no hook leaves out, such as that of the client library
-    is_rest = is_slow or _is_below(path, REST) or (on_postgresql and path.is_relative_to("tests/e2e"))
+    is_repeated = on_postgresql and (path.is_relative_to("tests/e2e") or path.parent == _STORE)
+    is_rest = is_slow or _is_below(path, REST) or (is_repeated and not _is_below(path, BOTH_ENGINES))
     if level is Level.REST:
         return is_rest
     return not is_rest and not (level is Level.FAST and on_postgresql)

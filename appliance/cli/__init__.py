@@ -165,7 +165,7 @@ def show_help(words: tuple[str, ...]) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common
 def completion(shell: str) -> None:
-    """Print the script that completes commands, options and names of accounts, domains, templates and pools in SHELL.
+    """Print the script that completes commands, options and names, such as those of accounts and domains, in SHELL.
 
     Examples:
       source <(appliance completion bash)

@@ -149,8 +149,14 @@ def cap(name: str, recipients: int | str) -> None:
 
 @account.command("sources")
 @database.account_argument
-@text_option("--stream", "NAME", "Stream whose sources to change.")
-@text_option("--sources", "A,B", "Names of the sources, separated by commas. Default: show the current ones.", "names")
+@text_option("--stream", "NAME", "Stream whose sources to change.", **database.completed("stream"))
+@text_option(
+    "--sources",
+    "A,B",
+    "Names of the sources, separated by commas. Default: show the current ones.",
+    "names",
+    **database.completed("source"),
+)
 @flag("--clear", "Use the sources of the stream's settings again.")
 def set_sources(name: str, stream: str | None, names: str | None, clear: bool) -> None:
     """Show or set the source addresses that an account's mail of a stream leaves from.

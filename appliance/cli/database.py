@@ -4,7 +4,7 @@ A command for one account takes --account, which may be omitted if there is only
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -230,37 +230,54 @@ async def server_runs(store: "Store", settings: "Config") -> bool:
 
 
 def completed(kind: str) -> dict[str, Any]:
-    """Return the keywords of a parameter that a shell completes with the names of the database."""
+    """Return the keywords of a parameter that a shell completes with names of the settings or of the database."""
 
     def names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        import trio
-
-        from appliance.store import FILE_NAME, open_store
-
-        async def read() -> list[str]:
-            async with open_store(data_dir, Environment(), url=url, inline=True, may_upgrade=False) as store:
-                if kind == "pool":
-                    return await store.pools.names()
-                accounts = await store.accounts.all()
-                if kind == "domain":
-                    return [one.name for account in accounts for one in await store.access.domains(account.id)]
-                if kind == "template":
-                    pages = [await store.templates.page(account.id, "", COMPLETED) for account in accounts]
-                    return [template.alias for page, _ in pages for template in page]
-                return [account.name for account in accounts]
-
+        listed, comma, last = incomplete.rpartition(",")
         try:
             with ctx:
-                settings = load_settings()
-            data_dir, url = settings.server.data_dir, settings.store.url
-            if not url and not os.path.lexists(data_dir / FILE_NAME):
-                return []
-            become_owner(data_dir)
-            return sorted({name for name in trio.run(read) if name.startswith(incomplete)})[:COMPLETED]
+                candidates = _names(kind, load_settings())
         except (Exception, SystemExit):  # an error would be printed into the line that the user is typing
             return []
+        chosen = {name for name in candidates if name.startswith(last)}.difference(listed.split(","))
+        return sorted(f"{listed}{comma}{name}" for name in chosen)[:COMPLETED]
 
     return {"shell_complete": names}
+
+
+def _names(kind: str, settings: "Config") -> Iterable[str]:
+    import trio
+
+    from appliance.model.streams import configured_streams
+    from appliance.store import FILE_NAME, open_store
+
+    if kind == "stream":
+        return configured_streams(settings.delivery.streams).by_name
+    if kind == "source":
+        return settings.delivery.sources
+    data_dir, url = settings.server.data_dir, settings.store.url
+
+    async def read() -> list[str]:
+        async with open_store(data_dir, Environment(), url=url, inline=True, may_upgrade=False) as store:
+            if kind == "pool":
+                return await store.pools.names()
+            if kind == "node":
+                return [node.name for node in await store.engine.nodes()]
+            accounts = await store.accounts.all()
+            if kind == "domain":
+                return [one.name for account in accounts for one in await store.access.domains(account.id)]
+            if kind == "template":
+                pages = [await store.templates.page(account.id, "", COMPLETED) for account in accounts]
+                return [template.alias for page, _ in pages for template in page]
+            if kind == "receiver":
+                received = [await store.receiving.page(account.id, "", COMPLETED) for account in accounts]
+                return [one.address for page in received for one in page]
+            return [account.name for account in accounts]
+
+    if not url and not os.path.lexists(data_dir / FILE_NAME):
+        return []
+    become_owner(data_dir)
+    return trio.run(read)
 
 
 # Where earlier versions took the name of the account; the help does not show it.
@@ -299,10 +316,12 @@ def list_of_accounts(command: F) -> F:
     return cast(F, old_name_argument(option(listing(called))))
 
 
-def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable[[F], F]:
+def of_only_account_and(
+    what: str, read: Callable[[str], Any] = str, names: Mapping[str, Any] | None = None
+) -> Callable[[F], F]:
     """Like `of_only_account`, with one more argument, which the command gets under its name in lower case.
 
-    `read` converts the argument: a file, for example, which root can still read then.
+    `read` converts the argument: a file, for example, which root can still read then. `names` completes it.
     """
 
     def decorated(command: F) -> F:
@@ -312,15 +331,15 @@ def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable
             value = read(last)
             return command(name=only_account(name), **{what.lower(): value}, **rest)
 
-        return cast(F, words_argument(what)(common(called)))
+        return cast(F, words_argument(what, names)(common(called)))
 
     return decorated
 
 
-def words_argument(what: str) -> Callable[[F], F]:
+def words_argument(what: str, names: Mapping[str, Any] | None = None) -> Callable[[F], F]:
     """Add --account and one argument, as `words`: before it, the account's name also works."""
     kind = {"DOMAIN": "domain", "ALIAS": "template"}.get(what)
-    names = completed(kind) if kind else {}
+    names = names or (completed(kind) if kind else {})
     words = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=what, **names)
     return lambda command: words(account_option(command))
 

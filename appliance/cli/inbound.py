@@ -19,7 +19,7 @@ inbound = CommandGroup("inbound", "Manage the addresses that receive mail for an
 
 
 @inbound.command()
-@database.of_only_account_and("ADDRESS")
+@database.of_only_account_and("ADDRESS", names=database.completed("domain"))
 def add(name: str, address: str) -> None:
     """Receive mail for ADDRESS, or for every address of a domain, and post it to the webhook of the account.
 
@@ -63,7 +63,7 @@ def list_all(name: str) -> None:
 
 
 @inbound.command()
-@database.of_only_account_and("ADDRESS")
+@database.of_only_account_and("ADDRESS", names=database.completed("receiver"))
 def remove(name: str, address: str) -> None:
     """Stop receiving mail for ADDRESS or a domain. Received messages stay until they expire."""
     key = _key(address)

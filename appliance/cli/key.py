@@ -68,12 +68,12 @@ key = CommandGroup(
 @database.of_only_account
 @flag("--test", "Create a test key: its messages are simulated and free.")
 @default_option("--scope", "send", SCOPE_HELP, type=Parsed("scope", _scope), metavar="SCOPE")
-@text_option("--domain", "DOMAIN", "Restrict the key to this sending domain.")
+@text_option("--domain", "DOMAIN", "Restrict the key to this sending domain.", **database.completed("domain"))
 @click.option(
     "--expires", type=TIME_AHEAD, metavar="TIME", help="Expiry: a span such as 90d, or a date (default never)."
 )
 @text_option("--name", "TEXT", "Label of the key.", "label")
-@text_option("--stream", "NAME", STREAM_HELP)
+@text_option("--stream", "NAME", STREAM_HELP, **database.completed("stream"))
 def create(
     name: str,
     test: bool,
@@ -173,7 +173,7 @@ credential = CommandGroup(
     type=click.Choice(["failure"]),
     help="Mail a DSN for failed recipients whose RCPT has no NOTIFY (default none).",
 )
-@text_option("--stream", "NAME", STREAM_HELP)
+@text_option("--stream", "NAME", STREAM_HELP, **database.completed("stream"))
 def create_credential(name: str, dsn: str | None, stream: str | None) -> None:
     """Create an SMTP credential for the account. Its password is shown only once.
 

@@ -315,14 +315,15 @@ class _Sender(NamedTuple):
 
 async def _send(sender: _Sender, fields: Json) -> bytes:
     from appliance.intake.services import build_services
-    from appliance.message.request import decode
+    from appliance.message.request import decode, fingerprint
 
     settings, env, store, caller = sender
     body = json.dumps(fields).encode()
     intake = build_services(settings, env, store, await database.installation_key(store, settings)).intake
     intake.check_open(caller)
     identifier = env.identifier("req")
-    return (await intake.send(caller, decode(body), f"mcp_{identifier}", identifier, len(body))).receipt
+    request, key = decode(body), f"mcp_{identifier}"
+    return (await intake.send(caller, request, key, fingerprint(request), identifier, len(body))).receipt
 
 
 async def _reschedule(sender: _Sender, arguments: Json) -> bytes:

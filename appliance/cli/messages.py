@@ -64,7 +64,7 @@ request = CommandGroup("request", "Submissions of the last 7 days, accepted or r
 @text_option("--contains", "TEXT", "Filter by a part of a recipient's address.", "address")
 @text_option("--tag", "TAG", "Filter by tag.")
 @text_option("--metadata", "KEY:VALUE", "Filter by an entry of the metadata.")
-@text_option("--stream", "NAME", "Filter by stream.")
+@text_option("--stream", "NAME", "Filter by stream.", **database.completed("stream"))
 @text_option("--provider", "POOL", "Filter by the provider pool of a recipient's domain.", **database.completed("pool"))
 @text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
@@ -222,7 +222,12 @@ def _worded_request(row: dict[str, Any]) -> dict[str, Any]:
 @click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
 @flag("--dialogue", "Show every line of the SMTP dialogue.")
 @click.option("--reply", metavar="TEXT", help="Classify this reply of a mail server, and name the rule that applies.")
-@click.option("--provider", metavar="NAME", help="With --reply: only rules of this provider, and general ones.")
+@click.option(
+    "--provider",
+    metavar="NAME",
+    help="With --reply: only rules of this provider, and general ones.",
+    **database.completed("pool"),
+)
 @common
 def explain(what: str | None, dialogue: bool, reply: str | None, provider: str | None) -> None:
     """Show the status of each recipient of MESSAGE, the reason, and the time of the next attempt. Times are UTC.

@@ -7,7 +7,6 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -38,12 +37,12 @@ def system_text(error: OSError) -> str:
 
 
 @contextmanager
-def file_errors(file: Path | None = None) -> Iterator[None]:
-    """Turn an OSError into one line with its file, by default `file`."""
+def file_errors() -> Iterator[None]:
+    """Turn an OSError into one line with its file."""
     try:
         yield
     except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {system_text(error)}") from None
+        raise click.ClickException(f"{error.filename}: {system_text(error)}") from None
 
 
 def record(source: object, *names: str) -> dict[str, Any]:
@@ -75,8 +74,8 @@ def show_list(
 ) -> None:
     """Print `answer` with --json, else its first member as a table of `columns` (key: heading), or `nothing`.
 
-    `worded` makes a table's row. A narrow terminal omits the columns `spare`, in that order, then others from the
-    right, but never the first one.
+    `worded` makes a table's row. A narrow terminal omits empty columns, then the columns `spare`, in that order, then
+    others from the right, but never the first one.
     """
     rows = [worded(row) for row in next(iter(answer.values()))]
     if is_json() or not rows:
@@ -84,7 +83,9 @@ def show_list(
         return
     order = [*spare, *(key for key in reversed([*columns]) if key not in spare)][:-1]
     table = [[printable(_cell(row[key], short=key.endswith("_at"))) for key in columns] for row in rows]
-    _table(table, [*columns.values()], [list(columns).index(key) for key in order])
+    omitted = [list(columns).index(key) for key in order]
+    omitted.sort(key=lambda at: any(row[at] != "-" for row in table))  # stable: empty columns first
+    _table(table, [*columns.values()], omitted)
 
 
 def printable(text: str) -> str:

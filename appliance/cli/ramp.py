@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import CommandGroup, common, is_json, text_option
+from appliance.cli.options import CommandGroup, common, is_json, listing, text_option
 from appliance.cli.output import show, show_list
 from appliance.environment import Environment
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 RAMP_COLUMNS = {"provider": "PROVIDER", "route": "ROUTE", "delivered": "DELIVERED", "deferred": "DEFERRED"}
 RAMP_COLUMNS |= {"bounced": "BOUNCED", "complaints": "COMPLAINTS", "time": "MEAN TIME"}
 
+POOLS = database.completed("pool")
 _HELP = "Move mail from a relay to direct delivery step by step. Without a command, show the ramp."
 ramp = CommandGroup("ramp", _HELP, default="show")
 
 
 @ramp.command("show")
-@common
+@listing
 def show_all() -> None:
     """Show the percentages, the results of both routes in the last 24 hours, and a suggestion.
 
@@ -53,7 +54,7 @@ def show_all() -> None:
 
 @ramp.command("set")
 @click.argument("percent", type=click.IntRange(0, 100))
-@text_option("--provider", "NAME", "Change only this provider, such as google. It keeps its own percentage.")
+@text_option("--provider", "NAME", "Change only this provider, such as google. It keeps its own percentage.", **POOLS)
 @common
 def set_percent(percent: int, provider: str | None) -> None:
     """Send PERCENT of the recipients direct, and the others by the relay. This turns `auto` off.
@@ -78,7 +79,7 @@ def set_percent(percent: int, provider: str | None) -> None:
 
 
 @ramp.command()
-@text_option("--provider", "NAME", "Remove only the percentage of this provider.")
+@text_option("--provider", "NAME", "Remove only the percentage of this provider.", **POOLS)
 @common
 def reset(provider: str | None) -> None:
     """Forget all stored percentages and `auto`: the settings count again.

@@ -271,7 +271,7 @@ def list_nodes() -> None:
 
 
 @node.command()
-@click.argument("name", type=PRINTABLE, metavar="NODE")
+@click.argument("name", type=PRINTABLE, metavar="NODE", **database.completed("node"))
 @common
 def drain(name: str) -> None:
     """Stop NODE and hand its mail over to the other nodes.

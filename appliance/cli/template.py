@@ -4,8 +4,6 @@ A folder has one directory per alias, with `subject.txt`, `text.txt`, `html.html
 by a push changes nothing; a push stores a new version only of templates that differ.
 """
 
-import json
-import re
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -173,22 +171,36 @@ def push(name: str, dir: _Folder, dry_run: bool) -> None:
 
 @template.command("import")
 @database.of_only_account_and("FILE", _file)
-@click.option("--from", "provider", type=click.Choice(["postmark"]), required=True, help="Provider that FILE is from.")
+@click.option(
+    "--from",
+    "provider",
+    type=click.Choice(["mailgun", "postmark", "resend", "sendgrid", "ses"]),
+    required=True,
+    help="Provider that FILE is from.",
+)
 @flag("--dry-run", "Show what would be stored without storing it.")
 def import_templates(name: str, file: str, provider: str, dry_run: bool) -> None:
     """Store the templates of another provider, as a new version of each template that differs.
 
-    FILE is JSON: a template as the API of Postmark returns it, or an array of them. Templates that this server cannot
-    render, such as those with loops or a layout, are listed with the reason and skipped.
+    FILE is JSON: a template as the API of the provider returns it, or an array of them. The alias is the name or id
+    that applications send. Templates that this server cannot render, such as those with loops or a layout, are listed
+    with the reason and skipped.
 
     Examples:
       appliance template import --from postmark templates.json --dry-run
       appliance template import --account acme --from postmark templates.json
     """
-    templates, skipped = _of_postmark(file)
-    reasons = [f"{one['template']}: {one['error']}" for one in skipped]
+    from appliance.message.template_export import Exporter, read_templates
+
+    try:
+        exported, skipped = read_templates(file, Exporter(provider))
+    except ValueError:
+        raise click.ClickException("the file is not JSON") from None
+    templates = {one.alias: _Content(*one[1:], unsubscribe=False, stream=None) for one in exported}
+    reasons = [f"{one.name}: {one.error}" for one in skipped]
     rows, text = _stored_templates(name, templates, dry_run, reasons, database.load_settings())
-    show({"dry_run": dry_run, "templates": rows, "skipped": skipped}, text)
+    left_out = [{"template": one.name, "error": one.error} for one in skipped]
+    show({"dry_run": dry_run, "templates": rows, "skipped": left_out}, text)
 
 
 def _stored_templates(
@@ -303,39 +315,3 @@ def _options(options: str) -> tuple[bool, str | None]:
     if table or not isinstance(unsubscribe, bool) or not isinstance(stream, str | None):
         raise ValueError(f'{OPTIONS_FILE} may contain only `unsubscribe = true` (or false) and `stream = "NAME"`')
     return unsubscribe, stream
-
-
-# ---- another provider's templates
-
-# What Postmark's templates have besides values: sections, loops, partials, comments, and values that are not escaped.
-_UNKNOWN_SYNTAX = re.compile(r"\{\{\{|\{\{(?! *[A-Za-z_][A-Za-z0-9_.-]{0,63} *\}\})")
-
-
-def _of_postmark(text: str) -> tuple[dict[str, _Content], list[dict[str, str]]]:
-    """Return the templates by alias, and each skipped one with the reason."""
-    from appliance.message.template import check_template
-
-    try:
-        exported = json.loads(text)
-    except ValueError:
-        raise click.ClickException("the file is not JSON") from None
-    templates, skipped = dict[str, _Content](), list[dict[str, str]]()
-    for number, one in enumerate(exported if isinstance(exported, list) else [exported], 1):
-        fields = one if isinstance(one, dict) else {}
-        alias, parts = fields.get("Alias"), [fields.get(name) or None for name in ("Subject", "TextBody", "HtmlBody")]
-        try:
-            if not all(isinstance(part, str | None) for part in (alias, *parts)):
-                raise ValueError("is not a template of Postmark")
-            if fields.get("LayoutTemplate") or fields.get("TemplateType", "Standard") != "Standard":
-                raise ValueError("has or is a layout; put the layout into the template")
-            if any(_UNKNOWN_SYNTAX.search(part) for part in parts if part is not None):
-                raise ValueError("has placeholders other than {{name}}; render them in the application")
-            if alias in templates:
-                raise ValueError("has the alias of an earlier one")
-            check_template(alias or "", *parts)
-        except (Refused, ValueError) as fault:
-            shown = str(alias or fields.get("Name") or f"number {number}")
-            skipped.append({"template": shown, "error": fault.text if isinstance(fault, Refused) else str(fault)})
-        else:
-            templates[str(alias)] = _Content(parts[0], parts[1], parts[2], False, None)
-    return templates, skipped

@@ -95,9 +95,6 @@ class TurnQueue(Generic[Owner, Item]):
         if not items:
             del self._items[owner]
 
-    def peek(self) -> Item:
-        return next(iter(self._items.values()))[0]
-
     def heads(self) -> list[Item]:
         return [items[0] for items in self._items.values()]
 

@@ -1,4 +1,4 @@
-"""A bounded cache whose values expire, and work that several tasks share. For DNS, TLS policies and credentials."""
+"""Caches bounded by time or bytes, and work that several tasks share. For DNS, TLS policies, credentials and mail."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
@@ -50,6 +50,28 @@ class TtlCache(Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+class RecentBytes(Generic[Key]):
+    """The newest values, at most `limit` bytes of them; a larger value is not kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._values: dict[Key, bytes] = {}  # the oldest first
+
+    def put(self, key: Key, value: bytes) -> None:
+        self.discard(key)
+        self._values[key] = value
+        self._left -= len(value)
+        while self._left < 0:
+            self.discard(next(iter(self._values)))
+
+    def get(self, key: Key) -> bytes | None:
+        return self._values.get(key)
+
+    def discard(self, key: Key) -> None:
+        if (value := self._values.pop(key, None)) is not None:
+            self._left += len(value)
 
 
 class SingleFlight(Generic[Key, Value]):

@@ -100,7 +100,7 @@ async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure:
 # ---- results
 
 RESULTS_PER_TRANSACTION = 32  # about two milliseconds of the event loop
-ENOUGH = 10  # results that end a rest: a pool has twice as many unrecorded ones at most
+RESULTS_AWAITED = 10  # results that end a rest: a pool has twice as many unrecorded ones at most
 
 
 class BatchWriter(Generic[Result]):
@@ -119,7 +119,7 @@ class BatchWriter(Generic[Result]):
 
     def add(self, result: Result) -> None:
         self._results.append(result)
-        if not self._collects or len(self._results) == ENOUGH:
+        if not self._collects or len(self._results) == RESULTS_AWAITED:
             self._wake.set()
 
     def close(self) -> None:
@@ -139,10 +139,10 @@ class BatchWriter(Generic[Result]):
                 await self._collect(self._rest())
 
     async def _collect(self, seconds: float) -> None:
-        """Wait until there are `ENOUGH` results, for so many seconds at most."""
+        """Wait until there are `RESULTS_AWAITED` results, for so many seconds at most."""
         self._collects = seconds > 0
         with trio.move_on_after(seconds):
-            while self._collects and len(self._results) < ENOUGH and not self._closing:
+            while self._collects and len(self._results) < RESULTS_AWAITED and not self._closing:
                 await self._wake.wait(inf)
         self._collects = False
 

@@ -42,7 +42,7 @@ DOMAINS_PAUSED = 10_000  # remembered; beyond that, domains are not paused
 STARTS_PER_ROUND = 2  # attempts at older mail in one round of the event loop: about 1.5 ms with all that follows
 # While there is new mail: seconds between two such attempts, in which a third of the loop's time is used; seconds by
 # which a busy loop ends that late; and at most, so that new mail without end leaves a backlog a tenth.
-PAUSE, LATE, LONGEST_PAUSE = 0.003, 0.001, 0.01
+START_PAUSE, START_LATENESS, LONGEST_START_PAUSE = 0.003, 0.001, 0.01
 POOLS_PER_ROUND = 200  # looked at for such mail
 RECOVERY = 10  # after a shortage, sessions grow by a tenth per second
 
@@ -126,12 +126,12 @@ class RoundLimit:
                 start(pool)
 
     async def _pause(self) -> None:
-        """Wait for a moment in which the event loop has little to do, within `LONGEST_PAUSE`."""
-        until, is_late = trio.current_time() + LONGEST_PAUSE, True
+        """Wait for a moment in which the event loop has little to do, within `LONGEST_START_PAUSE`."""
+        until, is_late = trio.current_time() + LONGEST_START_PAUSE, True
         while is_late and trio.current_time() < until:
-            due = trio.current_time() + PAUSE
+            due = trio.current_time() + START_PAUSE
             await trio.sleep_until(due)
-            is_late = trio.current_time() > due + LATE
+            is_late = trio.current_time() > due + START_LATENESS
 
 
 @dataclass(slots=True)

@@ -275,6 +275,10 @@ class Preparing:
 
     # ---- the route
 
+    def keep_new(self, message_id: str, mime: bytes) -> None:
+        if len(mime) > PENDING_MESSAGE_BYTES:
+            self.store.messages.recent.put(message_id, mime)
+
     def known(self, envelope: Envelope) -> DeliveryPath | None:
         if envelope.via is not None and not self.ramp.knows(envelope.domain):
             return None
@@ -343,7 +347,7 @@ class Preparing:
         for routed in batch:
             message_id = routed.envelope.message_id
             try:
-                known = routed.mime or (await messages.to_send(message_id)).mime
+                known = routed.mime or messages.recent.get(message_id) or (await messages.to_send(message_id)).mime
                 unsigned.append(Unsigned(message_id, known or await messages.content(message_id), routed.keys))
             except Exception as error:
                 failed[message_id] = error
@@ -351,25 +355,19 @@ class Preparing:
         return [failed.get(routed.envelope.message_id) or next(signatures) for routed in batch]
 
     def _next_unsigned(self) -> tuple[list[Ready | NotPrepared], list[Routed]]:
-        """Envelopes signed in the meantime, and this signer's share of the others; a large message ends a share.
-
-        While new mail arrives, one thread signs older mail, one message at a time, and the others stay free.
-        """
+        """Envelopes signed in the meantime, and this signer's share of the others; a large message ends a share."""
         ready: list[Ready | NotPrepared] = []
         batch: list[Routed] = []
         later: list[Routed] = []
         most = min(len(self._unsigned), SIGNED_TOGETHER)
         if most and _slow(self._unsigned.heads()[0]):  # RSA: leave work for the idle threads
             most = min(-(-len(self._unsigned) // (1 + len(self._idle_signers))), RSA_TOGETHER)
-        is_busy = bool(self._being_signed)
-        if is_sparse := self.store.new_mail.is_sparse():
-            most = min(most, 1)
-
-        def may_sign(routed: Routed) -> bool:
-            return not (is_sparse and is_busy) or routed.envelope.new == 1
-
+        least_new = 0
+        if self.store.new_mail.is_sparse():  # one thread signs older mail, one message at a time; the others stay free
+            most, least_new = min(most, 1), int(bool(self._being_signed))
         while len(batch) < most and not (batch and batch[-1].large):
-            if (routed := self._unsigned.next_that(may_sign)) is None:
+            routed = self._unsigned.next_that(lambda routed: routed.envelope.new >= least_new)
+            if routed is None:
                 break
             message_id = routed.envelope.message_id
             if message_id in self._being_signed:
@@ -425,11 +423,11 @@ class Payloads:
 
     async def seven_bit(self, ready: Ready, transaction: MailTransaction) -> MailTransaction:
         """Re-encode the message in seven bits and sign it again, for the rare server that needs it."""
-        mime, keys, now = await self._mime(ready), ready.routed.keys, self.env.now() // 1_000_000
+        mime, keys, now = await self._stored(ready), ready.routed.keys, self.env.now() // 1_000_000
 
         def encode() -> Payload:
             encoded = seven_bit(mime)
-            return prepare(sign(encoded, keys, now_seconds=now) + encoded)
+            return prepare(encoded, sign(encoded, keys, now_seconds=now))
 
         try:
             payload = await trio.to_thread.run_sync(encode, limiter=self._limiter)
@@ -438,11 +436,17 @@ class Payloads:
         return transaction._replace(payload=payload, needs_smtputf8=False)
 
     async def _make(self, ready: Ready) -> Payload:
-        signature, mime = ready.signature, await self._mime(ready)
+        envelope, recent_mail = ready.routed.envelope, self.store.messages.recent
+        recent = recent_mail.get(envelope.message_id)
+        if len(envelope.recipients) == envelope.recipients[0].recipient_count:  # no other session needs it
+            recent_mail.discard(envelope.message_id)
+        mime = recent or await self._stored(ready)
         if len(mime) < THREAD_BYTES:
-            return prepare(signature + mime)
-        return await trio.to_thread.run_sync(lambda: prepare(signature + mime), limiter=self._limiter)
+            return prepare(mime, ready.signature)
+        make = partial(prepare, mime, ready.signature, is_checked=recent is not None)
+        return await trio.to_thread.run_sync(make, limiter=self._limiter)
 
-    async def _mime(self, ready: Ready) -> bytes:
-        messages, message_id = self.store.messages, ready.routed.envelope.message_id
-        return ready.routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)
+    async def _stored(self, ready: Ready) -> bytes:
+        messages, routed = self.store.messages, ready.routed
+        message_id = routed.envelope.message_id
+        return routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)

@@ -284,6 +284,7 @@ class Scheduler:
             envelope = self._admission.as_new(envelope)
             pool = self._admission.pool_for_new(envelope, is_behind=due_mail.is_behind)
             if pool is not None:
+                self.preparing.keep_new(envelope.message_id, mimes[envelope.message_id])
                 await self._take(envelope, pool, mimes[envelope.message_id])
 
     def _next_poll(self) -> tuple[float, Poll]:

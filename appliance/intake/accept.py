@@ -23,7 +23,7 @@ from appliance.intake.limits import FreeSpace, Quota
 from appliance.message.addresses import Address
 from appliance.message.characters import BYTES_PER_MICROSECOND, cost_of_size
 from appliance.message.compose import Draft, compose, draft, receipt_of
-from appliance.message.request import cost_of_request, fingerprint
+from appliance.message.request import cost_of_request
 from appliance.message.schedule import due_time
 from appliance.message.schema import Receipt, SendRequest
 from appliance.message.submitted import SubmittedMessage, cost_of_submission, read, write
@@ -50,7 +50,7 @@ from appliance.times import SECOND, rfc3339
 
 T = TypeVar("T")
 
-SERIAL_MESSAGE_SIZE = 1024 * 1024  # bytes; messages this large are accepted one at a time
+LARGE_MESSAGE_SIZE = 1024 * 1024  # bytes; of messages this large, one is composed while another is stored
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -103,7 +103,7 @@ class MessageIntake:
     notify: Callable[[NewMessage], None] = lambda _: None  # called for each accepted message
     workers: Workers = field(default_factory=Workers)
     accepted: Counter[str] = field(default_factory=Counter)  # messages since startup, by account
-    _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
+    _large: FairQueue = field(default_factory=lambda: FairQueue(2, rest=0.0))
     _running: set[tuple[str, str]] = field(default_factory=set)
 
     def check_open(self, caller: Caller) -> None:
@@ -124,10 +124,11 @@ class MessageIntake:
 
     # ---- over HTTP
 
-    async def send(self, caller: Caller, request: SendRequest, key: str | None, request_id: str, size: int) -> Accepted:
-        """Accept one HTTP message. `size` is that of the body, for the cost estimate."""
+    async def send(
+        self, caller: Caller, request: SendRequest, key: str | None, digest: bytes, request_id: str, size: int
+    ) -> Accepted:
+        """Accept one HTTP message with its fingerprint. `size` is that of the body, for the cost estimate."""
         estimate = cost_of_request(request, size)
-        digest = b"" if key is None else await self.workers.run(caller.account_id, estimate, fingerprint, request)
         message = self.begin(caller, Source.API, request_id, key, digest)
         return await self.once(
             message, partial(self._send_new, request, message, estimate), partial(_replayed, request_id)
@@ -172,6 +173,8 @@ class MessageIntake:
             text_from_html=self.text_from_html,
             unsubscribe_urls=self._unsubscribe_urls(message, drafted, template),
         )
+        if drafted.files:  # their contents, which the message has
+            drafted = replace(drafted, files=tuple([replace(file, content=b"") for file in drafted.files]))
         return drafted, mime
 
     # ---- over SMTP
@@ -397,8 +400,8 @@ class MessageIntake:
         return of_stream if stream.unsubscribe else next(iter(linked), None)
 
     def turn(self, account_id: str, size: int, *, low: bool = False) -> AbstractAsyncContextManager[object]:
-        """Let large messages be composed and stored one at a time, so that memory holds one of them."""
-        return nullcontext() if size < SERIAL_MESSAGE_SIZE else self._large.take(account_id, low=low)
+        """Let large messages be composed and stored two at a time, so that memory holds two of them."""
+        return nullcontext() if size < LARGE_MESSAGE_SIZE else self._large.take(account_id, low=low)
 
 
 def _stream_name(caller: Caller, named: str | None, template: StoredTemplate | None) -> str | None:

@@ -100,7 +100,7 @@ class BatchIntake:
         account_id, bad = head.caller.account_id, _Bad(batch.skip)
         requests = await self._with_templates(batch, head, bad)
         is_low = self.intake.is_low
-        low = all(is_low(head.caller, each.request.stream or None, each.template) for each in requests)
+        low = all(is_low(head.caller, request.request.stream or None, request.template) for request in requests)
         async with self._turns.take(account_id, low=low), self.intake.turn(account_id, size, low=low):
             composed: list[_Composed] = []
             for requests_of_slice, cost in _slices(requests):

@@ -42,7 +42,12 @@ def received_data(
         in_reply_to_email=UNSET if answers is None else AnsweredEmailObject(answers.id, answers.metadata),
         attachments=[
             ReceivedFileObject(
-                number, file.filename, file.content_type, file.size, links.url(account_id, message_id, number, now)
+                number,
+                file.filename,
+                file.content_type,
+                file.size,
+                links.url(account_id, message_id, number, now),
+                file.content_id or UNSET,
             )
             for number, file in enumerate(content.attachments, 1)
         ],

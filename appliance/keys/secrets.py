@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 # OWASP's recommendation, 34 ms here; memory in KiB.
 ARGON2: Any = {"length": 32, "iterations": 2, "lanes": 1, "memory_cost": 19 * 1024}
+SALT_BYTES = 16
 MIN_PASSWORD_CHARACTERS = 8  # for new passwords (NIST SP 800-63B 5.1.1.1)
 MAX_PASSWORD_BYTES = 1_024  # limits the work of one hash
 
@@ -52,7 +53,14 @@ def check_new(password: str, name: str = "password") -> str:
 
 def hash_password(password: str) -> str:
     """The PHC string to store. Takes tens of milliseconds: call it on a thread."""
-    return Argon2id(salt=os.urandom(16), **ARGON2).derive_phc_encoded(password.encode())
+    return Argon2id(salt=os.urandom(SALT_BYTES), **ARGON2).derive_phc_encoded(password.encode())
+
+
+def unmatched_hash() -> str:
+    """A PHC string that no password matches, in the time of any other. It is random, so it costs no hashing."""
+    salt, value = (base64.b64encode(os.urandom(size)).rstrip(b"=").decode() for size in (SALT_BYTES, ARGON2["length"]))
+    settings = f"m={ARGON2['memory_cost']},t={ARGON2['iterations']},p={ARGON2['lanes']}"
+    return f"$argon2id$v=19${settings}${salt}${value}"
 
 
 def password_matches(password: str, stored: str) -> bool:

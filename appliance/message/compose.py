@@ -1,14 +1,15 @@
 """Checks a send request against every rule of the interface, and composes the MIME message. Pure: no I/O, no state.
 
 An empty string is a body; an empty list of attachments is not. Headers have a fixed order, lines end in CRLF, and the
-message is 7-bit ASCII unless an address has a non-ASCII local part, which requires SMTPUTF8. Large bodies and files
-stay in pieces that are joined once.
+message is 7-bit ASCII unless an address has a non-ASCII local part, which requires SMTPUTF8. Large bodies stay in
+pieces that are joined once, and files are encoded meanwhile.
 """
 
 import binascii
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from typing import Final, TypeVar
 
 import pybase64
@@ -36,6 +37,7 @@ class File(Struct, frozen=True, gc=False):
     content: bytes
     content_type: str
     content_id: str | None
+    size: int  # bytes of the content
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -117,7 +119,7 @@ def receipt_of(drafted: Draft, message_id: str, request_id: str, credits_needed:
         headers=dict(drafted.headers),
         tags=list(drafted.tags),
         attachments=[
-            AttachmentReceipt(file.filename, file.content_type, len(file.content), file.content_id or UNSET)
+            AttachmentReceipt(file.filename, file.content_type, file.size, file.content_id or UNSET)
             for file in drafted.files
         ],
         reply_to=", ".join([address.text for address in drafted.reply_to]) or UNSET,
@@ -168,13 +170,17 @@ def _read_addresses(value: str | list[str], field: str, known: dict[str, Address
 
 _MESSAGE_ID: Final = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
 _HIGH: Final = bytes(range(0x80, 0x100))
-_CHUNK: Final = 57 * 1024  # octets per step; 57 octets make a line of 76 characters
+_CHUNK: Final = 57 * 1024  # octets per step; 57 octets make a line
+BASE64_LINE: Final = 76  # characters
 
 
 # ---- the message
+Piece = bytes | File  # a file becomes base64 when the pieces are joined: memory never holds all its lines twice
+
+
 class MimePart(Struct, frozen=True, gc=False):
     headers: str
-    pieces: list[bytes]
+    pieces: Sequence[Piece]
 
 
 def compose(
@@ -194,19 +200,37 @@ def compose(
         headers += header_lines.unsubscribe(unsubscribe_urls)
     if text_from_html and draft.text is None and draft.html and (text := made_text(draft.html)):
         pieces = _pieces(headers, _whole(replace(draft, text=text), message_id))
-        if sum(map(len, pieces)) <= MESSAGE_SIZE:
-            return b"".join(pieces)
+        if sum(map(_size, pieces)) <= MESSAGE_SIZE:
+            return _joined(pieces)
     pieces = _pieces(headers, _whole(draft, message_id))
-    if sum(map(len, pieces)) > MESSAGE_SIZE:
+    if sum(map(_size, pieces)) > MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"the assembled message is larger than {MESSAGE_SIZE} bytes (10 MiB)")
-    return b"".join(pieces)
+    return _joined(pieces)
 
 
-def _pieces(headers: str, part: MimePart) -> list[bytes]:
+def _pieces(headers: str, part: MimePart) -> list[Piece]:
     pieces = [f"{headers}{part.headers}\r\n".encode(), *part.pieces]
-    if pieces[-1] and not pieces[-1].endswith(b"\r\n"):
+    last = pieces[-1]
+    if isinstance(last, bytes) and last and not last.endswith(b"\r\n"):
         pieces.append(b"\r\n")
     return pieces
+
+
+def _size(piece: Piece) -> int:
+    if isinstance(piece, bytes):
+        return len(piece)
+    encoded = -(-piece.size // 3) * 4
+    return encoded + max(0, encoded - 1) // BASE64_LINE * len("\r\n")
+
+
+def _joined(pieces: Sequence[Piece]) -> bytes:
+    copy = BytesIO()  # returns its content without another copy
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            copy.write(piece)
+        else:
+            copy.writelines(base64_lines(piece.content))
+    return copy.getvalue()
 
 
 def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
@@ -265,7 +289,7 @@ def _file(file: File, kind: str) -> MimePart:
     headers = f"Content-Type: {file.content_type}\r\n{header_lines.disposition(kind, file.filename)}"
     if file.content_id:
         headers += f"Content-ID: <{file.content_id}>\r\n"
-    return MimePart(f"{headers}Content-Transfer-Encoding: base64\r\n", base64_lines(file.content))
+    return MimePart(f"{headers}Content-Transfer-Encoding: base64\r\n", [file])
 
 
 def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
@@ -274,7 +298,7 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
     boundary = f"=_{subtype[0]}{token}"
     # RFC 2387 3.1: a related part names the type of its root.
     kind = f'{subtype}; type="text/html"' if subtype == "related" else subtype
-    pieces: list[bytes] = []
+    pieces: list[Piece] = []
     for part in parts:
         opening = "\r\n" if pieces else ""
         pieces.append(f"{opening}--{boundary}\r\n{part.headers}\r\n".encode("ascii"))
@@ -289,7 +313,7 @@ def encode_lines(chunks: list[bytes]) -> tuple[str, list[bytes]]:
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
     # Base64 adds 37 %, quoted-printable two octets for each octet outside ASCII.
     if high * 2 > sum(map(len, chunks)) * 0.37:
-        return "base64", base64_lines(b"".join(chunks))
+        return "base64", list(base64_lines(b"".join(chunks)))
     for index, chunk in enumerate(chunks):  # in place, so that each chunk is released
         # A final line break makes b2a_qp encode a final space and write CRLF.
         ends = chunk.endswith(b"\r\n")
@@ -309,13 +333,12 @@ def _chunks(text: str) -> Iterator[bytes]:
         start = end
 
 
-def base64_lines(data: bytes) -> list[bytes]:
+def base64_lines(data: bytes) -> Iterator[bytes]:
+    """Yield runs of base64 lines; the last line has no line end."""
     view = memoryview(data)
-    chunks = (view[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))
-    pieces = [pybase64.encodebytes(chunk).replace(b"\n", b"\r\n") for chunk in chunks]
-    if pieces:
-        pieces[-1] = pieces[-1].removesuffix(b"\r\n")
-    return pieces
+    for start in range(0, len(data), _CHUNK):
+        lines = pybase64.encodebytes(view[start : start + _CHUNK]).replace(b"\n", b"\r\n")
+        yield lines if start + _CHUNK < len(data) else lines.removesuffix(b"\r\n")
 
 
 def _lines_fit(text: str) -> bool:
@@ -402,7 +425,7 @@ def _read_file(attachment: Attachment, field: str) -> File:
         raise invalid(f"{field}.content_id", "expected 1 to 128 of A-Z, a-z, 0-9 and `._%+@-`")
     content = _decode_base64(attachment.content, f"{field}.content")
     attachment.content = ""  # so that a large message is not in memory twice
-    return File(filename, content, content_type, content_id)
+    return File(filename, content, content_type, content_id, len(content))
 
 
 def _check_filename(filename: str, field: str) -> None:

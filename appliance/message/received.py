@@ -19,7 +19,6 @@ BODY_BYTES: Final = 256 * 1024  # of each text in an event, by the interface
 MAILBOXES: Final = 200  # read of a field
 SHOWN_FIELD: Final = 1_000  # characters of sender and subject in a list
 MESSAGE_IDS: Final = 20  # that a reply names
-MESSAGE_ID_LENGTH: Final = 998  # characters
 LOOP_HOPS: Final = HOPS // 2  # Received fields of a message that goes round in circles
 
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|\([^()]*\)?|<[^<>]*>?|[,;]|[^",;<(]+|.', re.DOTALL)

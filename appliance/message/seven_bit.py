@@ -137,7 +137,7 @@ class _Writer:
         if kind.startswith("text/") or "/" not in kind:  # RFC 2045 5.2
             encoding, pieces = encode_lines(list(_lines(data)))
         else:
-            encoding, pieces = "base64", base64_lines(data)
+            encoding, pieces = "base64", list(base64_lines(data))
         added = [b"Content-Transfer-Encoding: " + encoding.encode("ascii")]
         if not described:
             added.append(b"Content-Type: text/plain; charset=" + _charset(data))

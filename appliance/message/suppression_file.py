@@ -18,7 +18,7 @@ IMPORTED = "imported"  # the default reason
 
 # Column headings, in lower case without spaces, hyphens and underscores.
 _ADDRESS = ("email", "address", "emailaddress", "recipient", "recipientemail", "emailid")
-_REASON = ("reason", "error", "bouncereason", "detail", "details", "description", "type", "status")
+_REASON = ("reason", "error", "bouncereason", "suppressionreason", "detail", "details", "description", "type", "status")
 
 
 class ListedAddress(NamedTuple):

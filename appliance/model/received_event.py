@@ -34,6 +34,9 @@ class ReceivedFileObject(Struct, gc=False):
     content_type: Annotated[str, Meta(description="Media type, as the sender wrote it.")]
     size: Annotated[int, Meta(description="Decoded size in bytes.")]
     url: Annotated[str, Meta(description="Link to the file, valid for an hour.")]
+    content_id: Annotated[str | UnsetType, Meta(description="Content id of an inline image; omitted without one.")] = (
+        UNSET
+    )
 
 
 class AnsweredEmailObject(Struct, gc=False):

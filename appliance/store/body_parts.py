@@ -1,7 +1,8 @@
 """Writes the rows of new messages, and large ones in parts; counts the bytes of each account for its quota.
 
-Each part has its own commit, before the message is accepted: one commit of 10 MiB would delay other writers by tens of
-milliseconds. `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the others.
+Parts are committed a few at a time, before the message is accepted: one commit of 10 MiB would delay other writers by
+tens of milliseconds. The commit of the message makes them durable, too. `message_bodies.mime` has the first `HEAD`
+bytes of such a message, `message_body_parts` the rest.
 
 Invariants, at every commit:
 - Every part belongs to a message whose `parts_size` is not 0 (in `message_bodies`; of received mail in `feedback_mail`,
@@ -110,9 +111,10 @@ def readable(count: int) -> str:
 INLINE = 512 * 1024  # bytes of a message that is stored whole
 HEAD = 16 * 1024  # bytes of a larger message that are stored with its record
 PART = 128 * 1024  # bytes
+PARTS_PER_COMMIT = 4  # as many bytes as a message that is stored whole
 PAGE_BYTES = 4_096  # bytes; a deletion is weighed by the pages it touches
 FORGOTTEN_AT_ONCE = 8  # parts deleted in one transaction when their message was refused
-PART_REST = 1.0  # times the duration of a part, before the next one, if others write, too
+PART_REST = 1.0  # times the duration of a commit of parts, before the next one, if others write, too
 LONGEST_PART_REST = 0.02  # seconds
 IN_HAND = HOUR  # microseconds after which no other node is still writing parts of a message
 
@@ -291,11 +293,13 @@ class BodyParts(StorePart):
 
     async def _write(self, message_id: str, mime: bytes) -> None:
         view = memoryview(mime)
-        for number, start in enumerate(range(HEAD, len(view), PART), 1):
-            part = {"id": message_id, "number": number, "content": view[start : start + PART]}
+        parts = [view[start : start + PART] for start in range(HEAD, len(view), PART)]
+        for first in range(0, len(parts), PARTS_PER_COMMIT):
+            together = enumerate(parts[first : first + PARTS_PER_COMMIT], first + 1)
+            rows = [{"id": message_id, "number": number, "content": content} for number, content in together]
             began, others = trio.current_time(), self.engine.ordinary_writes
-            await self.engine.write(partial(_insert, part=part), bulk=True)
-            if self.engine.ordinary_writes != others:
+            await self.engine.write_ahead(partial(_insert, parts=rows))
+            if self.engine.ordinary_writes != others and first + PARTS_PER_COMMIT < len(parts):
                 await trio.sleep(min(PART_REST * (trio.current_time() - began), LONGEST_PART_REST))
 
     async def clear(self, budget: int) -> Slice:
@@ -318,7 +322,8 @@ class BodyParts(StorePart):
         return await self.engine.write(timed(work), bulk=True)
 
 
-def _insert(tx: Tx, part: dict[str, object]) -> None:
-    if part["number"] == 1:
-        run(tx, _LIST, part)
-    run(tx, _INSERT, part)
+def _insert(tx: Tx, parts: Sequence[dict[str, object]]) -> None:
+    if parts[0]["number"] == 1:
+        run(tx, _LIST, parts[0])
+    for part in parts:
+        run(tx, _INSERT, part)

@@ -288,6 +288,10 @@ class Engine(ABC):
         writers it is serializable, unless it `locks` the rows that it depends on, as items do.
         """
 
+    async def write_ahead(self, work: Work[T]) -> T:
+        """Run `work` as a bulk transaction that is durable once a later one is: a crash before that may undo it."""
+        return await self.write(work, bulk=True)
+
     @abstractmethod
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         """Like `write`, for one of many items with the same `work`, which gets all waiting items at once."""
@@ -383,6 +387,7 @@ class Job:
     item: Any
     large: bool
     task: trio.lowlevel.Task
+    durable: bool = True  # else alone in its commit
     result: outcome.Outcome[Any] = NO_RESULT
 
     def take_result(self) -> outcome.Outcome[Any]:

@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from appliance.concurrency.ttl_cache import RecentBytes
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Code, Refused
@@ -346,6 +347,8 @@ class Messages(StorePart):
     posts: WebhookPosts
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
+    # Large messages that were just accepted, by id: delivery does not read them again. Their line ends are checked.
+    recent: RecentBytes[str] = field(default_factory=partial(RecentBytes[str], 8 * 2**20))
 
     async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""

@@ -9,8 +9,8 @@ from appliance.concurrency.wake import Wake
 from appliance.model.mail import DueRecipient, NewMessage
 
 NEW_MAIL_MESSAGES = 500  # waiting at once
-RECENT = 5.0  # seconds after a message in which the next one is likely
-MANY = 100  # messages in a second are a load, not single messages
+NEW_MAIL_RECENT = 5.0  # seconds after a message in which the next one is likely
+LOAD_MESSAGES = 100  # messages in a second are a load, not single messages
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
@@ -33,17 +33,17 @@ class NewMail:
         self._bytes = 0
         self._poll_requested = False
         self._coming: set[str] = set()  # messages announced or offered, and not taken yet
-        self._came = deque[float](maxlen=MANY)  # Trio's clock: when the last ones with high priority were announced
+        self._came = deque[float](maxlen=LOAD_MESSAGES)  # by Trio's clock; the last ones with high priority
 
     def __contains__(self, message_id: object) -> bool:
         """Whether a message is handed over in memory, so that a poll must skip it."""
         return message_id in self._coming
 
     def is_sparse(self) -> bool:
-        """Whether messages with high priority arrive singly: backlogs give way to them, but not to a load."""
+        """Whether messages with high priority arrive singly: then backlogs yield to them."""
         now = trio.current_time()
-        is_load = len(self._came) == MANY and self._came[0] > now - 1.0
-        return bool(self._came) and self._came[-1] > now - RECENT and not is_load
+        is_load = len(self._came) == LOAD_MESSAGES and self._came[0] > now - 1.0
+        return bool(self._came) and self._came[-1] > now - NEW_MAIL_RECENT and not is_load
 
     def expect(self, message_id: str, low: int = 0) -> None:
         """Announce a message that is being committed: `offer` or `give_up` follows."""

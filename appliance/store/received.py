@@ -283,10 +283,6 @@ def turn_account(turn: str) -> str:
     return turn.partition(" ")[0]
 
 
-def turn_network(turn: str) -> str:
-    return turn.partition(" ")[2]
-
-
 def _queued(new: NewReceived) -> QueuedMail:
     head, parts_size = split(new.mime)
     return QueuedMail(

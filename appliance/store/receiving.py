@@ -24,6 +24,7 @@ _ADD = """INSERT INTO receiving_addresses (address, account_id, domain, parent, 
 _REMOVE = "DELETE FROM receiving_addresses WHERE address = :address AND account_id = :account_id RETURNING address"
 _PAGE = """SELECT address, created_at FROM receiving_addresses
     WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
+_FIND = "SELECT address, created_at FROM receiving_addresses WHERE address = :address AND account_id = :account_id"
 _DOMAINS = """SELECT DISTINCT domain FROM receiving_addresses WHERE account_id = :account_id AND parent = :parent
     ORDER BY domain LIMIT :most"""
 _OF_DOMAIN = """SELECT a.id, a.suspended, a.stored_bytes, EXISTS (SELECT 1 FROM receiving_addresses k
@@ -60,11 +61,17 @@ class ReceivingAddresses(StorePart):
 
     async def remove(self, account_id: str, address: str) -> None:
         if not await self.engine.change(_REMOVE, {"account_id": account_id, "address": address}):
-            raise Refused(Code.NOT_FOUND, "This account does not receive mail at this address.")
+            raise unknown_address()
 
     async def page(self, account_id: str, after: str, most: int) -> list[ReceivingAddress]:
         bindings = {"account_id": account_id, "after": after, "most": most}
         return await self.engine.all(ReceivingAddress, _PAGE, bindings)
+
+    async def read(self, account_id: str, address: str) -> ReceivingAddress:
+        added = await self.engine.one(ReceivingAddress, _FIND, {"account_id": account_id, "address": address})
+        if added is None:
+            raise unknown_address()
+        return added
 
     async def domains(self, account_id: str, parent: str, most: int = RECEIVING_CHECKED) -> list[str]:
         """The first domains that need an MX record: this sending domain, or below it."""
@@ -79,6 +86,10 @@ class ReceivingAddresses(StorePart):
             return None
         account_id, suspended, stored_bytes, is_known = selected[0]
         return ReceivingAccount(account_id, bool(suspended), stored_bytes, bool(is_known))
+
+
+def unknown_address() -> Refused:
+    return Refused(Code.NOT_FOUND, "This account does not receive mail at this address.")
 
 
 def _parent(tx: Tx, account_id: str, domain: str) -> str:

@@ -154,14 +154,15 @@ class ScheduledMail(StorePart):
         """The time by which messages are due: that of the database, so that no node is early."""
         return self.engine.shared_clock(self.env.now())
 
-    async def release_due(self, most: int = RELEASED_TOGETHER) -> int:
+    async def release_due(self) -> int:
         """Queue some due messages, the longest overdue first; return how many."""
-        return await self._release_some(_DUE, {"now": self.now(), "most": most})
+        return await self._release_some(_DUE, {"now": self.now(), "most": RELEASED_TOGETHER})
 
-    async def release_held(self, most: int = RELEASED_TOGETHER) -> int:
+    async def release_held(self) -> int:
         """Queue, or cancel, some held messages of an account that was resumed or deleted; return how many."""
         account_id = await self.engine.one(str, _HELD_ACCOUNTS, {})
-        return 0 if account_id is None else await self._release_some(_HELD, {"account_id": account_id, "most": most})
+        held: dict[str, object] = {"account_id": account_id, "most": RELEASED_TOGETHER}
+        return 0 if account_id is None else await self._release_some(_HELD, held)
 
     async def give_up(self, account_id: str) -> None:
         """Hold the messages of a deleted account, so that `release_held` cancels them before they are due."""

@@ -34,6 +34,7 @@ _is_secret = lru_cache(maxsize=1024)(lambda name: _SECRET_NAME.match(name) is no
 # Credentials inside a text: the ones this program issues, and an Authorization header's.
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
+_PLAIN = frozenset({str, int, bool, type(None)})  # shown in JSON as they are, but for texts with secrets
 _NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
 _EMPTY: tuple[object, ...] = (None, "", [], {})
 _INDENT = " " * 17  # of the rows below an event: time and level
@@ -77,16 +78,16 @@ class LineFormatter(logging.Formatter):
         """Render one event, without the line end; `at` is in seconds since 1970."""
         if self._as_json:
             # Searching one line for credentials costs a third of searching each text in it.
-            line = self._json(at, level, logger, event, _fields(fields, _unsearched), trace)
+            line = self._json(at, level, logger, event, _unsearched_fields(fields), trace)
             if not _may_hold_credential(line):
                 return line
         render = self._json if self._as_json else self._text
         return render(at, level, logger, redacted(event), _fields(fields, _clean), trace)
 
-    def _json(self, at: float, level: str, logger: str, event: str, fields: dict[str, Any], trace: str) -> str:
+    def _json(self, at: float, level: str, logger: str, event: str, fields: Mapping[str, Any], trace: str) -> str:
         level, traced = level.lower(), {"traceback": trace} if trace else {}
         head = {"ts": rfc3339(int(at * SECOND)), "level": level, "logger": logger, "event": event}
-        return self._priorities.get(level, "") + to_json(head | _process_fields | fields | traced)
+        return self._priorities.get(level, "") + to_json({**head, **_process_fields, **fields, **traced})
 
     def _text(self, at: float, level: str, logger: str, event: str, fields: dict[str, Any], trace: str) -> str:
         head = f"{time.strftime('%H:%M:%S', time.localtime(at))} {level:<7} {_escaped(event)}"
@@ -112,6 +113,18 @@ def _may_hold_credential(text: str) -> bool:
 
 def _fields(fields: Mapping[str, object], clean: Callable[[str, object], Any]) -> dict[str, Any]:
     return {f"{key}_" if key in _RESERVED else key: clean(key, value) for key, value in fields.items()}
+
+
+def _unsearched_fields(fields: Mapping[str, object]) -> Mapping[str, Any]:
+    """Most events need no look at each field, which saves a tenth of the function calls for a recipient."""
+    if _are_ordinary(tuple(fields)) and _PLAIN.issuperset(map(type, fields.values())):
+        return fields
+    return _fields(fields, _unsearched)
+
+
+@lru_cache(maxsize=1024)
+def _are_ordinary(names: tuple[str, ...]) -> bool:
+    return _RESERVED.isdisjoint(names) and not any(map(_is_secret, names))
 
 
 def _unsearched(name: str, value: object) -> Any:

@@ -31,7 +31,7 @@ from appliance.errors import Code, PublicError, Refused
 from appliance.intake.limits import CACHED, CACHED_FOR, Credentials
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.keys.keyfile import UnsealError
-from appliance.keys.secrets import PasswordHasher, TotpSecrets, hash_password, is_totp_code, plain_code
+from appliance.keys.secrets import PasswordHasher, TotpSecrets, is_totp_code, plain_code, unmatched_hash
 from appliance.message.addresses import parse
 from appliance.model.accounts import KEY_PREFIX, Caller, KeyPrincipal, Permission, Principal, Role, User
 from appliance.model.dashboard import LoginSession
@@ -321,7 +321,7 @@ class LoginCheck:
     hashing: PasswordHasher
     totp: TotpSecrets
     # Unknown users are checked against this hash, so that the response takes as long.
-    _unknown_user_hash: str = field(default_factory=lambda: hash_password("unknown user"), repr=False)
+    _unknown_user_hash: str = field(default_factory=unmatched_hash, repr=False)
 
     async def is_right(
         self, email: str, password: str, user: User | None, address: str, code: str | None = None

@@ -22,7 +22,7 @@ from appliance.intake.limits import RequestRate
 from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
 from appliance.message.batch import Batch, Series, cost_of_batch, decode_batch
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Mime, decode
+from appliance.message.request import Body, Mime, decode, fingerprint
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Source
@@ -256,12 +256,12 @@ class Edge:
             if form.source == "api":  # the request log knows the secrets of our own requests only
                 submission.body = bytes(body[:LARGE_BODY])
             workers, cost = self.services.intake.workers, form.cost(body)
-            request = await workers.run(caller.account_id, cost, form.decode, body)
+            request, digest, shown = await workers.run(caller.account_id, cost, _read, form, body, key is not None)
             body.clear()  # frees memory: a large message does not fit twice
             if isinstance(request, Batch | Series):
                 self.rate.take(caller.idempotency_scope, request.requests, paid=1)
-            if size > LARGE_BODY or form.source != "api":
-                submission.body = await workers.run(caller.account_id, cost, shortened, request)
+            if shown is not None:
+                submission.body = shown
             if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, submission.client)
                 check_may_send(caller)
@@ -272,7 +272,7 @@ class Edge:
                 return await self._accept_mime(caller, request, exchange.request_id)
             if isinstance(request, Batch | Series):
                 return await self.batches.send(caller, request, key, exchange.request_id, size)
-            return await self.services.intake.send(caller, request, key, exchange.request_id, size)
+            return await self.services.intake.send(caller, request, key, digest, exchange.request_id, size)
 
     async def _accept_mime(self, caller: Caller, mime: Mime, request_id: str) -> Accepted:
         submitted = await self.services.intake.submit(
@@ -367,6 +367,16 @@ class Edge:
     def _trusted(self, client: str) -> bool:
         address = ipaddress.ip_address(client.partition("%")[0])
         return any(address in network for network in self.settings.trusted_proxies)
+
+
+def _read(form: Form, body: Body, has_key: bool) -> tuple[SendRequest | Batch | Series | Mime, bytes, str | None]:
+    """Decode a body; return its fingerprint, too, and the text for the request log unless that is the body itself.
+
+    All in one job: after each, the worker thread rests.
+    """
+    request = form.decode(body)
+    digest = fingerprint(request) if has_key and isinstance(request, SendRequest) else b""
+    return request, digest, shortened(request) if len(body) > LARGE_BODY or form.source != "api" else None
 
 
 def _route(path: str) -> str:

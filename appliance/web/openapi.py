@@ -270,7 +270,7 @@ def _event(name: str, reference: Json) -> Json:
 
 _WRITING = trio.CapacityLimiter(1)
 _TURN = trio.Lock()
-PAUSE = 0.01  # seconds between two answers: anyone may ask, and a burst of large answers would delay mail
+ANSWER_PAUSE = 0.01  # seconds between two answers: anyone may ask, and a burst of large answers would delay mail
 
 
 @lru_cache(maxsize=1)
@@ -287,7 +287,7 @@ def blueprint(base_url: str) -> Blueprint:
     async def show() -> Response:
         headers = {"Vary": "Accept-Encoding"}
         async with _TURN:
-            await trio.sleep(PAUSE)
+            await trio.sleep(ANSWER_PAUSE)
         described, compressed = await trio.to_thread.run_sync(_encoded, base_url, limiter=_WRITING)
         if not may_compress():
             return Response(described, 200, headers, content_type="application/json")

@@ -74,6 +74,7 @@ DASHBOARD_SECTIONS = (
     Section("messages", f"{DASHBOARD_ROOT}/messages", "Messages", "m"),
     Section("feedback", f"{DASHBOARD_ROOT}/feedback", "Feedback", "f"),
     Section("domains", f"{DASHBOARD_ROOT}/domains", "Domains", "d"),
+    Section("received", f"{DASHBOARD_ROOT}/received", "Received", "i"),
     Section("streams", f"{DASHBOARD_ROOT}/streams", "Streams", "b"),
     Section("templates", f"{DASHBOARD_ROOT}/templates", "Templates", "t"),
     Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),
@@ -106,7 +107,13 @@ class Page(NamedTuple):
     depth: int = 0  # path parts below it, at most
 
 
-_ITEMS = {"messages": "message", "requests": "request", "domains": "domain", "templates": "template"}
+_ITEMS = {
+    "messages": "message",
+    "requests": "request",
+    "domains": "domain",
+    "templates": "template",
+    "received": "received-message",
+}
 DASHBOARD_PAGES = {
     section.path.removeprefix(DASHBOARD_ROOT).lstrip("/"): Page(
         section.name, section.title, _ITEMS.get(section.name, ""), int(section.name in _ITEMS)
@@ -115,6 +122,7 @@ DASHBOARD_PAGES = {
 }
 DASHBOARD_PAGES |= {
     "admin": Page("admin", "Admin", "managed", 4),
+    "receiving": Page("received", "Receiving addresses", "receiving-address", 1),
     "people": Page("account", "People"),
     "statistics": Page("overview", "Statistics"),
     "deliverability": Page("overview", "Deliverability"),

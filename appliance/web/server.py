@@ -56,6 +56,7 @@ log = get_logger("web")
 # ---- one connection
 
 READ_BYTES = 64 * 1024  # per read
+BODY_READ_BYTES = 192 * 1024  # per read of a body: fewer rounds of the event loop
 HANDSHAKE_TIMEOUT = 10  # seconds
 MIN_BODY_RATE = 1_000  # bytes per second, averaged over the body after BODY_SLOW_START
 BODY_SLOW_START = 10  # seconds
@@ -141,8 +142,9 @@ class HttpConnection(hypercorn.TCPServer):
         # An authenticated request is not evicted while its body arrives.
         if not self._busy or not self._peer.authenticated:
             self._table.mark_idle(self, authenticated=self._peer.authenticated)
+        most = BODY_READ_BYTES if self._busy else READ_BYTES
         try:
-            data: bytes = await (self._fast or self.stream).receive_some(READ_BYTES)
+            data: bytes = await (self._fast or self.stream).receive_some(most)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             data = b""
         if self._serving.cancel_called:

@@ -397,6 +397,7 @@ def old_homes(data_dir: Path, tmp_path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["the server", "the command"])
 def test_killed_at_any_step_the_old_database_and_its_log_stay_together(
     backup: Path, crashed: Path, tmp_path: Path, by: str

@@ -21,6 +21,18 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
+STREAMS = """
+[delivery.streams.digest]
+sources = ["news1", "news2"]
+[delivery.sources.news1]
+ipv4 = "192.0.2.1"
+hostname = "news1.example.com"
+[delivery.sources.news2]
+ipv4 = "192.0.2.2"
+hostname = "news2.example.com"
+"""
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
     """The environment of a shell that finds this program under its name."""
@@ -56,14 +68,24 @@ def test_words_are_completed(words: list[str], expected: set[str]) -> None:
         (["template", "show", "w"], {"welcome"}),
         (["queue", "pause", ""], {"google"}),
         (["queue", "re"], {"reschedule", "retry", "resume"}),
+        (["ramp", "set", "5", "--provider", "g"], {"google"}),
+        (["key", "create", "--stream", "d"], {"digest"}),
+        (["key", "create", "--domain", ""], {"acme.example"}),
+        (["account", "sources", "acme", "--stream", "digest", "--sources", ""], {"news1", "news2"}),
+        (["account", "sources", "acme", "--sources", "news1,n"], {"news1,news2"}),
+        (["inbound", "add", ""], {"acme.example"}),
+        (["inbound", "remove", ""], {"in@acme.example"}),
+        (["dev", "--smtp"], {"--smtp-port"}),
         (["key", "list", "--account", "zoo"], set()),
     ],
 )
 def test_names_of_the_database_are_completed(
     acme: Shell, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: set[str]
 ) -> None:
-    """Of accounts, domains, templates and pools."""
+    """Of accounts, domains, templates, pools, receiving addresses, streams and sources."""
     acme.json("domain", "add", "acme.example")
+    acme.json("inbound", "add", "in@acme.example")
+    acme.config.write_text(acme.config.read_text() + STREAMS)
     acme.json("queue", "pause", "google")
     template = acme.config.parent / "templates" / "welcome"
     template.mkdir(parents=True)

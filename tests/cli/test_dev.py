@@ -52,6 +52,7 @@ def test_it_has_no_other_address(tmp_path: Path) -> None:
             check_loopback(replace(settings, **{section: opened}))
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with running_dev(tmp_path) as server:
         code, text = refused(tmp_path, "dev", "--smtp-port", str(server.smtp_port), "--port", "0")
@@ -59,6 +60,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     assert str(server.smtp_port) in text
 
 
+@pytest.mark.slow
 def test_data_of_a_server_is_refused(tmp_path: Path) -> None:
     """Without a login, everyone on the machine could read a server's mail."""
     words = ["account", "create", "acme", "a@acme.example", "--password-stdin"]
@@ -106,6 +108,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_killed_server_are_deleted(tmp_path: Path) -> None:
     with data_directory(None) as directory:
         parent = directory.parent

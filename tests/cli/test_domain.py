@@ -274,6 +274,18 @@ def test_verify_says_what_is_missing_and_what_differs(acme: Shell, dns: Dns) -> 
     assert r"published: v=spf1 \x1b[2J -all" in result.stdout
 
 
+def test_a_receiving_domain_with_another_mx_gets_a_warning(acme: Shell, dns: Dns) -> None:
+    """Before its record is replaced; with the right record there is nothing to publish."""
+    records(acme)
+    dns.server.zone |= {"in.acme.example": {"MX": ["10 mx.other.test."]}, "mx.other.test": {"A": ["192.0.2.99"]}}
+    text = acme.text("inbound", "add", "acme", "in.acme.example")
+    assert "Publish this record: in.acme.example. MX 10" in text
+    assert "Careful: mail for it goes to mx.other.test, not to" in text
+    dns.server.zone["in.acme.example"] = {"MX": [f"10 {HOST}."]}
+    answer = acme.json("inbound", "add", "acme", "support@in.acme.example")
+    assert [record["status"] for record in answer["records"]] == ["ok"]
+
+
 def test_verify_switches_to_new_keys_that_dns_shows(acme: Shell, dns: Dns) -> None:
     """Not while one of them is missing; then the new ones sign, and the old records are told with their last day."""
     old = signing(acme)

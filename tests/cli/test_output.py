@@ -1,9 +1,11 @@
 """Tables for terminals of any width, and colours only where they are wanted."""
 
+import inspect
 import re
 
 import pytest
 
+from appliance.cli import leaves, main
 from appliance.cli.output import fitted
 from tests.cli.shell import Shell
 from tests.terminal import shown_on_terminal
@@ -38,16 +40,34 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
     """Each row is one line; the last line names the columns that are missing, and --wide shows them."""
     key_id = acme.json("key", "create", "--name", "a long label of a key", "--scope", "full")["id"]
     acme.json("domain", "add", "acme.example")
+    acme.json("credential", "create")
     acme.json("suppression", "add", "someone.with.a.long.name@a-long-domain.example.net")
-    for words in ("key list", "account list", "domain list", "user list", "suppression list", "audit"):
+    for words in (
+        "key list",
+        "account list",
+        "credential list",
+        "domain list",
+        "user list",
+        "suppression list",
+        "audit",
+    ):
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in on_a_terminal(acme, columns, *words.split())]
         assert max(map(len, lines)) <= columns, words
     shown = on_a_terminal(acme, columns, "key", "list")
     assert shown[1].startswith(key_id)
     assert "\nColumns not shown: " in "\n".join(shown)
     assert "full" in shown[1]
+    assert columns == 60 or "a long " in shown[1]  # instead of the empty column of revoked keys
     wide = on_a_terminal(acme, columns, "key", "list", "--wide")
     assert (len(wide), "a long label of a key" in wide[1]) == (2, True)
+
+
+def test_every_table_can_be_shown_whole() -> None:
+    """A table that omits columns names --wide, so each command that prints one has it."""
+    callbacks = {name: inspect.unwrap(command.callback) for name, command in leaves(main) if command.callback}
+    tables = {name for name, called in callbacks.items() if "show_list" in called.__code__.co_names}
+    wide = {name for name, command in leaves(main) if any("--wide" in one.opts for one in command.params)}
+    assert {"key list", "queue show", "ramp show"} <= tables <= wide
 
 
 def test_no_color_is_honoured(acme: Shell) -> None:

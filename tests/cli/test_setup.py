@@ -275,6 +275,7 @@ class Terminal:
         os.close(self._ours)
 
 
+@pytest.mark.slow
 def test_no_question_waits_for_the_checks(tmp_path: Path) -> None:
     """They begin once the name is known: while DNS is silent, the next question is there; what is found is shown."""
     dns = DnsServer({HOST: {"A": ["192.0.2.25"]}})
@@ -307,6 +308,7 @@ def test_no_question_waits_for_the_checks(tmp_path: Path) -> None:
             terminal.close()
 
 
+@pytest.mark.slow
 def test_a_person_is_asked_again_told_what_is_wrong_and_may_stop(tmp_path: Path) -> None:
     """A wrong answer is no end; each record's fault is shown at once; Ctrl-C ends with a sentence."""
     dns = DnsServer({HOST: {"A": ["192.0.2.25"]}, "shop.example": {"TXT": ['"v=spf1 ip4:192.0.2.9 -all"']}})

@@ -60,6 +60,7 @@ def test_there_and_back(acme: Shell, url: str, tmp_path: Path) -> None:
     assert due(acme) == ["a@example.net"]
 
 
+@pytest.mark.slow
 def test_back_into_the_old_data_directory(acme: Shell, url: str) -> None:
     acme.json("store", "copy", "--to", url)
     on(acme, url)
@@ -74,6 +75,7 @@ def test_back_into_the_old_data_directory(acme: Shell, url: str) -> None:
     assert acme.json("account", "show", "acme")["credits"] == 100
 
 
+@pytest.mark.slow
 def test_what_was_replaced_is_told(acme: Shell, url: str) -> None:
     accept(acme, "a@example.net")
     acme.stored(lambda store: store.engine.change("UPDATE messages SET subject = 'a' || char(0)", {}))
@@ -98,6 +100,7 @@ def test_refusals_are_one_line(acme: Shell, url: str, tmp_path: Path) -> None:
     assert not acme.data_dir.exists()
 
 
+@pytest.mark.slow
 def test_an_unfinished_copy_is_opened_by_no_command(
     acme: Shell, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_an_unfinished_copy_is_opened_by_no_command(
     assert [each["name"] for each in acme.json("account", "list")["accounts"]] == ["acme"]
 
 
+@pytest.mark.slow
 def test_a_difference_is_one_line(acme: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account that got credits between two runs of the copy."""
     with monkeypatch.context() as patched:
@@ -148,6 +152,7 @@ def test_wrong_usage(acme: Shell, words: tuple[str, ...], told: str) -> None:
     assert told in acme.misused("store", "copy", *words)
 
 
+@pytest.mark.slow
 def test_a_terminal_has_a_bar(acme: Shell, url: str) -> None:
     ours, theirs = open_terminal()
     words = [sys.executable, "-m", "appliance", "store", "copy", "--to", url, "--config", str(acme.config)]

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
+from appliance.concurrency.ttl_cache import RecentBytes, SingleFlight, TtlCache
 
 
 class Clock:
@@ -20,6 +20,20 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def test_the_newest_bytes_are_kept() -> None:
+    recent = RecentBytes[str](10)
+    for name, size in (("a", 4), ("b", 4), ("a", 5), ("c", 1), ("d", 0)):
+        recent.put(name, b"x" * size)
+    assert [len(recent.get(name) or b"") for name in "abcd"] == [5, 4, 1, 0]
+    recent.put("e", b"x")
+    assert [recent.get(name) for name in "be"] == [None, b"x"]
+    recent.discard("a")
+    recent.put("f", b"x" * 8)
+    assert [recent.get(name) for name in "cef"] == [b"x", b"x", b"x" * 8]
+    recent.put("g", b"x" * 11)
+    assert [recent.get(name) for name in "acefg"] == [None] * 5
 
 
 def test_a_value_is_there_until_its_time_is_over(clock: Clock) -> None:

@@ -8,12 +8,13 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver.pending import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
+from appliance.deliver.preparing import THREAD_BYTES
 from appliance.deliver.providers import PoolLimits
 from appliance.store.messages import Messages
 from appliance.store.new_mail import Acceptance
 from appliance.store.queue import Queue
 from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domains, message, one, stage
-from tests.fakes.mx import FakeMx, silence, wait_and_say
+from tests.fakes.mx import Answer, FakeMx, silence, wait_and_say
 
 
 async def test_new_mail_is_handed_over_in_memory(
@@ -32,6 +33,30 @@ async def test_new_mail_is_handed_over_in_memory(
         assert server.messages[-1].data == SIGNATURE + MIME
         assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
         assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new) == [("delivered",)]
+
+
+async def test_a_large_message_is_sent_as_stored_without_being_read(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its last session it is in memory; the next one of a message that was deferred reads it from the store."""
+    later: list[Answer] = [OK, OK, b"451 4.3.0 later\r\n", OK]
+    server = FakeMx(answers={".": later})
+    mime = MIME + b".dot\r\n" + b"x" * 76 + b"\r\n" * (THREAD_BYTES // 2)
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send("first@a.test"))
+        reads: list[str] = []
+        content = Messages.content
+
+        async def noted(messages: Messages, message_id: str) -> bytes:
+            reads.append(message_id)
+            return await content(messages, message_id)
+
+        monkeypatch.setattr(Messages, "content", noted)
+        await played.final(await played.offer("ada@a.test", mime=mime), within=1)
+        assert (server.messages[-1].data, reads) == (SIGNATURE + mime, [])
+        again = await played.offer("bob@a.test", mime=mime)
+        await played.final(again)
+        assert (server.messages[-1].data, reads) == (SIGNATURE + mime, [again])
 
 
 async def test_a_look_leaves_alone_what_is_coming(

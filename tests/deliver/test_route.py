@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from appliance.deliver.route import (
     in_order,
     relay_for,
 )
+from appliance.dns.resolver import DnsAnswer, DnsFault, LookupFailed
 from appliance.dns.wire import Mx
 from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage
@@ -319,6 +321,17 @@ async def test_the_route_to_a_relay() -> None:
 async def test_a_relay_by_address() -> None:
     route = await router({}, relays=Relays(Relay("127.0.0.1", 2525))).route("example.com")
     assert route.hosts == (Host("127.0.0.1", (ip_address("127.0.0.1"),)),)
+
+
+class Silent(ZoneResolver):
+    async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
+        raise LookupFailed(DnsFault.TEMPORARY, "no answer from 192.0.2.53", public="no answer")
+
+
+async def test_customers_do_not_learn_the_resolver() -> None:
+    with pytest.raises(NoRoute) as caught:
+        await Router(Silent({}), random=lambda: 0.5).route("example.com")
+    assert (caught.value.text, caught.value.detail) == ("no answer", "no answer from 192.0.2.53")
 
 
 # ---- over real packets

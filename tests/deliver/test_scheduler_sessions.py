@@ -14,10 +14,10 @@ from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.attempt import Holder
 from appliance.deliver.in_flight import (
-    PAUSE,
     POOLS_PER_ROUND,
     STALLED_CHECK,
     STALLED_LONG,
+    START_PAUSE,
     STARTS_PER_ROUND,
     STEPS_PER_SLICE,
     Lack,
@@ -32,7 +32,7 @@ from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.deliver.scheduler import POOLS_PER_SLICE, SessionRunner
 from appliance.errors import StorageUnavailable
-from appliance.store.new_mail import MANY, RECENT, NewMail
+from appliance.store.new_mail import LOAD_MESSAGES, NEW_MAIL_RECENT, NewMail
 from tests.deliver.test_pending import envelope
 
 POOLS = 2_000
@@ -168,13 +168,13 @@ async def test_a_backlog_gives_way_to_new_mail(autojump_clock: MockClock) -> Non
         new_mail.expect("login code")
         tasks.start_soon(limit.run, start)
         limit.delay("pool")
-        await trio.sleep(10.5 * PAUSE)
+        await trio.sleep(10.5 * START_PAUSE)
         tasks.cancel_scope.cancel()
     assert len(started) == 10
-    assert all(after - before >= 0.99 * PAUSE for before, after in pairwise(started))
-    await trio.sleep(RECENT)
+    assert all(after - before >= 0.99 * START_PAUSE for before, after in pairwise(started))
+    await trio.sleep(NEW_MAIL_RECENT)
     assert not new_mail.is_sparse()
-    for number in range(MANY):
+    for number in range(LOAD_MESSAGES):
         assert new_mail.is_sparse() == (number > 0)
         new_mail.expect(f"message {number}")
     assert not new_mail.is_sparse()

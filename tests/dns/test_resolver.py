@@ -126,6 +126,9 @@ async def test_faults(
         failed = await failure(resolver, name)
     assert failed.fault is fault
     assert name in failed.text
+    if name == "silent.example":
+        assert "127.0.0." in failed.text
+        assert failed.public == module.NO_ANSWER
     assert server.count(name, "A") == queries
 
 

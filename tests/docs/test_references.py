@@ -58,6 +58,8 @@ def prose(path: Path) -> str:
     text = path.read_text()
     if path.suffix != ".py":
         return FENCE.sub("", text)
+    if not any(names.search(text) for names in (FILE, ROUTE, KEY)):
+        return ""  # reading the tokens of every file takes long
     nodes = (node for node in ast.walk(ast.parse(text)))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]

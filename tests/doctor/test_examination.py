@@ -109,6 +109,14 @@ def test_a_ramp_needs_what_direct_delivery_needs(
     assert len([finding for finding in found if finding.check == "port"]) == 1 + (percent > 0)
 
 
+def test_a_ramp_uses_the_sources(world: World) -> None:
+    """Mail that goes direct leaves from them, also with a relay for the rest."""
+    world.settings |= {"mode": "relay", "relay_host": "smtp.relay.test", "relay_tls": "off", "acme": AWAY}
+    world.zone["smtp.relay.test"] = {"A": ["127.0.0.1"]}
+    world.stored(lambda store: store.ramp.change(lambda plan: plan.having("", 5, 0)))
+    assert ("source", "away") in {(check, subject) for _, check, subject in wrong(trio.run(world.examine))}
+
+
 @pytest.mark.parametrize("tls", ["required", "implicit"])
 def test_a_relay_is_asked_as_delivery_does_it(world: World, tls: str) -> None:
     """It may have a private address, whatever may be dialled otherwise, and may speak under TLS only."""
@@ -149,10 +157,10 @@ def test_a_login_that_the_relay_refuses_is_a_fault(
 
 
 def test_in_the_sandbox_nothing_leaves(world: World) -> None:
-    """That is worth a warning on a machine that should send, and the world outside is not asked for."""
+    """That is worth a warning on a machine that should send. A missing SPF record stops no mail there."""
     world.settings["mode"] = "sandbox"
-    del world.zone["gmail.com"], world.zone[REVERSE]
-    assert wrong(trio.run(world.examine)) == {(WARNING, "hostname", HOST)}
+    del world.zone["gmail.com"], world.zone[REVERSE], world.zone[DOMAIN]["TXT"]
+    assert wrong(trio.run(world.examine)) == {(WARNING, "hostname", HOST), (WARNING, "spf", DOMAIN)}
 
 
 def test_a_generated_certificate_is_a_warning(world: World) -> None:

@@ -29,7 +29,7 @@ async def by_smtp(made: World) -> None:
     await made.submit("ada@example.net", b"From: a@example.com\r\n\r\nHello.\r\n", "a@example.com")
 
 
-@pytest.mark.parametrize("send", [by_http, by_smtp])
+@pytest.mark.parametrize("send", [by_http, pytest.param(by_smtp, marks=pytest.mark.slow)])
 async def test_a_message_passes_few_files(tmp_path: Path, send: Callable[[World], Awaitable[None]]) -> None:
     """Accepted, stored, signed, delivered, recorded and posted: all of it in few files."""
     watch = str(tmp_path / "watch")

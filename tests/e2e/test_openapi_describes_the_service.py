@@ -403,6 +403,7 @@ def check_administration(running: Running, admin: dict[str, str]) -> None:
 def check_receiving(running: Running, customer: dict[str, str]) -> None:
     check(running, "POST", "/v1/inbound/addresses", customer, {"address": "in.example.com"})
     check(running, "GET", "/v1/inbound/addresses", customer)
+    check(running, "GET", "/v1/inbound/addresses/in.example.com", customer)
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = "ada@example.net", "orders@in.example.com", "Re: s"
     message.set_content("A reply.")
@@ -413,6 +414,9 @@ def check_receiving(running: Running, customer: dict[str, str]) -> None:
     (received,) = eventually(lambda: check(running, "GET", "/v1/inbound", customer).json()["emails"], bool, patience=30)
     for below in ("", "/raw", "/attachments/1"):
         check(running, "GET", f"/v1/inbound/{received['id']}{below}", customer)
+    forward = {"from": "orders@example.com", "to": "grace@example.net"}
+    key = {"Idempotency-Key": "forward"}
+    check(running, "POST", f"/v1/inbound/{received['id']}/forward", customer, forward, key)
     check(running, "DELETE", "/v1/inbound/addresses/in.example.com", customer)
 
 

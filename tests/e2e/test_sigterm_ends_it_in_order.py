@@ -165,6 +165,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_an_end_by_an_error_is_bounded_as_well(tmp_path: Path) -> None:
     """A part of the server fails, and another does not end: the process does, and says that it was by force."""
     program = (sys.executable, "-c", FAILS_AND_HANGS)

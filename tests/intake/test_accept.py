@@ -21,7 +21,7 @@ from appliance.intake.accept import MessageIntake, Submitted
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.keys.dkim_keys import SigningKeys, record_value
 from appliance.message.dkim import sign
-from appliance.message.request import decode
+from appliance.message.request import decode, fingerprint
 from appliance.model.accounts import Caller
 from appliance.model.mail import Source
 from appliance.store import Store, open_store
@@ -75,7 +75,8 @@ class Hall:
 
     async def send(self, key: str) -> accept.Accepted:
         body = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi"}
-        return await self.door().send(await self.caller(), decode(json.dumps(body).encode()), key, "req_2", 100)
+        request = decode(json.dumps(body).encode())
+        return await self.door().send(await self.caller(), request, key, fingerprint(request), "req_2", 100)
 
     async def credits(self) -> int | None:
         return (await self.store.accounts.named(self.account.name)).credits
@@ -377,7 +378,7 @@ async def sent_header(hall: Hall, **fields: Any) -> str:
     body = {"from": "shop@example.com", "to": "Ada@example.net", "subject": "Hello", "text": "Hi"} | fields
     body = {name: value for name, value in body.items() if value is not None}
     request = decode(json.dumps(body).encode())
-    accepted = await hall.door().send(await hall.caller(), request, hall.env.identifier("key"), "req_2", 100)
+    accepted = await hall.door().send(await hall.caller(), request, hall.env.identifier("key"), b"", "req_2", 100)
     mime = await hall.store.messages.mime(json.loads(accepted.receipt)["id"])
     assert mime is not None
     return mime.partition(b"\r\n\r\n")[0].decode()

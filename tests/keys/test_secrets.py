@@ -32,6 +32,7 @@ from appliance.keys.secrets import (
     password_matches,
     plain_code,
     step_of,
+    unmatched_hash,
 )
 from appliance.model.webhooks import EventType, Webhook
 from appliance.times import SECOND
@@ -133,7 +134,14 @@ def test_a_password_matches_its_hash_only() -> None:
 
 
 def test_a_hash_says_how_it_was_made() -> None:
-    assert re.fullmatch(r"\$argon2id\$v=19\$m=19456,t=2,p=1\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}", hash_password("x"))
+    for made in (hash_password("x"), unmatched_hash()):
+        assert re.fullmatch(r"\$argon2id\$v=19\$m=19456,t=2,p=1\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}", made)
+
+
+def test_a_hash_of_no_password_matches_none() -> None:
+    """With the settings of a real one, so that the comparison takes as long."""
+    assert not password_matches("unknown user", unmatched_hash())
+    assert unmatched_hash() != unmatched_hash()
 
 
 def test_equal_passwords_have_different_hashes() -> None:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message.characters import fault_in_body, has_lone_line_end, joined, number_of_long_line, replaced
+from appliance.message.characters import (
+    fault_in_body,
+    has_dot_line,
+    has_lone_line_end,
+    joined,
+    number_of_long_line,
+    replaced,
+)
 from tests.message.samples import hostile_text
 
 # The rule itself: what stands in no body, and a carriage return that ends no line.
@@ -39,6 +46,14 @@ def test_any_text_is_checked_by_the_rule(text: str, block: int) -> None:
 def test_lone_line_ends_are_those_that_a_search_finds(message: bytes, block: int) -> None:
     """Wherever a message is cut into blocks, it is refused exactly when some CR or LF has no partner beside it."""
     assert has_lone_line_end(message, block) is (re.search(rb"\r(?!\n)|(?<!\r)\n", message) is not None)
+
+
+@given(
+    st.lists(st.sampled_from([b"\r\n", b"\r\n.", b".", b"a", b"ab"])).map(b"".join),
+    st.sampled_from([1, 2, 3, 5, 64 * 1024]),
+)
+def test_lines_with_a_dot_are_those_that_a_search_finds(message: bytes, block: int) -> None:
+    assert has_dot_line(message, block) is ((b"\r\n" + message).find(b"\r\n.") >= 0)
 
 
 @pytest.mark.parametrize(

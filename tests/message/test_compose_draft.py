@@ -50,7 +50,7 @@ def test_whole_draft() -> None:
     assert (made.subject, made.text, made.html) == ("Hello", "Hi", "<p>")
     assert made.headers == (("X-A", "b"),)
     assert made.tags == ("one", "two")
-    assert made.files == (File("a.txt", b"A", "text/plain", "logo"),)
+    assert made.files == (File("a.txt", b"A", "text/plain", "logo", 1),)
 
 
 # --- Recipients ---

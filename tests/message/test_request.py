@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message import limits
 from appliance.message.batch import decode_batch
-from appliance.message.request import TOKENS, decode, explain, find_repeated_key, fingerprint, scan
+from appliance.message.request import FAST_BYTES, TOKENS, decode, explain, find_repeated_key, fingerprint, scan
 from appliance.message.schema import Attachment, SendRequest
 from tests.cpu_time import cpu_seconds
 from tests.message.samples import body
@@ -359,17 +359,34 @@ def test_fingerprint_examples(one: str, other: str, equal: bool) -> None:
             '"attachments": [{"filename": "a.txt", "content": "QQ=="}]}',
             "fcbfa25369095be2522ae4b797ce1570ee13a682f3ffcc440521f28792dc8885",
         ),
+        (
+            '{"from": "a@example.com", "to": "b@example.net", "subject": "Hi", "text": "' + "a" * 70_000 + '",'
+            '"attachments": [{"filename": "a.txt", "content": "' + "QUJD" * 100_000 + '"}]}',
+            "5af165fcf91d40cae78bf0cc6661f37f76f1ec5b7472089857d87b75d28302c6",
+        ),
     ],
 )
 def test_fingerprints_stay_what_they_are(data: str, fingerprint_before: str) -> None:
     assert fingerprint(decode(data.encode())).hex() == fingerprint_before
 
 
-def test_fingerprint_of_large_contents() -> None:
-    prints = set()
-    for content in ("A" * 200_000, "A" * 199_999 + "B", "A" * 199_999, "é" * 70_000):
-        prints.add(fingerprint(SendRequest(sender="a", to="b", attachments=[Attachment("x", content)])))
-    assert len(prints) == 4
+@pytest.mark.parametrize("length", [200_000, FAST_BYTES - 1, FAST_BYTES, FAST_BYTES + 1, 1_000_000])
+def test_fingerprint_of_large_contents(length: int) -> None:
+    """One that differs in a file's first or last byte, in its length, its name, or how files are divided is another."""
+    files = [
+        [Attachment("x", content)]
+        for content in ("A" * length, "A" * (length - 1) + "B", "B" + "A" * (length - 1), "A" * (length - 1))
+    ]
+    files += [[Attachment("y", "A" * length)], [Attachment("x", "é" * length)]]
+    half = "A" * (length // 2)
+    files += [
+        [Attachment("x", half), Attachment("x", half + "B")],
+        [Attachment("x", half + "B"), Attachment("x", half)],
+    ]
+    requests = [SendRequest(sender="a", to=to, attachments=each) for each in files for to in ("b", "c")]
+    prints = [fingerprint(request) for request in requests]
+    assert len(set(prints)) == len(requests)
+    assert prints == [fingerprint(decode(msgspec.json.encode(request))) for request in requests]
 
 
 def test_fingerprint_of_long_bodies() -> None:

@@ -20,6 +20,8 @@ def read(text: str) -> list[ListedAddress | SkippedLine]:
         ("address,code,error,created_at\nADA@x.example,550,No such mailbox,2024-01-01\n", "No such mailbox"),
         ('EmailAddress,Reason,LastUpdateTime\n"ada@x.example","BOUNCE","2024-01-01"\n', "BOUNCE"),
         ("Recipient,Type,Description\nada@x.example,HardBounce,unknown\n", "unknown"),
+        ("EmailAddress,SuppressionReason,Origin\nada@x.example,SpamComplaint,Recipient\n", "SpamComplaint"),
+        ("address,tags,created_at\nada@x.example,*,2024-01-01\n", "imported"),
         ("address,reason,origin,created_at\nada@x.example,a,manual,2024-01-01T00:00:00Z\n", "a"),
         ("created_at,email\n2024-01-01,ada@x.example\n", "imported"),
     ],

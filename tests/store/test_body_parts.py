@@ -13,7 +13,16 @@ from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.model.mail import NewMessage
 from appliance.store import KeyTaken, Store
-from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
+from appliance.store.body_parts import (
+    HEAD,
+    IN_HAND,
+    INLINE,
+    LONGEST_PART_REST,
+    PAGE_BYTES,
+    PART,
+    PARTS_PER_COMMIT,
+    PartsMissing,
+)
 from appliance.store.engine import Row, Tx
 from appliance.store.message_records import READ_ON_LOOP
 from appliance.store.messages import accept
@@ -135,14 +144,13 @@ async def test_a_refusal_after_the_parts_deletes_them(database: Database) -> Non
 
 
 def before_each_part(monkeypatch: pytest.MonkeyPatch, store: Store, others: Callable[[], Awaitable[None]]) -> None:
-    write = store.engine.write
+    write = store.engine.write_ahead
 
-    async def beside(work: Callable[[Tx], object], *, bulk: bool = False) -> object:
-        if bulk:
-            await others()
-        return await write(work, bulk=bulk)
+    async def beside(work: Callable[[Tx], object]) -> object:
+        await others()
+        return await write(work)
 
-    monkeypatch.setattr(store.engine, "write", beside)
+    monkeypatch.setattr(store.engine, "write_ahead", beside)
 
 
 async def test_others_commit_between_parts(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +166,7 @@ async def test_others_commit_between_parts(database: Database, monkeypatch: pyte
 
         before_each_part(monkeypatch, store, others)
         await store.messages.accept(new)
-        assert seen == list(range(-(-(WRITTEN_ON_LOOP - HEAD) // PART)))
+        assert seen == list(range(0, -(-(WRITTEN_ON_LOOP - HEAD) // PART), PARTS_PER_COMMIT))
         assert await store.messages.mime(new.id) == new.mime
 
 
@@ -183,7 +191,7 @@ async def test_only_beside_other_writes_is_there_a_rest_between_parts(
 
         before_each_part(monkeypatch, store, others)
         await store.messages.accept(large(messages))
-        assert len(rests) == -(-(WRITTEN_ON_LOOP - HEAD) // PART)
+        assert len(rests) == (WRITTEN_ON_LOOP - HEAD) // (PART * PARTS_PER_COMMIT)
         assert all(0 < seconds <= LONGEST_PART_REST for seconds in rests)
 
 

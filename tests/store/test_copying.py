@@ -176,6 +176,7 @@ def test_both_engines_have_the_same_tables(tmp_path: Path, url: str) -> None:
     assert set(of_file(tmp_path / FILE_NAME)) == {table.name for table in tables()} | NOT_COPIED
 
 
+@pytest.mark.slow
 def test_what_servers_said_of_delivery_is_left_out(tmp_path: Path, url: str, file: Path) -> None:
     copied(file, url)
     for owner in ("one", "other"):
@@ -215,6 +216,7 @@ def test_the_size_of_a_batch_changes_nothing(file: Path, url: str, batch: int, m
         assert whole == {table.name for table in tables()}
 
 
+@pytest.mark.slow
 async def test_a_large_message_is_the_same(tmp_path: Path, url: str) -> None:
     env, mime = Environment(), os.urandom(10 * 2**20)
     async with open_store(tmp_path / "old", env, inline=True) as store:
@@ -394,6 +396,7 @@ def killed(*_: object) -> int:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_source_that_went_on_is_found(file: Path, url: str) -> None:
     assert kill_after(file, url, 60, "between")
     execute(file, "UPDATE accounts SET credits = 77 WHERE id LIKE '%004%'")
@@ -412,6 +415,7 @@ def test_nul_in_text_becomes_the_replacement_character(file: Path, url: str) -> 
     execute(file, "UPDATE messages SET subject = 'c' WHERE id LIKE 'id 003%'")
 
 
+@pytest.mark.slow
 def test_nul_in_a_key_is_refused(file: Path, url: str) -> None:
     with closing(open_writer(file)) as connection:
         connection.execute("INSERT INTO loose_parts VALUES ('a' || char(0))")
@@ -420,6 +424,7 @@ def test_nul_in_a_key_is_refused(file: Path, url: str) -> None:
     assert "\0" not in reason
 
 
+@pytest.mark.slow
 def test_a_file_keeps_nul(file: Path, tmp_path: Path) -> None:
     """From file to file nothing has to be replaced."""
     with closing(open_writer(file)) as connection:
@@ -447,12 +452,14 @@ def test_a_target_that_holds_an_installation_is_refused(file: Path, url: str, tm
     unchanged(other, file, ("holds an installation already",))
 
 
+@pytest.mark.slow
 def test_a_target_with_the_schema_alone_is_empty(file: Path, url: str, tmp_path: Path) -> None:
     copied(filled(tmp_path / "empty" / FILE_NAME, 0), url)
     assert not copied(file, url).resumed
     assert content(of_server(url)) == content(of_file(file))
 
 
+@pytest.mark.slow
 def test_a_copy_of_another_source_is_refused(file: Path, url: str, tmp_path: Path) -> None:
     other = filled(tmp_path / "other" / FILE_NAME, now=2)
     assert kill_after(other, url, 10, "between")
@@ -466,6 +473,7 @@ def test_a_copy_of_another_source_is_refused(file: Path, url: str, tmp_path: Pat
     assert not (tmp_path / "third").exists()
 
 
+@pytest.mark.slow
 def test_a_newer_schema_is_refused(file: Path, url: str, tmp_path: Path) -> None:
     """In the target, or in the source; also one that a node of this version could use: a copy would not be whole."""
     new = filled(tmp_path / "new" / FILE_NAME, 0)
@@ -490,6 +498,7 @@ def test_an_older_schema_is_refused(file: Path, url: str, tmp_path: Path, monkey
     unchanged(new, url, ("and this version writes schema 9999: name an empty database",))
 
 
+@pytest.mark.slow
 def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> None:
     execute(url, "CREATE TABLE theirs (id INTEGER)")
     unchanged(url, file, ("holds tables that are not the appliance's",))
@@ -505,6 +514,7 @@ def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 # ---- others
+@pytest.mark.slow
 def test_nothing_writes_to_a_source_meanwhile(file: Path, url: str, tmp_path: Path) -> None:
     """Neither to a file nor to a PostgreSQL, which is not read either: a node that begins there would send."""
     with file_endpoint.source(file), closing(apsw.Connection(str(file))) as other:
@@ -532,6 +542,7 @@ def test_a_database_with_a_server_is_refused(
         assert "connected" not in refused(url, url)
 
 
+@pytest.mark.slow
 def test_who_writes_to_the_source_is_not_waited_for(file: Path, url: str, tmp_path: Path) -> None:
     copied(file, url)
     with psycopg.connect(url) as other:

@@ -40,7 +40,7 @@ from appliance.deliver.smtp.protocol import (
     without_tokens,
 )
 from appliance.deliver.smtp.tls import TlsPlan
-from appliance.message.characters import has_lone_line_end, replaced
+from appliance.message.characters import has_dot_line, has_lone_line_end, replaced
 
 MASK = "[secret]"
 
@@ -185,19 +185,27 @@ class Payload(Struct, frozen=True, weakref=True):
         return f"Payload(size={self.size}, eight_bit={self.eight_bit})"
 
 
-def prepare(message: bytes) -> Payload:
-    """Check and dot-stuff (RFC 5321 4.5.2) a message with CRLF line ends; one copy, or none when no line has a dot."""
-    if has_lone_line_end(message):
+def prepare(message: bytes, signature: bytes = b"", *, is_checked: bool = False) -> Payload:
+    """Check and dot-stuff (RFC 5321 4.5.2) a message with CRLF line ends, after its signature.
+
+    A large message is copied only if a line begins with a dot. `is_checked`: its line ends were checked before.
+    """
+    if len(message) <= JOINED_BYTES:
+        message, signature, is_checked = signature + message, b"", False
+    if has_lone_line_end(signature) or not (is_checked or not has_lone_line_end(message)):
         raise LoneLineEnd("a lone CR or LF in a message on its way out")
     end = LONE_DOT if message.endswith(b"\r\n") else b"\r\n" + LONE_DOT
-    stuffed = b"".join(replaced(message, b"\r\n.", b"\r\n..")) if b"\r\n." in message else message
-    first = (b".",) if message.startswith(b".") else ()
-    parts = (*first, stuffed, end)
+    first, stuffed = b"", message
+    if has_dot_line(message):
+        first = b"." if message.startswith(b".") else b""
+        stuffed = b"".join(replaced(message, b"\r\n.", b"\r\n.."))
+    head = signature + first
+    parts: tuple[bytes, ...] = (head, stuffed, end) if head else (stuffed, end)
     if len(stuffed) <= JOINED_BYTES:
         parts = (b"".join(parts),)
     eight_bit = not message.isascii()
     eight_bit_header = eight_bit and not message[: message.find(b"\r\n\r\n")].isascii()
-    return Payload(parts, len(message), eight_bit, eight_bit_header)
+    return Payload(parts, len(signature) + len(message), eight_bit, eight_bit_header)
 
 
 class MailTransaction(NamedTuple):

@@ -116,6 +116,12 @@ def open_writer(path: Path) -> Connection:
     return connection
 
 
+def set_sync(connection: apsw.Connection, level: str) -> None:
+    """Set when commits sync the log: FULL, each of them; NORMAL, none. Only between transactions."""
+    # SQLite sets it while it compiles the statement, so a cached one would change nothing.
+    connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
+
+
 def open_reader(path: Path) -> Connection:
     """Open an existing database for reading only; under WAL it never waits for the writer."""
     connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)

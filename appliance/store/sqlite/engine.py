@@ -40,7 +40,14 @@ from appliance.store.engine import (
     run_jobs,
     together,
 )
-from appliance.store.sqlite.connection import BUSY_TIMEOUT, Connection, ReservedIndex, open_reader, open_writer
+from appliance.store.sqlite.connection import (
+    BUSY_TIMEOUT,
+    Connection,
+    ReservedIndex,
+    open_reader,
+    open_writer,
+    set_sync,
+)
 from appliance.store.sqlite.faults import found_no_room, heard_by, translated
 from appliance.store.sqlite.file_care import CHECK_FILES_EVERY, Checkpoints, FileWatch
 from appliance.telemetry.metrics import COMMIT_BATCH, COMMIT_SECONDS
@@ -52,6 +59,17 @@ Step = Callable[[Connection, list[Job]], None]
 
 def run_batch(connection: Connection, jobs: list[Job]) -> None:
     """Run every job in one transaction. Raises CommitUnknown when the commit may or may not be on disk."""
+    if all(job.durable for job in jobs):
+        _run_batch(connection, jobs)
+        return
+    set_sync(connection, "NORMAL")
+    try:
+        _run_batch(connection, jobs)
+    finally:
+        set_sync(connection, "FULL")
+
+
+def _run_batch(connection: Connection, jobs: list[Job]) -> None:
     connection.set_busy_timeout(BUSY_TIMEOUT)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -159,13 +177,15 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
 
-    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
+    async def write(
+        self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool, durable: bool = True
+    ) -> Any:
         """Run `work` in the next commit; not cancellable from here on."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
         waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
-        waiting.append(Job(work, item, large or bulk, trio.lowlevel.current_task()))
+        waiting.append(Job(work, item, large or bulk, trio.lowlevel.current_task(), durable))
         if self._idle:
             self._idle = False
             self._soon()
@@ -283,9 +303,11 @@ class Inline:
     def __init__(self, path: Path) -> None:
         self._connection = open_writer(path)
 
-    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
+    async def write(
+        self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool, durable: bool = True
+    ) -> Any:
         await trio.lowlevel.checkpoint()
-        job = Job(work, item, large, trio.lowlevel.current_task())
+        job = Job(work, item, large, trio.lowlevel.current_task(), durable)
         run_batch(self._connection, [job])
         return job.result.unwrap()
 
@@ -342,6 +364,11 @@ class SqliteEngine(Engine):
         self.ordinary_writes += not bulk
         write = partial(self._writer.write, item=ALONE, urgent=urgent, large=large, bulk=bulk)
         return await write_noted(write, work)
+
+    async def write_ahead(self, work: Work[T]) -> T:
+        """The log is synced as a whole, so that the sync of a later commit makes this one durable, too."""
+        result: T = await self._writer.write(work, ALONE, urgent=False, large=True, bulk=True, durable=False)
+        return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         self.ordinary_writes += 1

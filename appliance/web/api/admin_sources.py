@@ -24,7 +24,7 @@ from appliance.web.exchange import ApiAnswer, SinglePage
 from appliance.web.operations import Tag, for_admins
 
 SOURCE_DAYS = 30  # shown, including today
-LOOKUP_TIMEOUT = 3.0  # seconds for all lookups of a request
+SOURCE_LOOKUP_TIMEOUT = 3.0  # seconds for all lookups of a request
 WARMUPS_LISTED = 1_000
 
 
@@ -187,7 +187,7 @@ async def _look_up(
     resolver: DnsResolver, sources: Iterable[OutgoingSource], blocklists: Sequence[str]
 ) -> dict[str, _InDns]:
     """Look up the reverse names of all addresses and the blocklists, at once. Without an answer in time: null."""
-    found = {source.name: _InDns() for source in sources}
+    results = {source.name: _InDns() for source in sources}
 
     async def reverse(source: OutgoingSource, address: Address, row: SourcePtr) -> None:
         with suppress(LookupFailed):
@@ -200,7 +200,7 @@ async def _look_up(
         row.listed, row.detail = listing.is_listed, listing.text
 
     async def about(source: OutgoingSource, tasks: trio.Nursery) -> None:
-        rows, addresses = found[source.name], list(source.addresses)
+        rows, addresses = results[source.name], list(source.addresses)
         if all(refusal(address) for address in addresses):  # behind NAT
             addresses = await public_addresses(resolver, source.hostname) or addresses
         for address in addresses:
@@ -210,8 +210,8 @@ async def _look_up(
                 rows.listings.append(SourceListing(str(address), blocklist, None, "no answer"))
                 tasks.start_soon(listed, address, rows.listings[-1])
 
-    with trio.move_on_after(LOOKUP_TIMEOUT):
+    with trio.move_on_after(SOURCE_LOOKUP_TIMEOUT):
         async with trio.open_nursery() as tasks:
             for source in sources:
                 tasks.start_soon(about, source, tasks)
-    return found
+    return results

@@ -291,15 +291,17 @@ def _listed(domain: Domain) -> DomainObject:
 
 
 def _answer(domain: Domain, checked: list[CheckedRecord], zone: DnsZone | None) -> DomainAnswer:
-    records = []
-    for one in checked:
-        seen = {"status": one.status, "found": list(one.found), "note": one.note, "problem": is_problem(one)}
-        seen |= {"value": value_to_publish(one), "relative_name": zone and zone.relative(one.record.name)}
-        records.append(object_from(RecordObject, one.record, **seen))
+    records = [record_object(one, zone) for one in checked]
     host = zone.host if zone else None
     zone_object = zone and ZoneObject(zone.name, zone.name_servers, host and host.name, host and host.console)
     summed = VerdictObject(*verdict(checked))
     return object_from(DomainAnswer, domain, **_derived(domain), records=records, verdict=summed, zone=zone_object)
+
+
+def record_object(checked: CheckedRecord, zone: DnsZone | None) -> RecordObject:
+    seen: dict[str, object] = {"status": checked.status, "found": list(checked.found), "note": checked.note}
+    seen |= {"value": value_to_publish(checked), "problem": is_problem(checked)}
+    return object_from(RecordObject, checked.record, **seen, relative_name=zone and zone.relative(checked.record.name))
 
 
 def _derived(domain: Domain) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Receiving addresses and received messages: /v1/inbound.
 
-A message is parsed for each request, on the thread and within the limits of `message_body.py`.
+The MX record of an address is looked up for each request, within the limits of `domains.py`. A message is parsed for
+each request, on the thread and within the limits of `message_body.py`.
 """
 
 from collections.abc import Callable
@@ -11,19 +12,26 @@ import msgspec
 from msgspec import Meta
 from quart import Response, request
 
+from appliance.dns.check import CheckedRecord
+from appliance.dns.records import receiving_hosts, receiving_record
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import receiving_address
 from appliance.intake.received import received_data
 from appliance.keys.received_links import ReceivedLinks
-from appliance.message.limits import MAILBOX_LENGTH
+from appliance.message.forward import forwarded
+from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS
 from appliance.message.received import read_received
-from appliance.model.accounts import User
+from appliance.message.schema import Mailbox
+from appliance.model.accounts import RecordStatus, User
 from appliance.model.received import CheckResult, ReceivedMessage
 from appliance.model.received_event import EnvelopeObject, ReceivedData
 from appliance.store.audit import about
+from appliance.store.receiving import unknown_address
 from appliance.times import rfc3339
+from appliance.web.api.domains import DomainLookups, RecordObject, record_object
 from appliance.web.api.message_body import ATTACHED_FILE, JSON, OCTETS, RAW_MESSAGE, encoded_attachment
-from appliance.web.app import Routes, page_limit
+from appliance.web.api.message_objects import CreditsReserved, RecipientCount
+from appliance.web.app import ApiServices, Routes, page_limit
 from appliance.web.exchange import (
     ApiAnswer,
     CreatedAt,
@@ -31,12 +39,19 @@ from appliance.web.exchange import (
     NextPage,
     RequestId,
     Time,
+    idempotency_key,
     object_from,
     request_id,
 )
-from appliance.web.operations import PAGING, PAGING_BACK, Tag, for_customers, identifier, parameter
+from appliance.web.operations import KEY_PARAMETER, PAGING, PAGING_BACK, Tag, for_customers, identifier, parameter
 
 _ADDRESS = Meta(min_length=1, max_length=MAILBOX_LENGTH, examples=["support@in.example.com", "in.example.com"])
+_ADDRESS_IN_PATH = parameter("address", "path", "Address or domain.", {"type": "string"})
+_FORWARDER = "Sender of the new message, at a domain that the account has registered."
+_TO_LIST = Meta(min_length=1, max_length=RECIPIENTS)
+_NO_LISTENER = (
+    "This server does not listen for mail yet. Its operator has to set inbound.bind, for example to 0.0.0.0:25."
+)
 _NUMBER = identifier("Number of the file in `attachments`, starting at 1.", "^[0-9]{1,3}$", "number")
 _ID = parameter("id", "path", "Id of the received message, `inb_…`.", {"type": "string"})
 _SEARCH = parameter(
@@ -73,6 +88,16 @@ class ReceivingListAnswer(ApiAnswer):
 
     addresses: Annotated[list[ReceivingObject], Meta(description="Addresses and domains.")]
     next: NextPage
+
+
+class ReceivingDetails(ReceivingObject):
+    """An address that receives mail, with the DNS record to publish."""
+
+    records: Annotated[list[RecordObject], Meta(description="DNS records to publish: one MX.")]
+    warning: Annotated[
+        str | None, Meta(description="What to know before you publish the record: its effect on other mail; or null.")
+    ]
+    request_id: RequestId
 
 
 class ReceivedSummary(msgspec.Struct):
@@ -152,8 +177,28 @@ class ReceivedAnswer(ReceivedData, kw_only=True):
     request_id: RequestId
 
 
+class ForwardRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
+    """The sender and the recipients of a forwarded message."""
+
+    sender: Annotated[Mailbox, Meta(examples=["support@example.com"], description=_FORWARDER)]
+    to: Annotated[Mailbox | Annotated[list[Mailbox], _TO_LIST], Meta(description="One address or a list.")]
+
+
+class ForwardedAnswer(ApiAnswer):
+    """The new message and the original."""
+
+    id: Annotated[str, Meta(description="Id of the new message, `msg_…`.")]
+    forwards: Annotated[str, Meta(description="Id of the received message.")]
+    recipient_count: RecipientCount
+    credits_reserved: CreditsReserved
+
+
 class InboundRoutes(Routes):
     tag = Tag.RECEIVING
+
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self.lookups = DomainLookups(services)
 
     @for_customers("GET /v1/inbound/addresses", ReceivingListAnswer, *PAGING)
     async def list_receiving_addresses(self, user: User) -> ReceivingListAnswer:
@@ -179,19 +224,27 @@ class InboundRoutes(Routes):
         added = await self.store.receiving.add(user.account_id, address)
         return ReceivingAnswer(object_from(ReceivingObject, added))
 
-    @for_customers(
-        "DELETE /v1/inbound/addresses/{address}",
-        DeletedAnswer,
-        parameter("address", "path", "Address or domain.", {"type": "string"}),
-        action="inbound.removed",
-    )
+    @for_customers("GET /v1/inbound/addresses/{address}", ReceivingDetails, _ADDRESS_IN_PATH)
+    async def get_receiving_address(self, user: User, address: str) -> ReceivingDetails:
+        """Read a receiving address, the MX record to publish, and what DNS has now."""
+        added = await self.store.receiving.read(user.account_id, _spelled(address))
+        domain, config = added.address.rpartition("@")[2], self.services.config
+        hosts = receiving_hosts(config, await self.store.engine.hosts())
+        record = receiving_record(domain, hosts or (config.server.hostname,))
+        (checked,) = await self.lookups.check(user.account_id, [record])
+        warning = _warning(domain, checked) if hosts else _NO_LISTENER
+        return object_from(
+            ReceivingDetails,
+            added,
+            records=[record_object(checked, None)],
+            warning=warning,
+            request_id=request_id(),
+        )
+
+    @for_customers("DELETE /v1/inbound/addresses/{address}", DeletedAnswer, _ADDRESS_IN_PATH, action="inbound.removed")
     async def remove_receiving_address(self, user: User, address: str) -> DeletedAnswer:
         """Stop receiving mail at an address or a domain. Received messages stay until they expire."""
-        try:
-            key = receiving_address(address)
-        except Refused as refused:
-            raise Refused(Code.NOT_FOUND, "This account does not receive mail at this address.") from refused
-        await self.store.receiving.remove(user.account_id, key)
+        await self.store.receiving.remove(user.account_id, _spelled(address))
         return DeletedAnswer(True)
 
     # ---- messages
@@ -240,6 +293,27 @@ class InboundRoutes(Routes):
         read, file = partial(encoded_attachment, int(number) - 1), (OCTETS, f"{message_id}-{int(number)}")
         return await self._answer(user, message, read, *file)
 
+    @for_customers(
+        "POST /v1/inbound/{id}/forward", (202, ForwardedAnswer, "Stored on disk."), *Code, _ID, KEY_PARAMETER
+    )
+    async def forward_received_email(self, user: User, message_id: str, body: ForwardRequest) -> ForwardedAnswer:
+        """Send a received message to other addresses, as a new message from a domain of the account.
+
+        It has the same texts and files, `Fwd:` before the subject, and the original sender in `Reply-To`. It is
+        checked, charged and delivered like any message. Retrying with the same `Idempotency-Key` and body is safe.
+        """
+        keys = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
+        key = idempotency_key(keys[0] if keys else None, doubled=len(keys) > 1)
+        message, caller, intake = await self._found(user, message_id), await self.caller_of(user), self.services.intake
+        intake.check_open(caller)
+        to = [body.to] if isinstance(body.to, str) else body.to
+        load = partial(self.store.received.mime, user.account_id, message_id)
+        forward = await self.services.bodies.read(user.account_id, load, partial(forwarded, sender=body.sender, to=to))
+        sent = await intake.send(caller, forward, key, request_id(), message.size)
+        new = await self.store.messages.read(user.account_id, sent.message_id)
+        assert new is not None  # noqa: S101 - it has just been written
+        return ForwardedAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
+
     async def _found(self, user: User, message_id: str) -> ReceivedMessage:
         message = await self.store.received.find(user.account_id, message_id)
         if message is None:
@@ -252,6 +326,23 @@ class InboundRoutes(Routes):
         load = partial(self.store.received.mime, user.account_id, message.id)
         bodies = self.services.bodies
         return await bodies.answer(user.account_id, message.id, message.size, read, kind, filename, load=load)
+
+
+def _spelled(address: str) -> str:
+    """The stored address. Raises not_found for an invalid one."""
+    try:
+        return receiving_address(address)
+    except Refused as refused:
+        raise unknown_address() from refused
+
+
+def _warning(domain: str, checked: CheckedRecord) -> str | None:
+    if checked.status is not RecordStatus.DIFFERS:
+        return None
+    return (
+        f"The MX record of {domain} does not lead to this server. Once you change it, all mail of {domain} arrives"
+        f" here, also that of its mailboxes. To keep them, receive at a subdomain such as in.{domain} instead."
+    )
 
 
 def _summary(message: ReceivedMessage) -> ReceivedSummary:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Annotated
+from typing import Annotated, TypeVar
 from weakref import finalize
 
 import msgspec
@@ -24,6 +24,8 @@ from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import read_attachment, read_message
 from appliance.store import Store
 from appliance.web.exchange import ApiAnswer, object_from
+
+T = TypeVar("T")
 
 ANSWER_SLOTS = 8  # a response takes up to 12 MiB if every character must be escaped
 ACCOUNT_SLOTS = 2
@@ -174,10 +176,10 @@ class MessageBodies:
         load = load or partial(self.store.mail_log.mime, account_id, message_id)
         headers = {"Content-Disposition": f'attachment; filename="{filename}"'} if filename else {}
         if size <= SMALL_MESSAGE:
-            return Response(await self._encoded(account_id, load, read), 200, headers, content_type=kind)
+            return Response(await self.read(account_id, load, read), 200, headers, content_type=kind)
         slot = await self._slots.take(account_id)
         try:
-            encoded = await self._encoded(account_id, load, read)
+            encoded = await self.read(account_id, load, read)
         except BaseException:
             slot.release()
             raise
@@ -188,9 +190,8 @@ class MessageBodies:
         response.content_length = len(encoded)
         return response
 
-    async def _encoded(
-        self, account_id: str, load: Callable[[], Awaitable[bytes | None]], read: Callable[[bytes], bytes]
-    ) -> bytes:
+    async def read(self, account_id: str, load: Callable[[], Awaitable[bytes | None]], read: Callable[[bytes], T]) -> T:
+        """Return what `read` makes of the message. It runs on a thread, for one message at a time."""
         async with self._turns.take(account_id):
             mime = await load()
             if mime is None:

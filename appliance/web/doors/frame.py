@@ -120,7 +120,8 @@ class DoorRoute(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Door:
     name: DoorName
-    credential: Callable[[Mapping[bytes, bytes]], bytes | None]  # the value of our Authorization, or None
+    # The value of our Authorization, or None.
+    credential: Callable[[Mapping[bytes, bytes]], bytes | None] = lambda headers: headers.get(b"authorization")
     credential_header: bytes = b"authorization"  # where it comes from
     login: str = "Send an API key of this server: Authorization: Bearer ma_live_…"  # for a request without a credential
     routes: Sequence[DoorRoute]
@@ -207,6 +208,7 @@ def message_id(call: Call) -> str:
     return call.params["id"]
 
 
+NO_ROUTE = "This door has no such route. Use the dashboard, the command line or this server's own API."
 STREAM_HEADER = "X-Service-Stream"
 
 

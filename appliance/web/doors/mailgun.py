@@ -83,14 +83,18 @@ def _parse(call: Call, body: Body) -> SendRequest | Series:
             _check_only(name, values)
         elif name not in _FIELDS and name not in _OPTIONS and name[:2] not in ("h:", "v:"):
             unknown.append(name)
-        if len(values) > 1 and name not in _REPEATED:
-            raise invalid(name, "this field occurs twice")
+        _check_once(name, values)
     if unknown:
         raise invalid(unknown[0][:64], "this server has no such field. docs/doors.md lists those it has")
     message = _Message(call, form)
     if message.values is None:
         return message.request(message.addresses("to"), str)
     return one_for_each(len(message.to), message.personal)
+
+
+def _check_once(name: str, values: list[str]) -> None:
+    if len(values) > 1 and name not in _REPEATED:
+        raise invalid(name, "this field occurs twice")
 
 
 def _check_only(name: str, values: list[str]) -> None:
@@ -282,8 +286,11 @@ def _parse_mime(call: Call, body: Body) -> Mime:
     for name, values in form.fields.items():
         if name in _ONLY:
             _check_only(name, values)
+        elif name == "recipient-variables":
+            raise invalid(name, "messages.mime sends one message to all recipients. Send its parts to /messages")
         elif name not in known and name[:2] != "v:":
             raise invalid(name[:64], "messages.mime has no such field. Write it into the message")
+        _check_once(name, values)
     contents = [*form.fields.get("message", ()), *(file.content for file in form.files.pop("message", ()))]
     if len(contents) != 1 or form.files:
         raise invalid("message", "expected one message, and no other files")
@@ -376,10 +383,8 @@ MAILGUN = Door(
     credential=credential,
     login="Send Basic authentication: the user api, and an API key of this server (ma_live_…) as the password.",
     routes=(
-        DoorRoute("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
-        DoorRoute(
-            "POST", "/v3/{domain}/messages.mime", Send(_parse_mime, _answer, cost=_cost), check_type=check_form_type
-        ),
+        _sending("/v3/{domain}/messages", _parse),
+        _sending("/v3/{domain}/messages.mime", _parse_mime),
         *LIST_ROUTES,
     ),
     refuse=_refuse,

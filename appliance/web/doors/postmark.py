@@ -15,6 +15,7 @@ from appliance.message.request import Body
 from appliance.message.schema import DoorRequest
 from appliance.times import rfc3339
 from appliance.web.doors.frame import (
+    NO_ROUTE,
     Call,
     Door,
     DoorReply,
@@ -36,12 +37,11 @@ from appliance.web.doors.postmark_records import MESSAGE_FIELD, RECORD_ROUTES, S
 POSTMARK_BATCH = 500  # messages in one call
 TOKEN_HEADER = b"x-postmark-server-token"
 
-_HERE = "This door has no such route. Use the dashboard, the command line or this server's own API."
 _OPENS = "This server tracks no opens and clicks."
 _REFUSED = {
     **dict.fromkeys(("/messages/outbound/opens", "/messages/outbound/clicks"), _OPENS),
     **dict.fromkeys(("/messages/inbound", "/triggers"), "This door does not read received mail."),
-    **dict.fromkeys(("/templates", "/server", "/stats", "/webhooks", "/email/bulk", "/deliver", "/domains"), _HERE),
+    **dict.fromkeys(("/templates", "/server", "/stats", "/webhooks", "/email/bulk", "/deliver", "/domains"), NO_ROUTE),
     **dict.fromkeys(("/senders",), "This server has no sender signatures. Add the domain of the senders."),
 }
 

@@ -19,6 +19,7 @@ from appliance.message.schema import DoorRequest
 from appliance.model.mail import RecipientOutcome
 from appliance.times import rfc3339
 from appliance.web.doors.frame import (
+    NO_ROUTE,
     STREAM_HEADER,
     Api,
     Call,
@@ -47,12 +48,11 @@ _PAGE_MESSAGES = 20  # of a list, unless the client asks for another number
 
 _LIST = "This server keeps no lists of contacts and sends no campaigns. Send with POST /emails/batch."
 _RECEIVED = "This door does not read received mail."
-_HERE = "This door has no such route. Use the dashboard, the command line or this server's own API."
 _REFUSED = {
     **dict.fromkeys(("/audiences", "/segments", "/contact", "/broadcasts", "/topics"), _LIST),
     **dict.fromkeys(("/automations", "/events"), _LIST),
     **dict.fromkeys(("/emails/receiving", "/inboxes"), _RECEIVED),
-    **dict.fromkeys(("/api-keys", "/templates", "/webhooks", "/suppressions", "/logs", "/emails/metrics"), _HERE),
+    **dict.fromkeys(("/api-keys", "/templates", "/webhooks", "/suppressions", "/logs", "/emails/metrics"), NO_ROUTE),
 }
 
 
@@ -317,7 +317,6 @@ def _invalid(refusal: Refusal) -> tuple[int, str]:
 _READ_ONE = "/emails/{id}"
 RESEND = Door(
     name=DoorName.RESEND,
-    credential=lambda headers: headers.get(b"authorization"),
     routes=(
         DoorRoute("POST", "/emails", Send(_parse, _sent)),
         DoorRoute("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),

@@ -37,6 +37,7 @@ from appliance.web.doors.frame import (
 from appliance.web.doors.personal import PersonalText, check_placeholders, finder, one_for_each
 from appliance.web.doors.sendgrid_suppressions import SUPPRESSION_ROUTES
 
+_NO_LISTS = "This server keeps no lists of contacts and sends no campaigns. Send with /v3/mail/send."
 _SUBSTITUTIONS = 100  # different keys of one request
 _OF_EACH = 10  # placeholders that each personalization adds to the limit
 _COST_OF_OBJECT = 50  # microseconds; a personalization has at least two
@@ -146,6 +147,8 @@ def _enabled(name: str, settings: Mapping[str, dict[str, Json] | None] | None, k
     for setting, value in (settings or {}).items():
         if setting not in known:
             raise invalid(f"{name}.{setting[:64]}", "there is no such setting")
+        if not isinstance((value or {}).get("enable", False), bool):
+            raise invalid(f"{name}.{setting}.enable", "expected true or false")
         state = any(inner is True for inner in (value or {}).values())
         if state and known[setting]:
             raise invalid(f"{name}.{setting}", f"{known[setting]}. Disable the setting, or leave it out.")
@@ -282,19 +285,13 @@ def _cost(body: Body) -> int:
     return 2 * cost_of_size(len(body)) + _COST_OF_OBJECT * body.count(b"{", 0, COSTED_BYTES)
 
 
-def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
-    return headers.get(b"authorization")
-
-
 SENDGRID = Door(
     name=DoorName.SENDGRID,
-    credential=_bearer,
     routes=(DoorRoute("POST", "/v3/mail/send", Send(_parse, _answer, cost=_cost)), *SUPPRESSION_ROUTES),
     refuse=_refuse,
     names=_NAMES,
     refused={
-        "/v3/marketing": "This server keeps no lists of contacts and sends no campaigns. Send with /v3/mail/send.",
-        "/v3/contactdb": "This server keeps no lists of contacts and sends no campaigns. Send with /v3/mail/send.",
+        **dict.fromkeys(("/v3/marketing", "/v3/contactdb"), _NO_LISTS),
         "/v3/templates": "Templates are in this server's own API and dashboard. See docs/switch/sendgrid.md.",
         "/v3/asm/groups": "This server has no unsubscribe groups.",
         "/v3/mail/batch": "This server has no batch ids. Cancel a scheduled message by its own id.",

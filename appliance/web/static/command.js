@@ -16,6 +16,7 @@ export function places(text, sections) {
 	const found = [];
 	const address = /<?([^\s<>]+@[^\s<>]+?)>?$/.exec(lower)?.[1];
 	if (/^msg_[0-9a-f]+$/.test(lower)) found.push([`Message ${lower}`, path(`${ROOT}/messages`, lower)]);
+	if (/^inb_[0-9a-f]+$/.test(lower)) found.push([`Received message ${lower}`, path(`${ROOT}/received`, lower)]);
 	if (address) {
 		found.push([`Messages to ${address}`, query(`${ROOT}/messages`, { recipient: address })]);
 		found.push([`Messages from ${address}`, query(`${ROOT}/messages`, { from: address })]);
@@ -94,7 +95,7 @@ export function attach(field, go) {
 		asking = new AbortController();
 		const { signal } = asking;
 		const text = field.value.trim();
-		if (text.length > 1 && !/^msg_[0-9a-f]{32}$/.test(text))
+		if (text.length > 1 && !/^(msg|inb)_[0-9a-f]{32}$/.test(text))
 			setTimeout(async () => {
 				const more = signal.aborted ? [] : await hits(text, signal).catch(() => []); // the search itself says why
 				if (signal.aborted || !more.length || document.activeElement !== field) return;

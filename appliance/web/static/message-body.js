@@ -1,6 +1,6 @@
 // The content of a message: HTML, text, files and headers, with downloads. Remote images load on a click.
 import { file, get } from "./api.js";
-import { h } from "./dom.js";
+import { copy, h } from "./dom.js";
 import { button, table } from "./pieces.js";
 import { preview } from "./preview.js";
 import { tabs } from "./tabs.js";
@@ -36,21 +36,22 @@ const asData = (blob) =>
 	});
 
 /** Inline images that the HTML shows, by content id. */
-async function inlined(address, found, signal) {
+async function inlined(found, fileAt, signal) {
 	const shown = new Map();
 	for (const [number, each] of found.attachments.entries()) {
 		const { content_id: id, content_type: type, size } = each;
 		if (shown.size === INLINE || !id || !IMAGE.test(type) || size > INLINE_SIZE) continue;
 		if (!found.html.includes(`cid:${id}`)) continue;
-		const image = await file(`${address}/attachments/${number}`, signal).catch(() => null);
+		const image = await file(fileAt(number), signal).catch(() => null);
 		if (image) shown.set(id, await asData(new Blob([image], { type })));
 	}
 	return shown;
 }
 
-function html(found, images, framed) {
+function html(found, images, framed, linked) {
 	const note = h("p", { class: "held row small", hidden: true });
-	const shown = preview("HTML message", found.html, images, (held) => {
+	const shown = preview("HTML message", found.html, images, (held, links) => {
+		linked(links);
 		note.hidden = held === 0;
 		note.replaceChildren(
 			`${count(held, "remote image", "remote images")} blocked. Loading reveals that you opened the message.`,
@@ -60,13 +61,21 @@ function html(found, images, framed) {
 	return h("div", null, note, framed(shown.frame));
 }
 
-function files(address, found) {
+function files(found, fileAt, linkTo) {
 	const rows = found.attachments.map((each, number) => {
 		const name = each.filename || `file-${number + 1}`;
 		return [
 			h("bdi", null, name),
 			`${each.content_type}, ${bytes(each.size)}`,
-			download(name, `${address}/attachments/${number}`, name),
+			[
+				download(name, fileAt(number), name),
+				linkTo && [
+					" ",
+					button("Copy link", async () => copy(await linkTo(number)), "tiny", {
+						"aria-label": `Copy link to ${name}`,
+					}),
+				],
+			],
 		];
 	});
 	return table(
@@ -88,15 +97,28 @@ const header = (found) =>
 
 /**
  * The content of a message; `found` is the result of `read`. `framed` gets the frame of the HTML and returns what to
- * show; `more` are further tabs.
+ * show; `more` are further tabs; `linked` gets the links of the HTML. `fileAt` is the API path of a file by its index;
+ * `linkTo` returns a link to it that needs no login.
  */
-export async function content(message, found, address, signal, { framed = (frame) => frame, more = [] } = {}) {
+export async function content(
+	message,
+	found,
+	address,
+	signal,
+	{
+		framed = (frame) => frame,
+		more = [],
+		linked = () => {},
+		fileAt = (index) => `${address}/attachments/${index}`,
+		linkTo,
+	} = {},
+) {
 	if (!found) return h("p", { class: "quiet" }, "The body is no longer stored.");
-	const images = found.html === null ? new Map() : await inlined(address, found, signal);
+	const images = found.html === null ? new Map() : await inlined(found, fileAt, signal);
 	const views = [
-		found.html !== null && ["HTML", () => html(found, images, framed)],
+		found.html !== null && ["HTML", () => html(found, images, framed, linked)],
 		found.text !== null && ["Text", () => h("pre", { tabindex: "0" }, found.text)],
-		found.attachments.length > 0 && [`Files (${found.attachments.length})`, () => files(address, found)],
+		found.attachments.length > 0 && [`Files (${found.attachments.length})`, () => files(found, fileAt, linkTo)],
 		["Header", () => header(found)],
 		...more,
 	];

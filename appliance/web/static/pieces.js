@@ -17,8 +17,8 @@ export const empty = (title, text, ...next) =>
 
 /**
  * A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. The title of a column
- * with `hidden` is only read aloud. With the class `cards`, each row becomes a card of two lines on a narrow screen: the lead column, states and buttons, then the
- * rest.
+ * with `hidden` is only read aloud. With the class `cards`, each row becomes a card of two lines on a narrow screen:
+ * the lead column, states and buttons, then the rest.
  */
 export function table(caption, columns, rows, kind) {
 	const body = h(

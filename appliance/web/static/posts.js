@@ -1,7 +1,7 @@
 // Webhook deliveries: request, response and replay.
-import { post } from "./api.js";
-import { h, path, toast } from "./dom.js";
-import { badge, button, copyButton, facts } from "./pieces.js";
+import { get, post } from "./api.js";
+import { h, path, query, toast } from "./dom.js";
+import { badge, button, copyButton, errorText, facts } from "./pieces.js";
 import { span, when } from "./time.js";
 
 const clock = (iso) => new Date(iso).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
@@ -29,12 +29,34 @@ function pretty(text) {
 	}
 }
 
-/** The recipient address, from the stored part of the body. */
+/** The recipient address, from the stored part of the body; of received mail the first one. */
 function recipientOf(each) {
 	try {
-		return JSON.parse(each.request_body).data.to;
+		const { envelope, to } = JSON.parse(each.request_body).data;
+		return envelope ? envelope.to[0] : to;
 	} catch {
-		return /"to": ?"([^"\\]{1,254})"/.exec(each.request_body ?? "")?.[1];
+		return /"to": ?\[?"([^"\\]{1,254})"/.exec(each.request_body ?? "")?.[1];
+	}
+}
+
+/** The page of the message that a delivery is about: one that was sent, or received. */
+const messagePath = (id) => path(id.startsWith("inb_") ? "/dashboard/received" : "/dashboard/messages", id);
+
+/** The deliveries of a message, or a sentence without any; `again` is called after a replay. */
+export async function postsOf(id, signal, again, nothing = "No webhook deliveries for this message.") {
+	try {
+		const { deliveries } = await get(query("/v1/webhook/deliveries", { message_id: id, limit: 100 }), signal);
+		if (!deliveries.length) return [h("p", { class: "quiet" }, nothing)];
+		return [
+			h("h2", { class: "gone" }, "Webhook deliveries"),
+			h(
+				"div",
+				{ class: "card posts" },
+				deliveries.map((each) => shownPost(each, again)),
+			),
+		];
+	} catch (error) {
+		return [error.status === 404 ? h("p", { class: "quiet" }, "This server has webhooks disabled.") : errorText(error)];
 	}
 }
 
@@ -65,10 +87,7 @@ export function shownPost(each, again) {
 			facts([
 				recipientOf(each) && ["Recipient", h("bdi", { class: "mono break" }, recipientOf(each))],
 				["Event", h("code", null, each.event_id ?? "–"), each.event_id && copyButton(each.event_id, "event id")],
-				each.message_id && [
-					"Message",
-					h("a", { class: "mono", href: path("/dashboard/messages", each.message_id) }, each.message_id),
-				],
+				each.message_id && ["Message", h("a", { class: "mono", href: messagePath(each.message_id) }, each.message_id)],
 				["URL", h("code", { class: "break" }, each.url)],
 				each.duration_ms !== null && ["Took", span(each.duration_ms)],
 				each.next_attempt_at && ["Next attempt", when(each.next_attempt_at)],

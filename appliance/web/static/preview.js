@@ -27,6 +27,7 @@ const EARLY = /<(\/?)(?:base|link|meta)\b/gi;
 // Default style of mail programs.
 const BASIC = "body { margin: 12px; font: 14px/1.5 Arial, sans-serif; overflow-wrap: anywhere; }";
 
+const LINKS = 200; // reported
 const REMOTE = /^\s*(?:https?:)?\/\//i;
 
 const harmless = (style) =>
@@ -60,9 +61,16 @@ function clean(parsed, inline, remote) {
 	return kept;
 }
 
+/** The links of a parsed page, as {text, target}. */
+const targets = (parsed) =>
+	[...parsed.querySelectorAll("a[href]")].slice(0, LINKS).map((each) => ({
+		text: each.textContent.replace(/\s+/g, " ").trim(),
+		target: each.getAttribute("href"),
+	}));
+
 /**
  * A frame and its controls: {frame, show(html), loadImages()}. `inline` are images by content id; `held` gets the
- * number of blocked remote images.
+ * number of blocked remote images, and the links.
  */
 export function preview(title, html = "", inline = new Map(), held = () => {}) {
 	let wanted = html;
@@ -77,7 +85,8 @@ export function preview(title, html = "", inline = new Map(), held = () => {}) {
 		const page = frame.contentDocument;
 		if (!page?.documentElement) return;
 		const parsed = new frame.contentWindow.DOMParser().parseFromString(wanted.replace(EARLY, "<$1wbr"), "text/html");
-		held(clean(parsed, inline, frame.src.endsWith("/images")));
+		const links = targets(parsed);
+		held(clean(parsed, inline, frame.src.endsWith("/images")), links);
 		page.replaceChild(page.adoptNode(parsed.documentElement), page.documentElement);
 		for (const image of page.images) image.addEventListener("load", fit);
 		fit();

@@ -368,10 +368,30 @@ def test_size_and_eight_bits_are_those_of_the_message() -> None:
     assert prepare("ü\r\n".encode()).eight_bit
 
 
+LINE = b"x" * 70 + b"\r\n"
+BIG = LINE * (JOINED_BYTES // len(LINE) + 1)
+
+
 def test_a_big_message_without_dots_is_not_copied() -> None:
-    message = b"x" * 70 + b"\r\n"
-    message *= JOINED_BYTES // 72 + 1
-    assert any(part is message for part in prepare(message).parts)
+    assert any(part is BIG for part in prepare(BIG).parts)
+    assert any(part is BIG for part in prepare(BIG, b"DKIM-Signature: s\r\n").parts)
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+@pytest.mark.parametrize("message", [b"a\r\n", b".\r\n", BIG, b"." + BIG, BIG + b".\r\n.", BIG + b"\xff"])
+def test_a_signature_goes_before_its_message(message: bytes, is_checked: bool) -> None:
+    """Without a copy of a big message, and yet the bytes are those of one that was copied."""
+    signature = b"DKIM-Signature: s\r\n"
+    payload, copied = prepare(message, signature, is_checked=is_checked), prepare(signature + message)
+    end = b"\r\n.\r\n" if not message.endswith(b"\r\n") else b".\r\n"
+    assert b"".join(payload.parts) == b"".join(copied.parts) == (signature + message).replace(b"\n.", b"\n..") + end
+    assert (
+        (payload.size, payload.eight_bit)
+        == (copied.size, copied.eight_bit)
+        == (len(signature + message), message.endswith(b"\xff"))
+    )
+    with pytest.raises(LoneLineEnd):
+        prepare(message, signature + b"\n", is_checked=is_checked)
 
 
 @given(st.lists(st.sampled_from([b".", b"..", b"a", b"", b".a", b"\xff"]), max_size=20))

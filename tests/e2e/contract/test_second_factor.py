@@ -162,7 +162,7 @@ def test_who_has_lost_everything_asks_an_administrator(running: Any, client: Any
     assert login(user).status_code == 200
 
 
-@pytest.mark.parametrize("demand", ["admins", "all"])
+@pytest.mark.parametrize("demand", ["admins", pytest.param("all", marks=pytest.mark.slow)])
 def test_the_installation_can_demand_it(tmp_path: Path, demand: str) -> None:
     with appliance(tmp_path, dashboard=f'require_totp = "{demand}"') as running:
         plain = running.account

@@ -46,7 +46,7 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     world.publish("mail2.example.com", A=["127.0.0.2"])
     world.publish("news.example.com", A=["8.8.4.4"])  # behind NAT
     world.publish("4.4.8.8.in-addr.arpa", PTR=["other.example.com."])
-    world.publish("4.4.8.8.bl.spamcop.net", A=["127.0.0.2"], TXT=["Blocked - see example.com"])
+    world.publish("4.4.8.8.bl.spamcop.net", A=["127.0.0.2"], TXT=['"Blocked - see example.com"'])
     pace = replace(begin("google", "192.0.2.1", now), day=2, sent=9).take(settings, now, 39)
     change(world.running.data_dir, lambda store: store.warmups.keep([pace]))
     refused = "a server refuses mail from the source news with 550 5.7.1"

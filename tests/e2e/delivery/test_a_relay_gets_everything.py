@@ -105,6 +105,7 @@ async def test_a_relay_gets_everything(tmp_path: Path) -> None:
         assert made.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("relay_mode")
 async def test_a_relay_that_cannot_be_used_gets_nothing(tmp_path: Path) -> None:
     """A wrong password, no STARTTLS, a stranger's certificate, no relay at all: deferred, and `explain` says why."""

@@ -45,6 +45,7 @@ async def schedule(made: World, addresses: list[str], at: str) -> None:
     assert answer.status_code == 202, answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.both_engines
 async def test_killed_while_it_is_queued(tmp_path: Path) -> None:
     """Killed with SIGKILL between two transactions of the release, twice. Delivery is paused until then."""
@@ -102,6 +103,7 @@ async def test_cancelled_at_the_moment_it_is_due(tmp_path: Path) -> None:
         assert cancelled
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite_only  # a node whose clock differs from the database's stops (tests/e2e/nodes)
 async def test_a_clock_that_is_set(tmp_path: Path) -> None:
     """Set back, a message waits longer; set forward, it goes; set back again, nothing is repeated."""
@@ -123,6 +125,7 @@ async def test_a_clock_that_is_set(tmp_path: Path) -> None:
         assert recipients(server) == {"soon@shop.test": 1, "later@shop.test": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite_only
 async def test_a_restored_backup_has_the_schedule(tmp_path: Path) -> None:
     """It holds all mail until an operator resumes it. What is due then goes at once, the others at their time."""

@@ -209,6 +209,7 @@ def test_webhooks_reach_this_machine_and_no_other(dev: Dev) -> None:
     assert dev.http.delete("/v1/webhook").status_code == 200
 
 
+@pytest.mark.slow
 def test_messages_stay_where_they_are_asked_to(tmp_path: Path) -> None:
     for expected in (0, 1):
         with running_dev(tmp_path, "--data", "mail") as server:

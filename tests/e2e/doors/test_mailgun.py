@@ -7,6 +7,7 @@ from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from appliance.model.webhooks import WebhookFormat
@@ -111,6 +112,7 @@ def test_ghost_sends_a_newsletter_and_reads_its_results(customer: Customer) -> N
     assert 'href="https://blog.example/u/7?a=1&b=2"' in html.get_content()
 
 
+@pytest.mark.slow
 async def test_everything_arrives_signed(tmp_path: Path) -> None:
     """Files, headers, variables and a complete message at a real MX; a webhook with Mailgun's signature."""
     with hooks(tmp_path) as receiver:
@@ -189,8 +191,10 @@ def test_a_refusal_names_the_field(customer: Customer) -> None:
         assert result["error"]["status"] in (400, 403)
     (wrong,) = in_node(url, "ma_live_wrong", ["messages.create", DOMAIN, MAIL])
     assert wrong["error"]["status"] == 401
-    (missing,) = in_node(url, key, ["domains.list"])
+    complete = {"to": MAIL["to"], "message": "From: shop@example.com\r\n\r\nHi\r\n", "recipient-variables": "{}"}
+    missing, personal = in_node(url, key, ["domains.list"], ["messages.create", DOMAIN, complete])
     assert missing["error"]["status"] == 404
+    assert personal["error"]["details"].startswith("recipient-variables: messages.mime sends one message")
 
 
 def test_lists_of_suppressions(customer: Customer) -> None:

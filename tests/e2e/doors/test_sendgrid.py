@@ -43,6 +43,7 @@ def in_python(customer: Customer, key: str) -> SendGridAPIClient:
     return SendGridAPIClient(key, host=f"{customer.sender.running.url}/sendgrid")
 
 
+@pytest.mark.slow
 async def test_everything_arrives_signed(tmp_path: Path) -> None:
     """Personalizations, substitutions and files at a real MX; a webhook that SendGrid's own verifier accepts."""
     with hooks(tmp_path) as receiver:

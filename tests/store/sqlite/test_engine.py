@@ -36,6 +36,9 @@ class Notes:
     async def add(self, text: str, *, urgent: bool = False, large: bool = False) -> str:
         return await self.engine.write(adding(text), urgent=urgent, large=large)
 
+    async def add_ahead(self, text: str) -> str:
+        return await self.engine.write_ahead(adding(text))
+
     async def stored(self) -> list[str]:
         query = "SELECT text FROM notes ORDER BY rowid"
         return [str(text) for (text,) in await self.engine.rows(query, {})]
@@ -97,6 +100,24 @@ async def all_of(*works: Callable[[], object]) -> None:
     async with trio.open_nursery() as nursery:
         for work in works:
             nursery.start_soon(work)  # type: ignore[arg-type]  # each is an async function without arguments
+
+
+# ---- what is synced
+
+
+async def test_a_commit_ahead_of_another_is_synced_with_that_one(notes_on_faulty_disk: Notes, faults: Faults) -> None:
+    notes, syncs = notes_on_faulty_disk, list[int]()
+    await notes.add("opened")
+    for add in (notes.add, notes.add_ahead, notes.add_ahead, notes.add, notes.add):
+        before = faults.syncs
+        await add(f"note {len(syncs)}")
+        syncs.append(faults.syncs - before)
+    assert syncs == [1, 0, 0, 1, 1]
+    with pytest.raises(StorageUnavailable), faults.raising(on_write=apsw.FullError):
+        await notes.add_ahead("refused")
+    before = faults.syncs
+    await notes.add("after a refusal")
+    assert faults.syncs == before + 1
 
 
 # ---- group commit

@@ -293,6 +293,32 @@ def test_a_header_chooses_the_stream(name: str) -> None:
     assert "x-service-stream" not in map(str.lower, message.get("headers", {}))
 
 
+MIME = {"to": "ada@example.net", "message": "From: shop@example.com\r\n\r\nHi\r\n"}
+TWICE = {
+    "message": [MIME["message"]] * 2,
+    "v:order": ["1", "2"],
+    "o:testmode": ["no", "yes"],
+    "o:deliverytime": ["1", "2"],
+}
+
+
+@pytest.mark.parametrize("field", TWICE)
+def test_a_complete_message_has_each_field_once(field: str) -> None:
+    sample = Sample(MAILGUN, "/v3/example.com/messages.mime", MIME, encode=in_form)
+    route, params = sample.door.route("POST", sample.path)
+    assert isinstance(route.handle, Send)
+    call = Call(params, {}, {b"content-type": b"application/x-www-form-urlencoded"}, "req_1", 0)
+    with pytest.raises(Refused, match=f"{field}: (this field occurs twice|expected one message)"):
+        route.handle.parse(call, in_form(MIME | {field: TWICE[field]}))
+
+
+def test_a_setting_is_on_or_off() -> None:
+    """A sandbox that was spelled in another way would send real mail."""
+    settings = {"mail_settings": {"sandbox_mode": {"enable": "true"}}}
+    refused = SAMPLES["sendgrid"].parsed(SENDGRID_MAIL | settings)
+    assert refused.field == "mail_settings.sandbox_mode.enable"
+
+
 def test_a_stream_is_named_once() -> None:
     double = {"X-Service-Stream": "broadcast", "x-service-stream": "transactional"}
     refused = SAMPLES["resend"].parsed(RESEND_EMAIL | {"headers": double})

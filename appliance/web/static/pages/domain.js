@@ -70,7 +70,7 @@ const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 
 function remark(each) {
 	if (each.pending) return "New key: signs once DNS shows it.";
-	if (each.needed) return null;
+	if (each.needed || each.purpose.startsWith("Receiving")) return null;
 	return each.purpose.startsWith("DKIM") ? "Retired: keep it for mail already sent." : "Optional.";
 }
 
@@ -146,8 +146,11 @@ function lead(domain) {
 	return notice("delivered", standing);
 }
 
+/** Records to publish, those with problems first. */
+export const recordTable = (found) =>
+	table("DNS records", COLUMNS, [...found].sort((one, other) => rank(one) - rank(other)).map(record), "dns");
+
 function records(domain) {
-	const ordered = [...domain.records].sort((one, other) => rank(one) - rank(other));
 	return fragment(
 		lead(domain),
 		h(
@@ -160,7 +163,7 @@ function records(domain) {
 				button("Copy all as a zone file", () => copy(`${domain.records.map(zoneLine).join("\n")}\n`)),
 			),
 			zoneText(domain),
-			table("DNS records", COLUMNS, ordered.map(record), "dns"),
+			recordTable(domain.records),
 			h(
 				"p",
 				{ class: "quiet small checked" },

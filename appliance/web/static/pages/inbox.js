@@ -1,80 +1,15 @@
 // The inbox of `appliance dev`: all messages, newest first, and the content of one.
-import { del, file, get } from "../api.js";
+import { del, get } from "../api.js";
 import { fragment, h, path, query, style } from "../dom.js";
 import { stateBadge } from "../lists.js";
 import { content, read } from "../message-body.js";
-import { badge, button, copyButton, empty, errorText, facts, head, table } from "../pieces.js";
+import { framed, links, open, source } from "../message-views.js";
+import { badge, button, empty, errorText, facts, head } from "../pieces.js";
 import { ago, when } from "../time.js";
 import { update } from "../update.js";
 
 const LISTED = 100;
-const SOURCE = 1e6; // characters to show
 const LEVELS = { error: "failed", warning: "deferred", info: "queued" }; // shown with the colour of a status
-
-const open = (target) =>
-	/^https?:/i.test(target) &&
-	button("Open", () => window.open(target, "_blank", "noopener,noreferrer"), "tiny", {
-		"aria-label": `Open ${target}`,
-	});
-
-/** The frame of the HTML with switches for width and colours. */
-function framed(frame) {
-	const paint = () => {
-		// For mail without own colours; a mail's `prefers-color-scheme` follows the frame in most browsers.
-		const page = frame.contentDocument?.documentElement;
-		if (page) page.style.colorScheme = frame.classList.contains("dark") ? "dark" : "light";
-	};
-	const choice = (label, kind, on) =>
-		h(
-			"button",
-			{
-				type: "button",
-				class: "tiny",
-				"aria-pressed": String(!on),
-				onclick: ({ target }) => {
-					frame.classList.toggle(kind, on);
-					for (const each of target.parentElement.children) each.ariaPressed = String(each === target);
-					paint();
-				},
-			},
-			label,
-		);
-	frame.addEventListener("load", paint);
-	return h(
-		"div",
-		{ class: "framed" },
-		h(
-			"div",
-			{ class: "row" },
-			h(
-				"div",
-				{ role: "group", "aria-label": "Width" },
-				choice("Desktop", "phone", false),
-				choice("Phone", "phone", true),
-			),
-			h(
-				"div",
-				{ role: "group", "aria-label": "Colours" },
-				choice("Light", "dark", false),
-				choice("Dark", "dark", true),
-			),
-		),
-		frame,
-	);
-}
-
-const links = (found) =>
-	found.length === 0
-		? h("p", { class: "quiet" }, "The HTML has no links.")
-		: table(
-				"Links",
-				[{ title: "Text" }, { title: "Target", class: "break" }, { title: "" }],
-				found.map((each) => [
-					h("bdi", null, each.text || "(no text)"),
-					h("code", { class: "break" }, each.target),
-					[open(each.target), " ", copyButton(each.target, "link")],
-				]),
-			);
 
 const checks = (found) =>
 	found.length === 0
@@ -93,15 +28,6 @@ const checks = (found) =>
 				),
 			);
 
-/** A panel that shows what `load` returns. */
-function later(load) {
-	const place = h("div");
-	load()
-		.catch(errorText)
-		.then((node) => place.replaceChildren(node));
-	return place;
-}
-
 async function shown(id, signal) {
 	const address = path("/v1/emails", id);
 	const message = await get(address, signal);
@@ -109,12 +35,8 @@ async function shown(id, signal) {
 		read(message, address, signal),
 		get(`${address}/checks`, signal).catch(() => ({ findings: [], links: [] })),
 	]);
-	const source = async () => {
-		const text = await (await file(`${address}/raw`, signal)).text();
-		return h("pre", { tabindex: "0" }, text.length > SOURCE ? `${text.slice(0, SOURCE)}…` : text);
-	};
 	const more = [
-		["Source", () => later(source)],
+		["Source", () => source(address, signal)],
 		[`Links (${checked.links.length})`, () => links(checked.links)],
 		[`Checks (${checked.findings.length})`, () => checks(checked.findings)],
 	];

@@ -6,7 +6,7 @@ import { confirmed } from "../form.js";
 import { outcomes, stateBadge, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
 import { button, copyButton, errorText, facts, head, skeleton } from "../pieces.js";
-import { shownPost } from "../posts.js";
+import { postsOf } from "../posts.js";
 import { isProblem, sendAgain } from "../problems.js";
 import { tabs } from "../tabs.js";
 import { timeline } from "../timeline.js";
@@ -146,23 +146,6 @@ function stories(message, go) {
 		.map((each) => timeline(message, each, many && each.outcome === "delivered", go));
 }
 
-async function posts(message, signal, again) {
-	try {
-		const { deliveries } = await get(query("/v1/webhook/deliveries", { message_id: message.id, limit: 100 }), signal);
-		if (!deliveries.length) return [h("p", { class: "quiet" }, "No webhook deliveries for this message.")];
-		return [
-			h("h2", { class: "gone" }, "Webhook deliveries"),
-			h(
-				"div",
-				{ class: "card posts" },
-				deliveries.map((each) => shownPost(each, again)),
-			),
-		];
-	} catch (error) {
-		return [error.status === 404 ? h("p", { class: "quiet" }, "This server has webhooks disabled.") : errorText(error)];
-	}
-}
-
 /** The list that the user came from, with its filters. */
 function list(home) {
 	const from = history.state?.from ?? "";
@@ -223,7 +206,7 @@ export default async function message(page) {
 	};
 	offer();
 
-	const tell = async () => account || update(told, await posts(shown, page.signal, tell));
+	const tell = async () => account || update(told, await postsOf(shown.id, page.signal, tell));
 	async function renew() {
 		const now = await get(address, page.signal);
 		const standing = (each) => JSON.stringify([each.scheduled_at, each.recipients]);

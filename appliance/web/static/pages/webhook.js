@@ -17,6 +17,7 @@ const EVENTS = {
 	"email.delayed": ["queued for an hour or longer, still being retried", false],
 	"email.late_bounced": ["bounced by mail after delivery", false],
 	"email.complained": ["marked as spam by the recipient", false],
+	"email.received": ["a receiving address got a message", false],
 };
 
 const FORMATS = { native: "native", resend: "Resend", postmark: "Postmark", mailgun: "Mailgun", sendgrid: "SendGrid" };
