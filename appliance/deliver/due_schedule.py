@@ -9,7 +9,7 @@ from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
 POLL = 1.0  # seconds between two looks at the schedule; a change of the clock delays a message no longer than this
-REST = 0.02  # seconds between two transactions while more is due: 100,000 messages take less than a minute
+REST = 0.005  # seconds between two transactions while more is due: 100,000 messages take less than a minute
 
 log = get_logger("deliver")
 

@@ -36,7 +36,7 @@ from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import SCHEDULED_POSTPONED
 from appliance.times import HOUR, SECOND
 
-RELEASED_TOGETHER = 200  # messages, or recipients of several messages, in one transaction: some milliseconds
+RELEASED_TOGETHER = 50  # messages, or recipients of several messages, in one transaction: some milliseconds of the loop
 METADATA_TOGETHER = 2**20  # bytes of metadata, for each recipient, of several messages: events and posts have it
 HELD_TOGETHER = 1_000  # messages of a deleted account, in one transaction
 POSTPONED = HOUR  # microseconds until a message that failed is tried again: by a later version, perhaps
