@@ -197,7 +197,8 @@ class PriorityQueue(Generic[Owner, Item]):
 # ---- worker threads
 #
 # - Work whose estimated cost (`cost_of_…` in `message/`) is within `ON_LOOP` runs at once, on the event loop.
-# - All other work runs on `THREADS` threads: the waiting owner (account) that has used the least time is next.
+# - All other work runs on `THREADS` threads: the waiting owner (account) that has used the least time is next,
+#   and of an account's jobs those of streams with low priority come after the others.
 # - After a job its thread rests as long as the job took, up to `LONGEST_REST`: pure-Python work holds the interpreter
 #   lock, and the event loop would otherwise compete for it all the time.
 # - Beyond the limits of the queue the client must retry: HTTP 503 `temporary_failure` with `Retry-After`, SMTP 451.
@@ -218,6 +219,7 @@ SERVER_WORK: Final = ""  # the owner of work that belongs to no account and is n
 @dataclass(eq=False, slots=True)
 class _Job:
     owner: str
+    may_pass: int = 0  # later jobs of its owner that may still go before it
     turn: trio.Event = field(default_factory=trio.Event)
     seconds: float = 0.0  # its cost, once it is done
 
@@ -242,9 +244,12 @@ class FairQueue:
         self._rested_at = 0.0  # Trio's clock: when the next job may start
 
     @asynccontextmanager
-    async def take(self, owner: str) -> AsyncIterator[_Job]:
-        """Wait for a turn. Its time is charged to the owner, unless the job has measured its own."""
-        job = _Job(owner)
+    async def take(self, owner: str, *, low: bool = False) -> AsyncIterator[_Job]:
+        """Wait for a turn. Its time is charged to the owner, unless the job has measured its own.
+
+        Of an owner's jobs those with low priority get one turn in ten, and all that others leave.
+        """
+        job = _Job(owner, LOW_TURN - 1 if low else 0)
         await self._await_turn(job)
         started = trio.current_time()
         try:
@@ -262,7 +267,7 @@ class FairQueue:
         is_full = self._waiting.count(job.owner) >= QUEUED_PER_OWNER or len(self._waiting) >= QUEUED
         if is_full and job.owner != SERVER_WORK:
             raise _busy()
-        self._waiting.add(job.owner, job)
+        self._waiting.add(job.owner, job, None if job.may_pass else _passes)
         try:
             with trio.fail_after(self._patience):
                 await job.turn.wait()
@@ -292,16 +297,29 @@ class FairQueue:
             self._now = 0.0
 
 
+def _passes(other: _Job) -> bool:
+    """Whether a new job goes before this one of its owner; asked of each until the first that it passes."""
+    other.may_pass = (left := other.may_pass) - (left > 0)
+    return left > 0
+
+
 class Workers:
     def __init__(self, threads: int = THREADS, patience: float = QUEUE_TIMEOUT) -> None:
         self._queue = FairQueue(threads, patience=patience)
         self._limiter = trio.CapacityLimiter(threads)
 
-    async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
+    async def run(
+        self,
+        owner: str,
+        cost: float,
+        work: Callable[[Unpack[Arguments]], T],
+        *arguments: *Arguments,
+        low: bool = False,
+    ) -> T:
         """Run `work` for `owner`, on the loop or on a thread by its `cost` in microseconds. Raises what it raises."""
         if cost <= ON_LOOP:
             return work(*arguments)
-        async with self._queue.take(owner) as job:
+        async with self._queue.take(owner, low=low) as job:
             return await trio.to_thread.run_sync(job.run, work, *arguments, limiter=self._limiter)
 
 

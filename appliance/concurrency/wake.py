@@ -100,21 +100,27 @@ async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure:
 # ---- results
 
 RESULTS_PER_TRANSACTION = 32  # about two milliseconds of the event loop
+RESULTS_AWAITED = 10  # results that end a rest: a pool has twice as many unrecorded ones at most
 
 
 class BatchWriter(Generic[Result]):
     """Collects results for `write`; `fields` returns what identifies a result in the log."""
 
     def __init__(
-        self, part: str, write: Callable[[list[Result]], Awaitable[None]], fields: Callable[[Result], dict[str, str]]
+        self,
+        part: str,
+        write: Callable[[list[Result]], Awaitable[None]],
+        fields: Callable[[Result], dict[str, str]],
+        rest: Callable[[], float] = lambda: 0.0,  # seconds after a transaction in which results are collected
     ) -> None:
-        self._log, self._put, self._fields = get_logger(part), write, fields
+        self._log, self._put, self._fields, self._rest = get_logger(part), write, fields, rest
         self._results: list[Result] = []
-        self._wake, self._closing = Wake(), False
+        self._wake, self._closing, self._collects = Wake(), False, False
 
     def add(self, result: Result) -> None:
         self._results.append(result)
-        self._wake.set()
+        if not self._collects or len(self._results) == RESULTS_AWAITED:
+            self._wake.set()
 
     def close(self) -> None:
         """Accept no more results: `run` returns once all are written, or cannot be."""
@@ -130,6 +136,15 @@ class BatchWriter(Generic[Result]):
                     continue
                 batch, self._results = self._results[:RESULTS_PER_TRANSACTION], self._results[RESULTS_PER_TRANSACTION:]
                 await self._write(batch, done)
+                await self._collect(self._rest())
+
+    async def _collect(self, seconds: float) -> None:
+        """Wait until there are `RESULTS_AWAITED` results, for so many seconds at most."""
+        self._collects = seconds > 0
+        with trio.move_on_after(seconds):
+            while self._collects and len(self._results) < RESULTS_AWAITED and not self._closing:
+                await self._wake.wait(inf)
+        self._collects = False
 
     async def _write(self, batch: list[Result], done: Callable[[list[Result], bool], None]) -> None:
         while True:

@@ -25,7 +25,7 @@ from appliance.model.sources import configured_sources, node_name
 from appliance.model.streams import configured_streams
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from appliance.tls.certificate import verifying_context
 
 

@@ -40,6 +40,9 @@ QUEUES_PER_SLICE = 200  # between two checkpoints
 UNTRIED_PAUSE = 10.0  # seconds until mail for a domain is tried again if none of its servers could be tried
 DOMAINS_PAUSED = 10_000  # remembered; beyond that, domains are not paused
 STARTS_PER_ROUND = 2  # attempts at older mail in one round of the event loop: about 1.5 ms with all that follows
+# While there is new mail: seconds between two such attempts, in which a third of the loop's time is used; seconds by
+# which a busy loop ends that late; and at most, so that new mail without end leaves a backlog a tenth.
+START_PAUSE, START_LATENESS, LONGEST_START_PAUSE = 0.003, 0.001, 0.01
 POOLS_PER_ROUND = 200  # looked at for such mail
 RECOVERY = 10  # after a shortage, sessions grow by a tenth per second
 
@@ -93,10 +96,12 @@ class RoundLimit:
     """Limits how many attempts at older mail start in one round of the event loop.
 
     A round runs every task that can run, so a backlog whose servers answer at once would make rounds long, and each
-    request and each new message takes several rounds. New mail is not limited.
+    request and each new message takes several rounds. New mail is not limited. While there is some, a backlog starts
+    one attempt at intervals, so that new mail meets short rounds and a processor with free time.
     """
 
     left: int = STARTS_PER_ROUND
+    has_new_mail: Callable[[], bool] = lambda: False
     _delayed: dict[str, None] = field(default_factory=dict)  # pools that may start more
     _task: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
@@ -108,13 +113,25 @@ class RoundLimit:
         while True:
             if not self._delayed:
                 await self._task.park()
-            await trio.lowlevel.checkpoint()  # the next round
-            self.left = STARTS_PER_ROUND
+            if self.has_new_mail():
+                await self._pause()
+                self.left = 1
+            else:
+                await trio.lowlevel.checkpoint()  # the next round
+                self.left = STARTS_PER_ROUND
             for pool in list(islice(self._delayed, POOLS_PER_ROUND)):
                 if self.left <= 0:
                     break
                 del self._delayed[pool]
                 start(pool)
+
+    async def _pause(self) -> None:
+        """Wait for a moment in which the event loop has little to do, within `LONGEST_START_PAUSE`."""
+        until, is_late = trio.current_time() + LONGEST_START_PAUSE, True
+        while is_late and trio.current_time() < until:
+            due = trio.current_time() + START_PAUSE
+            await trio.sleep_until(due)
+            is_late = trio.current_time() > due + START_LATENESS
 
 
 @dataclass(slots=True)

@@ -362,7 +362,13 @@ class Preparing:
         most = min(len(self._unsigned), SIGNED_TOGETHER)
         if most and _slow(self._unsigned.heads()[0]):  # RSA: leave work for the idle threads
             most = min(-(-len(self._unsigned) // (1 + len(self._idle_signers))), RSA_TOGETHER)
-        while len(batch) < most and not (batch and batch[-1].large) and (routed := self._unsigned.next()) is not None:
+        least_new = 0
+        if self.store.new_mail.is_sparse():  # one thread signs older mail, one message at a time; the others stay free
+            most, least_new = min(most, 1), int(bool(self._being_signed))
+        while len(batch) < most and not (batch and batch[-1].large):
+            routed = self._unsigned.next_that(lambda routed: routed.envelope.new >= least_new)
+            if routed is None:
+                break
             message_id = routed.envelope.message_id
             if message_id in self._being_signed:
                 later.append(routed)

@@ -30,12 +30,12 @@ from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.store.queue import NewMail, due_recipients
+from appliance.store.new_mail import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
-TAKEN_PER_SLICE = 10  # envelopes taken from the store between two checkpoints: the same
+TAKEN_PER_SLICE = 5  # envelopes taken from the store between two checkpoints: the same
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,6 +210,7 @@ class Scheduler:
     async def run(self) -> None:
         limiters, warmup = self.deliverer.limiters, self.deliverer.warmup
         in_flight = InFlight(limiters, warmup, Shares(self.sessions), Shares(self.large_sessions))
+        in_flight.round_limit.has_new_mail = self.new_mail.is_sparse
         self._admission = Admission(self.pending, limiters, warmup, self.deliverer.sources)
         self._results = recording(self.deliverer.store)
         OPEN_CONNECTIONS["deliver"] = lambda: in_flight.slots.used
@@ -324,6 +325,7 @@ class Scheduler:
                         await self._take(envelope, pool)
                     if number % TAKEN_PER_SLICE == 0:
                         await trio.lowlevel.checkpoint()
+                        await self._take_new()
 
     def _leave_unusable(self) -> None:
         """Return envelopes to the store whose source has been taken out: a poll chooses another source."""

@@ -12,7 +12,7 @@ from appliance.deliver.attempt import Deliverer
 from appliance.deliver.in_flight import InFlight
 from appliance.deliver.pending import Pending
 from appliance.errors import StorageUnavailable
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from appliance.telemetry.log import get_logger
 
 BUG_PAUSE = 10.0  # seconds after an error that is logged with its traceback and may repeat

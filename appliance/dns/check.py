@@ -22,7 +22,7 @@ from appliance.dns.wire import Mx
 from appliance.message.limits import RETURN_PATH_LENGTH
 from appliance.model.accounts import DomainDns, RecordStatus
 from appliance.model.sources import OutgoingSource
-from appliance.net.address_policy import Address, Network
+from appliance.net.address_policy import Address, Network, refusal
 
 SPF_LOOKUPS = 10  # terms that need a DNS lookup, RFC 7208 4.6.4
 SPF_VOID_LOOKUPS = 2  # of them may find nothing
@@ -381,6 +381,14 @@ async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
         return [ip_address(host)]
     except ValueError:
         return [*await records_of(resolver.ipv4, host), *await records_of(resolver.ipv6, host)]
+
+
+async def public_addresses(resolver: Resolver, host: str) -> list[Address]:
+    """The public addresses of a host; behind NAT they are those that other servers see. None after a failed lookup."""
+    try:
+        return [address for address in await addresses_of(resolver, host) if refusal(address) is None]
+    except LookupFailed:
+        return []
 
 
 _CHECKS = {

@@ -151,7 +151,8 @@ class Examination:
         if goes_direct:
             for source in configured_sources(self.config).of_node(node_name(self.config)):
                 name = f"source {source.name}"
-                checks[name] = partial(sources.check_source, self.resolver, self.config, self.env, source)
+                known = self.resolver, self.config, self.env, source
+                checks[name] = partial(sources.check_source, *known, blocklists=self.blocklists)
         for domain, keys in stored.senders:
             checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
             checks[f"mx {domain.name}"] = partial(self._mx, domain.name)

@@ -11,6 +11,7 @@ from appliance.deliver.route import Host, Relay, Route, configured_relays
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import NotOpened, RelayCredentials, ResultKind, Stage, Verdict
 from appliance.deliver.tls_policy import NoPolicy, TlsChoice, TlsPolicies
+from appliance.dns.blocklists import Listing, look_up
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.doctor import Finding, RecordToPublish, fault, not_looked_up, ok, warning
@@ -26,7 +27,6 @@ PROBE_TIMEOUT = 8.0  # seconds for a connection and its greeting
 LOGIN_TIMEOUT = 10.0  # seconds for a connection, TLS and the login
 GREETING_BYTES = 512
 UNDER_TLS = "220 (implicit TLS, not started)"  # such a server greets only after the handshake
-REFUSED_RESOLVER = "127.255.255."  # the reply of blocklists to a resolver that they do not serve
 
 
 def leaving_addresses(config: Config) -> tuple[Address, ...]:
@@ -265,7 +265,7 @@ async def check_blocklists(
     listings: dict[tuple[str, Address], Finding] = {}
 
     async def one(blocklist: str, address: Address) -> None:
-        listings[blocklist, address] = await _listing(resolver, blocklist, address)
+        listings[blocklist, address] = _judge_listing(await look_up(resolver, blocklist, address))
 
     async with trio.open_nursery() as nursery:
         for blocklist in blocklists:
@@ -274,23 +274,13 @@ async def check_blocklists(
     return [listings[blocklist, address] for blocklist in blocklists for address in addresses]
 
 
-async def _listing(resolver: Resolver, blocklist: str, address: Address) -> Finding:
-    reverse = address.reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")  # RFC 5782 2.1
-    subject, name = f"{address} at {blocklist}", f"{reverse}.{blocklist}"
-    try:
-        codes = [str(code) for code in (await resolver.ipv4(name)).records]
-    except LookupFailed as failed:
-        if failed.fault is DnsFault.TEMPORARY:
-            return warning("blocklist", subject, f"lookup failed: {failed.text}")
-        codes = []
-    if not codes:
-        return ok("blocklist", subject, "not listed")
-    if any(code.startswith(REFUSED_RESOLVER) for code in codes):
-        advice = "Use your own resolver (dns.resolvers), not a public one."
-        return warning("blocklist", subject, "does not serve this resolver", advice)
-    try:
-        reason = "; ".join((await resolver.txt(name)).records)
-    except LookupFailed:
-        reason = ""
-    text = f"listed ({', '.join(codes)}){': ' + reason if reason else ''}"
-    return fault("blocklist", subject, text, "Find and fix the cause, then ask the list to remove the address.")
+def _judge_listing(listing: Listing) -> Finding:
+    subject = f"{listing.address} at {listing.blocklist}"
+    if listing.is_listed:
+        return fault(
+            "blocklist", subject, listing.text, "Find and fix the cause, then ask the list to remove the address."
+        )
+    if listing.is_listed is None:
+        advice = "Use your own resolver (dns.resolvers), not a public one." if listing.refuses_resolver else ""
+        return warning("blocklist", subject, listing.text, advice)
+    return ok("blocklist", subject, listing.text)

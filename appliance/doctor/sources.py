@@ -1,19 +1,19 @@
-"""Checks of the source addresses: on this machine, name and reverse name in DNS, and port 25 from each address.
+"""Checks of the source addresses: on this machine, name and reverse name in DNS, blocklists, and port 25 from each.
 
 The SPF records of the domains that use them are checked with the domains.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import trio
 
 from appliance.config.settings import Config
-from appliance.dns.check import addresses_of
-from appliance.dns.resolver import LookupFailed, Resolver
+from appliance.dns.check import public_addresses
+from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, fault, ok
-from appliance.doctor.names import check_host, check_ptr, probe_mail_servers
+from appliance.doctor.names import check_blocklists, check_host, check_ptr, probe_mail_servers
 from appliance.environment import Environment
 from appliance.model.sources import OutgoingSource, SourceTable
 from appliance.net.address_policy import Address, refusal
@@ -22,7 +22,10 @@ from appliance.net.local_addresses import bind_trouble
 SOURCE = "source"
 
 
-async def check_source(resolver: Resolver, config: Config, env: Environment, source: OutgoingSource) -> list[Finding]:
+async def check_source(
+    resolver: Resolver, config: Config, env: Environment, source: OutgoingSource, *, blocklists: Sequence[str] = ()
+) -> list[Finding]:
+    """Check one source of this node; `blocklists` may be empty."""
     findings, here = [], list[Address]()
     for address in source.addresses:
         if (trouble := bind_trouble(address)) is None:
@@ -35,13 +38,11 @@ async def check_source(resolver: Resolver, config: Config, env: Environment, sou
     public = [address for address in here if refusal(address) is None]
     finding, _ = await check_host(resolver, source.hostname, public)
     findings.append(replace(finding, subject=f"{source.hostname} of source {source.name}"))
-    if not public:  # behind NAT: what DNS has for the name
-        try:
-            public = [address for address in await addresses_of(resolver, source.hostname) if refusal(address) is None]
-        except LookupFailed:
-            public = []  # `check_host` reported it
+    if not public:  # behind NAT; `check_host` reported a failed lookup
+        public = await public_addresses(resolver, source.hostname)
     for address in public:
         findings += await check_ptr(resolver, address, source.hostname)
+    findings += await check_blocklists(resolver, blocklists, public)
     ports: dict[Address, list[Finding]] = {}
 
     async def check_from(address: Address) -> None:

@@ -148,8 +148,11 @@ class MessageIntake:
             if template is None:
                 raise unknown_template()
             estimate += cost_of_template(template, request.variables or {})
-        async with self.turn(account_id, estimate * BYTES_PER_MICROSECOND):
-            drafted, mime = await self.workers.run(account_id, estimate, self.compose, request, template, message)
+        low = self.is_low(message.caller, request.stream or None, template)
+        async with self.turn(account_id, estimate * BYTES_PER_MICROSECOND, low=low):
+            drafted, mime = await self.workers.run(
+                account_id, estimate, self.compose, request, template, message, low=low
+            )
             credits_needed = message.credits(drafted.recipients)
             answer = receipt_of(drafted, message.id, message.request_id, credits_needed)
             if message.scheduled_at is not None:
@@ -215,8 +218,9 @@ class MessageIntake:
             secure=secure,
             unsubscribe_urls=self._unsubscribe_urls(message, submission, None),
         )
-        async with self.turn(message.caller.account_id, size):
-            mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission)
+        low = self.is_low(message.caller, submission.stream, None)
+        async with self.turn(message.caller.account_id, size, low=low):
+            mime = await self.workers.run(message.caller.account_id, cost_of_size(size), finish, submission, low=low)
             new = self.new_message(message, submission, submission.envelope_from, mime, dsn=dsn)
             await self.accept(message.caller, new, submission)
         return Submitted(message.id)
@@ -374,10 +378,13 @@ class MessageIntake:
 
     def _stream_of(self, caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> Stream:
         """The stream that the message names; otherwise that of its template, or of the credential."""
-        name = content.stream
-        if name is None:
-            name = (template.stream if template else None) or caller.stream
+        name = _stream_name(caller, content.stream, template)
         return TRANSACTIONAL if name is None else self.streams.get(name)
+
+    def is_low(self, caller: Caller, named: str | None, template: StoredTemplate | None) -> bool:
+        """Whether a message has low priority; `named`: the stream that it names. An unknown one is refused later."""
+        stream = self.streams.by_name.get(_stream_name(caller, named, template) or TRANSACTIONAL.name)
+        return stream is not None and stream.is_low
 
     def _linked_list(
         self, caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None
@@ -392,9 +399,13 @@ class MessageIntake:
         )
         return of_stream if stream.unsubscribe else next(iter(linked), None)
 
-    def turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
+    def turn(self, account_id: str, size: int, *, low: bool = False) -> AbstractAsyncContextManager[object]:
         """Let large messages be composed and stored two at a time, so that memory holds two of them."""
-        return nullcontext() if size < LARGE_MESSAGE_SIZE else self._large.take(account_id)
+        return nullcontext() if size < LARGE_MESSAGE_SIZE else self._large.take(account_id, low=low)
+
+
+def _stream_name(caller: Caller, named: str | None, template: StoredTemplate | None) -> str | None:
+    return named if named is not None else (template.stream if template else None) or caller.stream
 
 
 def unknown_template() -> Refused:

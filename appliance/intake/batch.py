@@ -99,10 +99,12 @@ class BatchIntake:
     async def _send_new(self, batch: Batch, head: Begun, size: int) -> Accepted:
         account_id, bad = head.caller.account_id, _Bad(batch.skip)
         requests = await self._with_templates(batch, head, bad)
-        async with self._turns.take(account_id), self.intake.turn(account_id, size):
+        is_low = self.intake.is_low
+        low = all(is_low(head.caller, request.request.stream or None, request.template) for request in requests)
+        async with self._turns.take(account_id, low=low), self.intake.turn(account_id, size, low=low):
             composed: list[_Composed] = []
             for requests_of_slice, cost in _slices(requests):
-                done = await self.intake.workers.run(account_id, cost, self._compose, requests_of_slice, bad)
+                done = await self.intake.workers.run(account_id, cost, self._compose, requests_of_slice, bad, low=low)
                 composed += _fitting(done, sum(written_bytes(item.message) for item in composed), bad)
                 await trio.lowlevel.checkpoint()
             if not composed:

@@ -42,9 +42,10 @@ from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
 from appliance.store.messages import KeyTaken, Messages, NewBatch
+from appliance.store.new_mail import Acceptance, NewMail
 from appliance.store.people import People, SavedViews
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Acceptance, NewMail, Queue, UnderDelivery
+from appliance.store.queue import Queue, UnderDelivery
 from appliance.store.queue_control import Lanes, QueueControl
 from appliance.store.ramp import Ramping, RampStore
 from appliance.store.received import ReceivedStore

@@ -33,7 +33,8 @@ from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, over_quota, written_bytes
 from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
-from appliance.store.queue import WRITTEN_ON_LOOP, Acceptance, Fresh, NewMail, due_recipients, record
+from appliance.store.new_mail import Acceptance, Fresh, NewMail, due_recipients
+from appliance.store.queue import WRITTEN_ON_LOOP, record
 from appliance.store.scheduled import forget_scheduled
 from appliance.store.suppressions import suppression_notes
 from appliance.store.webhooks import WebhookPosts
@@ -363,9 +364,9 @@ class Messages(StorePart):
     @contextmanager
     def _expecting(self, news: Sequence[NewMessage]) -> Iterator[None]:
         """Announce messages for delivery before their commit: a poll between it and the offer leaves them alone."""
-        coming = [new.id for new in news if not new.simulated and new.scheduled_at is None]
-        for message_id in coming:
-            self.new_mail.expect(message_id)
+        coming = {new.id: new.low for new in news if not new.simulated and new.scheduled_at is None}
+        for message_id, low in coming.items():
+            self.new_mail.expect(message_id, low)
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
+"""The queue of recipients: finds due recipients, and records the outcome of attempts.
 
 - A lane is one account's mail with one priority for one domain. One query by time reads all due mail, or lane by lane
   if that does not fit, so that no account or domain with a hundred thousand messages delays the next one.
@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 from msgspec.structs import astuple
 
-from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.model.mail import (
     Billing,
@@ -24,7 +22,6 @@ from appliance.model.mail import (
     FailureReason,
     MessageLabels,
     MessageStatus,
-    NewMessage,
     Outcome,
     RecipientStatus,
 )
@@ -38,94 +35,6 @@ from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import INSERT_EVENTS, WebhookPosts, event_row, labels_of, post_events
 from appliance.times import HOUR
-
-# ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
-
-NEW_MAIL_MESSAGES = 500  # waiting at once
-NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
-
-
-class Acceptance(NamedTuple):
-    charged: int  # credits per recipient
-    has_suppressed: bool = False  # these recipients bounced at once
-
-
-class Fresh(NamedTuple):
-    message: NewMessage
-    charged: int
-
-
-class NewMail:
-    """New mail for one reader, which may also be asked to poll the store."""
-
-    def __init__(self) -> None:
-        self._wakeup = Wake()
-        self._fresh: list[Fresh] = []
-        self._bytes = 0
-        self._poll_requested = False
-        self._coming: set[str] = set()  # messages announced or offered, and not taken yet
-
-    def __contains__(self, message_id: object) -> bool:
-        """Whether a message is handed over in memory, so that a poll must skip it."""
-        return message_id in self._coming
-
-    def expect(self, message_id: str) -> None:
-        """Announce a message that is being committed: `offer` or `give_up` follows."""
-        self._coming.add(message_id)
-
-    def give_up(self, message_id: str) -> None:
-        self._coming.discard(message_id)
-
-    def offer(self, message: NewMessage, acceptance: Acceptance) -> None:
-        """Hand over a stored message; if some recipients are suppressed, a poll finds the others."""
-        size = len(message.mime)
-        if acceptance.has_suppressed or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
-            self._poll_requested = True
-            self._coming.discard(message.id)
-        else:
-            self._fresh.append(Fresh(message, acceptance.charged))
-            self._bytes += size
-        self._wakeup.set()
-
-    def request_poll(self) -> None:
-        self._poll_requested = True
-        self._wakeup.set()
-
-    def take(self) -> list[Fresh]:
-        fresh, self._fresh, self._bytes = self._fresh, [], 0
-        self._coming.difference_update([item.message.id for item in fresh])
-        return fresh
-
-    def poll_requested(self) -> bool:
-        requested, self._poll_requested = self._poll_requested, False
-        return requested
-
-    def wake(self) -> None:
-        self._wakeup.set()
-
-    async def wait(self, seconds: float) -> None:
-        await self._wakeup.wait(seconds)
-
-
-def due_recipients(fresh: Fresh) -> list[DueRecipient]:
-    message, charged = fresh
-    rest = 0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender
-    more = len((message.metadata or "").encode()), None, message.low
-    return [
-        DueRecipient(
-            recipient.id,
-            message.id,
-            message.account_id,
-            recipient.address,
-            recipient.domain,
-            *rest,
-            *more,
-            recipient.bucket,
-            stream=message.stream,
-        )
-        for recipient in message.recipients
-    ]
-
 
 # ---- mail under delivery
 

@@ -27,7 +27,8 @@ from appliance.model.mail import (
     RecipientStatus,
 )
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, one, rows, run
-from appliance.store.queue import SELECT_DUE, NewMail, record
+from appliance.store.new_mail import NewMail
+from appliance.store.queue import SELECT_DUE, record
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import Addressed, suppression_notes
 from appliance.store.webhooks import WebhookPosts

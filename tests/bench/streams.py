@@ -30,8 +30,8 @@ RECIPIENTS, SECONDS = 200_000, 20.0
 FLOOD = 6_000  # transactional messages sent as fast as they are answered
 NOTICED = 3.0  # seconds until the server has noticed a change of the database
 
-_POSTPONE = "UPDATE recipients SET low = 1, next_attempt_at = next_attempt_at + 10000000000000"
-_DUE = "UPDATE recipients SET next_attempt_at = next_attempt_at - 10000000000000 WHERE low = 1"
+_POSTPONE = "UPDATE recipients SET low = 1, next_attempt_at = next_attempt_at + 3600000000"
+_DUE = "UPDATE recipients SET next_attempt_at = next_attempt_at - 3600000000 WHERE low = 1"
 _LEFT = "SELECT count(*) FROM recipients WHERE low = :low AND status = 'queued'"
 _PART = "SELECT avg(low) FROM recipients WHERE delivered_at BETWEEN :since AND :until"
 _LAST = "SELECT max(delivered_at) FROM recipients WHERE low = 0"

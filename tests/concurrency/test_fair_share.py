@@ -198,6 +198,21 @@ async def test_owners_get_equal_shares_of_time() -> None:
     assert order[4:] == ["greedy"] * 3  # all of the modest one's in front of the second of the greedy one's
 
 
+async def test_an_owner_s_jobs_with_low_priority_get_one_turn_in_ten() -> None:
+    """A login code does not wait for the owner's newsletter, which still gets its turns. Others are not affected."""
+    turns, order = FairQueue(1, rest=0.0), list[str]()
+
+    async def work(owner: str, name: str, low: bool) -> None:
+        async with turns.take(owner, low=low):
+            order.append(name)
+
+    async with trio.open_nursery() as nursery, turns.take("x"):
+        for owner, name, low in [("a", "low", True)] * 2 + [("a", "high", False)] * 20 + [("b", "other", True)]:
+            nursery.start_soon(work, owner, name, low)
+            await wait_all_tasks_blocked()
+    assert [place for place, name in enumerate(name for name in order if name != "other") if name == "low"] == [9, 19]
+
+
 async def test_too_much_waiting_is_refused_for_now() -> None:
     """One owner's queue is bounded, and others still get in; all queues together are bounded, too."""
     pool, held = Workers(), HeldWork()

@@ -39,7 +39,7 @@ from appliance.model.ramp import bucket_of
 from appliance.model.sources import SourceTable
 from appliance.net.address_policy import Address
 from appliance.store import Store, open_store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx
 

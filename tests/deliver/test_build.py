@@ -15,7 +15,7 @@ from appliance.deliver.route import configured_relays as relays
 from appliance.environment import Environment
 from appliance.model.warmup import hourly_limit
 from appliance.store import open_store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from tests.fakes.dns import ZoneResolver
 
 FILE = Path("/srv/config.toml")

@@ -11,7 +11,8 @@ from appliance.deliver.pending import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PE
 from appliance.deliver.preparing import THREAD_BYTES
 from appliance.deliver.providers import PoolLimits
 from appliance.store.messages import Messages
-from appliance.store.queue import Acceptance, Queue
+from appliance.store.new_mail import Acceptance
+from appliance.store.queue import Queue
 from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domains, message, one, stage
 from tests.fakes.mx import Answer, FakeMx, silence, wait_and_say
 

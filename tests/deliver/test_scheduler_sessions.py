@@ -17,6 +17,7 @@ from appliance.deliver.in_flight import (
     POOLS_PER_ROUND,
     STALLED_CHECK,
     STALLED_LONG,
+    START_PAUSE,
     STARTS_PER_ROUND,
     STEPS_PER_SLICE,
     Lack,
@@ -31,6 +32,7 @@ from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.deliver.scheduler import POOLS_PER_SLICE, SessionRunner
 from appliance.errors import StorageUnavailable
+from appliance.store.new_mail import LOAD_MESSAGES, NEW_MAIL_RECENT, NewMail
 from tests.deliver.test_pending import envelope
 
 POOLS = 2_000
@@ -149,6 +151,35 @@ async def test_a_round_of_the_event_loop_starts_little_of_a_backlog() -> None:
     assert max(after - before for before, after in pairwise(rounds)) <= 2 * STARTS_PER_ROUND
 
 
+async def test_a_backlog_gives_way_to_new_mail(autojump_clock: MockClock) -> None:
+    """It starts one attempt at intervals while messages come now and then, and is not slowed beside a load of them."""
+    new_mail, started = NewMail(), list[float]()
+    limit = RoundLimit(has_new_mail=new_mail.is_sparse)
+
+    def start(pool: str) -> None:
+        if limit.left > 0:
+            limit.left -= 1
+            started.append(trio.current_time())
+        limit.delay(pool)
+
+    async with trio.open_nursery() as tasks:
+        new_mail.expect("newsletter", low=1)
+        assert not new_mail.is_sparse()
+        new_mail.expect("login code")
+        tasks.start_soon(limit.run, start)
+        limit.delay("pool")
+        await trio.sleep(10.5 * START_PAUSE)
+        tasks.cancel_scope.cancel()
+    assert len(started) == 10
+    assert all(after - before >= 0.99 * START_PAUSE for before, after in pairwise(started))
+    await trio.sleep(NEW_MAIL_RECENT)
+    assert not new_mail.is_sparse()
+    for number in range(LOAD_MESSAGES):
+        assert new_mail.is_sparse() == (number > 0)
+        new_mail.expect(f"message {number}")
+    assert not new_mail.is_sparse()
+
+
 async def test_the_search_for_stalled_sessions_is_sliced(autojump_clock: MockClock) -> None:
     """Two thousand accounts wait, and none of five hundred hanging sessions may end for them: the worst case."""
     machine = FullMachine()
@@ -226,7 +257,7 @@ class FakeOutcome:
 
 class FakeStore:
     def __init__(self) -> None:
-        self.queue = FakeQueue()
+        self.queue, self.new_mail = FakeQueue(), NewMail()
 
 
 def recorder() -> tuple[BatchWriter[AttemptResult], FakeQueue]:

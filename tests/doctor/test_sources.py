@@ -35,6 +35,7 @@ sources = ["plain", "other"]
 ZONE = {
     "news.example.com": {"A": ["8.8.4.4"]},
     "4.4.8.8.in-addr.arpa": {"PTR": ["news.example.com."]},
+    "4.4.8.8.bl.test": {"A": ["127.0.0.2"]},
     "gmail.com": {"MX": ["10 mx.gmail.com."]},
     "mx.gmail.com": {"A": ["127.0.0.1"], "AAAA": ["::1"]},
 }
@@ -52,11 +53,12 @@ async def test_a_source_is_checked_on_this_machine_in_dns_and_from_its_address()
         return ours
 
     env = Environment(dial_from=dial_from)
-    findings = await check_source(ZoneResolver(ZONE), CONFIG, env, TABLE.by_name["news"])
+    findings = await check_source(ZoneResolver(ZONE), CONFIG, env, TABLE.by_name["news"], blocklists=["bl.test"])
     levels = {(found.check, found.subject): (found.level, found.text) for found in findings}
     assert levels["source", "news"] == (FindingLevel.FAULT, "2001:db8::77 is not on this machine")
     assert levels["hostname", "news.example.com of source news"] == (FindingLevel.OK, "resolves to 8.8.4.4")
     assert levels["ptr", "8.8.4.4"] == (FindingLevel.OK, "resolves to news.example.com and back")  # behind NAT
+    assert levels["blocklist", "8.8.4.4 at bl.test"] == (FindingLevel.FAULT, "listed (127.0.0.2)")
     assert levels["port", "25 from 127.0.0.3 (news)"] == (FindingLevel.OK, "mx.gmail.com answers")
     assert left_from == [("127.0.0.1", "127.0.0.3")]
 

@@ -25,7 +25,7 @@ from appliance.message.request import decode, fingerprint
 from appliance.model.accounts import Caller
 from appliance.model.mail import Source
 from appliance.store import Store, open_store
-from appliance.store.queue import due_recipients
+from appliance.store.new_mail import due_recipients
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.web.api.message_objects import message_json
 from tests.e2e.delivery.verifier import signatures, verifies

@@ -26,7 +26,7 @@ from appliance.store.body_parts import (
 from appliance.store.engine import Row, Tx
 from appliance.store.message_records import READ_ON_LOOP
 from appliance.store.messages import accept
-from appliance.store.queue import Acceptance
+from appliance.store.new_mail import Acceptance
 from tests.store.samples import DAY, HASH, Clock, Database, Messages, at_once, existing, record, refusal
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail

@@ -15,7 +15,7 @@ from appliance.store import Store, body_parts
 from appliance.store.body_parts import MESSAGE, QUOTA_RETRY_AFTER, RECIPIENT, SUPPRESSION, TEMPLATE_VERSION, of_message
 from appliance.store.engine import START, Tx
 from appliance.store.messages import accept
-from appliance.store.queue import Acceptance
+from appliance.store.new_mail import Acceptance
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, existing, outcome, record, refusal
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail

@@ -17,7 +17,8 @@ from appliance.model.mail import DueRecipient, NewMessage, RecipientStatus, Sour
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import accept
-from appliance.store.queue import SELECT_DUE, WRITTEN_ON_LOOP, Acceptance, record
+from appliance.store.new_mail import Acceptance
+from appliance.store.queue import SELECT_DUE, WRITTEN_ON_LOOP, record
 from tests.store.samples import CREDITS, HASH, REPLIES, Clock, Database, Messages, at_once, outcome
 
 

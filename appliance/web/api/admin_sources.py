@@ -1,6 +1,8 @@
 """The source addresses of the installation, for administrators: /v1/admin/sources."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -8,11 +10,13 @@ import trio
 from msgspec import Meta
 
 from appliance.config.values import Address
-from appliance.dns.check import addresses_of
+from appliance.dns.blocklists import look_up
+from appliance.dns.check import addresses_of, public_addresses
 from appliance.dns.resolver import DnsResolver, LookupFailed, records_of
 from appliance.model.accounts import User
 from appliance.model.queue import PoolHold
 from appliance.model.sources import OutgoingSource, PoolDay, SourceState, configured_sources, pool_and_source
+from appliance.net.address_policy import refusal
 from appliance.report.queue import WarmingAddress, warming
 from appliance.times import DAY, rfc3339
 from appliance.web.app import Routes
@@ -20,7 +24,7 @@ from appliance.web.exchange import ApiAnswer, SinglePage
 from appliance.web.operations import Tag, for_admins
 
 SOURCE_DAYS = 30  # shown, including today
-PTR_TIMEOUT = 3.0  # seconds for all look-ups of a request
+SOURCE_LOOKUP_TIMEOUT = 3.0  # seconds for all lookups of a request
 WARMUPS_LISTED = 1_000
 
 
@@ -42,6 +46,15 @@ class SourcePtr(msgspec.Struct):
     matches: Annotated[
         bool | None, Meta(description="Whether the hostname is a reverse name and has the address; null: no answer.")
     ]
+
+
+class SourceListing(msgspec.Struct):
+    """What one blocklist of `dns.blocklists` says about one address."""
+
+    address: Annotated[str, Meta(description="IP address.")]
+    blocklist: Annotated[str, Meta(description="Name of the blocklist.")]
+    listed: Annotated[bool | None, Meta(description="Whether it lists the address; null: no answer.")]
+    detail: Annotated[str, Meta(description="The reason that the blocklist gives, or why there is no answer.")]
 
 
 class SourceDay(msgspec.Struct):
@@ -79,7 +92,8 @@ class SourceObject(msgspec.Struct):
     ]
     reason: Annotated[str | None, Meta(description="Why it, or one of its addresses, is out.")]
     held: Annotated[list[SourceHold], Meta(description="Providers that refuse mail from it.")]
-    ptr: Annotated[list[SourcePtr], Meta(description="Reverse names of its addresses.")]
+    ptr: Annotated[list[SourcePtr], Meta(description="Reverse names of its addresses; behind NAT of its public ones.")]
+    blocklists: Annotated[list[SourceListing], Meta(description="Answers of blocklists about these addresses.")]
     warmups: Annotated[list[WarmingAddress], Meta(description="Warm-ups of its addresses.")]
     providers: Annotated[list[SourceProvider], Meta(description="Results by provider, those with most mail first.")]
 
@@ -105,7 +119,7 @@ class SourceRoutes(Routes):
         days = await self.store.sources.days(now // DAY - SOURCE_DAYS + 1)
         holds = await self.store.pools.all_holds()
         warmups = warming(await self.store.warmups.told(config.warmup, WARMUPS_LISTED))
-        ptr = await _reverse_names(DnsResolver(config.dns.resolvers), table.by_name.values())
+        looked_up = await _look_up(DnsResolver(config.dns.resolvers), table.by_name.values(), config.dns.blocklists)
         sources = []
         for name, source in table.by_name.items():
             addresses = set(map(str, source.addresses))
@@ -120,7 +134,8 @@ class SourceRoutes(Routes):
                     [stream for stream, names in table.by_stream.items() if name in names],
                     *_state([state for state in states if state.source == name]),
                     [_hold(hold) for hold in holds if pool_and_source(hold.pool)[1] == name],
-                    [ptr[address] for address in source.addresses],
+                    looked_up[name].ptr,
+                    looked_up[name].listings,
                     [warmup for warmup in warmups if warmup.address in addresses],
                     sorted((_provider(*item) for item in of_pools.items()), key=_volume, reverse=True),
                 )
@@ -160,21 +175,43 @@ def _volume(provider: SourceProvider) -> int:
     return provider.delivered + provider.deferred + provider.blocked
 
 
-async def _reverse_names(resolver: DnsResolver, sources: Iterable[OutgoingSource]) -> dict[Address, SourcePtr]:
-    """Look up the reverse names of all addresses at once."""
-    results = {address: SourcePtr(str(address), [], None) for source in sources for address in source.addresses}
+@dataclass(frozen=True, slots=True)
+class _InDns:
+    """What DNS says about the addresses of a source."""
 
-    async def look_up(source: OutgoingSource, address: Address) -> None:
-        try:
+    ptr: list[SourcePtr] = field(default_factory=list)
+    listings: list[SourceListing] = field(default_factory=list)
+
+
+async def _look_up(
+    resolver: DnsResolver, sources: Iterable[OutgoingSource], blocklists: Sequence[str]
+) -> dict[str, _InDns]:
+    """Look up the reverse names of all addresses and the blocklists, at once. Without an answer in time: null."""
+    results = {source.name: _InDns() for source in sources}
+
+    async def reverse(source: OutgoingSource, address: Address, row: SourcePtr) -> None:
+        with suppress(LookupFailed):
             names = list(await records_of(resolver.ptr, address.reverse_pointer))
             leads_back = source.hostname in names and address in await addresses_of(resolver, source.hostname)
-        except LookupFailed:
-            return
-        results[address] = SourcePtr(str(address), names, leads_back)
+            row.names, row.matches = names, leads_back
 
-    with trio.move_on_after(PTR_TIMEOUT):
-        async with trio.open_nursery() as nursery:
+    async def listed(address: Address, row: SourceListing) -> None:
+        listing = await look_up(resolver, row.blocklist, address)
+        row.listed, row.detail = listing.is_listed, listing.text
+
+    async def about(source: OutgoingSource, tasks: trio.Nursery) -> None:
+        rows, addresses = results[source.name], list(source.addresses)
+        if all(refusal(address) for address in addresses):  # behind NAT
+            addresses = await public_addresses(resolver, source.hostname) or addresses
+        for address in addresses:
+            rows.ptr.append(SourcePtr(str(address), [], None))
+            tasks.start_soon(reverse, source, address, rows.ptr[-1])
+            for blocklist in () if refusal(address) else blocklists:
+                rows.listings.append(SourceListing(str(address), blocklist, None, "no answer"))
+                tasks.start_soon(listed, address, rows.listings[-1])
+
+    with trio.move_on_after(SOURCE_LOOKUP_TIMEOUT):
+        async with trio.open_nursery() as tasks:
             for source in sources:
-                for address in source.addresses:
-                    nursery.start_soon(look_up, source, address)
+                tasks.start_soon(about, source, tasks)
     return results

@@ -43,8 +43,10 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     """Of the one that sent mail the provider's reply; of the one that no session can bind to the reason."""
     world, settings, now = sending.world, WarmupSettings(enabled=True), time.time_ns() // 1000
     world.publish("2.0.0.127.in-addr.arpa", PTR=["mail2.example.com."])
-    world.publish("3.0.0.127.in-addr.arpa", PTR=["other.example.com."])
     world.publish("mail2.example.com", A=["127.0.0.2"])
+    world.publish("news.example.com", A=["8.8.4.4"])  # behind NAT
+    world.publish("4.4.8.8.in-addr.arpa", PTR=["other.example.com."])
+    world.publish("4.4.8.8.bl.spamcop.net", A=["127.0.0.2"], TXT=['"Blocked - see example.com"'])
     pace = replace(begin("google", "192.0.2.1", now), day=2, sent=9).take(settings, now, 39)
     change(world.running.data_dir, lambda store: store.warmups.keep([pace]))
     refused = "a server refuses mail from the source news with 550 5.7.1"
@@ -63,7 +65,10 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     row = here.one("//section[@aria-label='mail']//tbody/tr").text
     assert row.split()[:5] == ["Other", "servers", "1", "1", "0"]
     assert "451 4.7.1 Greylisted, please come back in five minutes" in row
-    assert "reverse name does not match" in news
+    assert "8.8.4.4 other.example.com reverse name does not match" in news
+    assert "listed at bl.spamcop.net 8.8.4.4: listed (127.0.0.2): Blocked - see example.com" in news
+    assert "Blocklists" not in mail  # no public address
+    assert "Other servers by day (UTC)" in mail
     assert "No mail in the last 30 days." in news
     assert f"Out at Outlook.com {refused}, since " in news
     assert "; next test message in 23 h 59 min" in news

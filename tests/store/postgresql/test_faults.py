@@ -15,10 +15,10 @@ from appliance.errors import Code, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
+from appliance.store.new_mail import Acceptance
 from appliance.store.postgresql import connection as connection_module
 from appliance.store.postgresql.engine import PostgresEngine
 from appliance.store.postgresql.transactions import RECONNECT_PAUSE, RERUNS, WRITER_CLOSING
-from appliance.store.queue import Acceptance
 from tests.postgresql_server import USER, PostgresServer
 from tests.store.postgresql.proxy import Cut, Proxy, proxy
 from tests.store.postgresql.stepping import check_books

@@ -17,8 +17,8 @@ from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
 from appliance.store.engine import Tx, rows, run
 from appliance.store.feedback import count_out
 from appliance.store.messages import accept
+from appliance.store.new_mail import Acceptance
 from appliance.store.postgresql.transactions import LOCKED_FROM, RERUNS
-from appliance.store.queue import Acceptance
 from appliance.telemetry.metrics import STORE_RERUNS
 from tests.store.postgresql.stepping import (
     FIRST,

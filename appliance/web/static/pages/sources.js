@@ -1,12 +1,21 @@
 // The source addresses: whether they are in use, their names in DNS, warm-up, and results by provider.
 import { get } from "../api.js";
+import { chart } from "../chart.js";
 import { fragment, h, style } from "../dom.js";
 import { badge, code, empty, facts, head, table } from "../pieces.js";
 import { providerName } from "../provider-names.js";
-import { ago, number } from "../time.js";
+import { ago, number, utcDay } from "../time.js";
 import { update } from "../update.js";
 import { warmupTable } from "../warmups.js";
 
+const DAY = 86_400_000; // milliseconds
+const DAYS = 30;
+const CHARTED = 2; // providers of a source, those with most mail
+const KINDS = [
+	["delivered", "Delivered", "delivered"],
+	["deferred", "Deferred", "deferred"],
+	["blocked", "Blocked", "bounced"],
+];
 const OTHER = "other"; // all pools without a name in the settings
 const STATES = {
 	in_use: ["success", "in use"],
@@ -31,6 +40,17 @@ const COLUMNS = [
 ];
 
 const provider = (pool) => providerName(pool === OTHER ? null : pool);
+
+/** What a provider did with the mail of each of the last days. */
+function history({ provider: pool, days }) {
+	const today = Math.floor(Date.now() / DAY);
+	const buckets = Array.from({ length: DAYS }, (_, at) => {
+		const start = new Date((today - DAYS + 1 + at) * DAY).toISOString();
+		const day = days.find((each) => each.date === start.slice(0, 10));
+		return { start, delivered: 0, deferred: 0, blocked: 0, ...day };
+	});
+	return chart(`${provider(pool)} by day (UTC)`, buckets, KINDS, utcDay);
+}
 
 const results = (source) =>
 	table(
@@ -65,6 +85,22 @@ const reverse = ({ address, names, matches }) =>
 		badge(...(matches === false && !names.length ? ["failed", "no reverse name"] : (REVERSE[matches] ?? NO_ANSWER))),
 	);
 
+/** The blocklists that list an address; of the others how many do not. */
+function listings(source) {
+	const found = source.blocklists;
+	const silent = found.filter((each) => each.listed === null);
+	return [
+		...found
+			.filter((each) => each.listed)
+			.map((each) =>
+				h("div", null, badge("failed", `listed at ${each.blocklist}`), " ", h("bdi", null, each.address, ": ", each.detail)),
+			),
+		!found.some((each) => each.listed) && silent.length < found.length && badge("success", "on no blocklist"),
+		silent.length > 0 &&
+			h("div", null, "No answer from ", h("bdi", null, [...new Set(silent.map((each) => each.blocklist))].join(", "))),
+	];
+}
+
 const outAt = (hold) => [
 	`Out at ${provider(hold.pool)}`,
 	hold.node && `on node ${hold.node}: `,
@@ -79,6 +115,7 @@ const about = (source) =>
 		source.reason && ["Reason", h("bdi", null, source.reason)],
 		...source.held.map(outAt),
 		["Addresses", source.ptr.map(reverse)],
+		source.blocklists.length > 0 && ["Blocklists", listings(source)],
 		["Host name", h("bdi", null, source.hostname)],
 		["Node", source.node ?? "every node that can bind to it"],
 		["Streams", source.streams.join(", ") || "none; an account can use it"],
@@ -95,6 +132,7 @@ const part = (source) =>
 			h("div", { class: "card" }, about(source)),
 			source.warmups.length > 0 && warmupTable(source.warmups),
 			source.providers.length > 0 ? results(source) : h("p", { class: "quiet" }, "No mail in the last 30 days."),
+			source.providers.slice(0, CHARTED).map((each) => h("div", { class: "card" }, history(each))),
 		),
 	);
 

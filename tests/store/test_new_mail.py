@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.environment import Environment
-from appliance.store.queue import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
+from appliance.store.new_mail import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
 from tests.deliver.simulated_delivery import message
 
 
@@ -49,7 +49,7 @@ def test_there_is_room_for_so_many_bytes() -> None:
     assert new_mail.poll_requested()
 
 
-def test_what_is_coming_is_known() -> None:
+async def test_what_is_coming_is_known() -> None:
     new_mail, env = NewMail(), Environment()
     taken, left, refused = (message(env, "acc", "ada@a.test") for _ in range(3))
     for each in (taken, left, refused):
