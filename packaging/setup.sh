@@ -114,7 +114,7 @@ install_hashed() {
     3.11.* | 3.12.* | 3.13.* | 3.14.*) from_source=dkimpy ;;
     *) from_source=dkimpy,pyyaml ;;
     esac
-    install_with_pip --require-hashes --only-binary :all: --no-binary "$from_source" --no-build-isolation -r "$@"
+    install_with_pip --require-hashes --only-binary :all: --no-binary "$from_source" --no-build-isolation "$@"
 }
 
 install_with_pip() {
@@ -132,8 +132,8 @@ prepare_run() {
     if is_installed "$stamp" "$wanted" && [ -x "$venv/bin/appliance" ]; then return; fi
     rm -f "$stamp"
     say "installing the packages of packaging/requirements.txt ..."
-    install_hashed "$root/packaging/requirements.txt"
-    install_hashed "$root/packaging/requirements-build.txt"
+    install_hashed -r "$root/packaging/requirements.txt"
+    install_hashed -r "$root/packaging/requirements-build.txt"
     install_with_pip --no-deps --no-build-isolation -e "$root"
     printf '%s\n' "$wanted" >"$stamp"
 }
@@ -147,7 +147,7 @@ prepare_more() {
     rm -f "$stamp"
     say "installing the packages of packaging/requirements-$1.txt ..."
     # A run imports few of these modules, and Python compiles them then.
-    install_hashed "$root/packaging/requirements-$1.txt" --no-compile
+    install_hashed --no-compile -r "$root/packaging/requirements-$1.txt"
     printf '%s\n' "$wanted" >"$stamp"
 }
 

@@ -150,9 +150,9 @@ async def test_no_message_stays_expected(hall: Hall, monkeypatch: pytest.MonkeyP
     expected: list[str] = []
     expect = hall.store.new_mail.expect
 
-    def note(message_id: str) -> None:
+    def note(message_id: str, low: int) -> None:
         expected.append(message_id)
-        expect(message_id)
+        expect(message_id, low)
 
     monkeypatch.setattr(hall.store.new_mail, "expect", note)
     await refused(hall, None, *(f"user{number}@example.net" for number in range(11)))  # ten credits

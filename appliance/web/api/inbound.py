@@ -21,6 +21,7 @@ from appliance.keys.received_links import ReceivedLinks
 from appliance.message.forward import forwarded
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS
 from appliance.message.received import read_received
+from appliance.message.request import cost_of_request, fingerprint
 from appliance.message.schema import Mailbox
 from appliance.model.accounts import RecordStatus, User
 from appliance.model.received import CheckResult, ReceivedMessage
@@ -309,7 +310,9 @@ class InboundRoutes(Routes):
         to = [body.to] if isinstance(body.to, str) else body.to
         load = partial(self.store.received.mime, user.account_id, message_id)
         forward = await self.services.bodies.read(user.account_id, load, partial(forwarded, sender=body.sender, to=to))
-        sent = await intake.send(caller, forward, key, request_id(), message.size)
+        cost = cost_of_request(forward, message.size)
+        digest = await intake.workers.run(caller.account_id, cost, fingerprint, forward)
+        sent = await intake.send(caller, forward, key, digest, request_id(), message.size)
         new = await self.store.messages.read(user.account_id, sent.message_id)
         assert new is not None  # noqa: S101 - it has just been written
         return ForwardedAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
