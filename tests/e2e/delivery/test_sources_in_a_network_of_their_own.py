@@ -56,7 +56,7 @@ ip link set lo up
 ip link add here type veth peer name there
 ip link set there netns $1
 ip link set here up
-for last in 10 11 12; do ip addr add {OWN}.$last/24 dev here; done
+for last in 10 11 12; do ip addr add {OWN}.$last/32 dev here; done
 ip addr add 10.9.9.9/32 dev here
 ip -6 addr add 2001:db8::10/64 dev here nodad
 ip route add 198.51.100.0/24 dev here src {OWN}.12
@@ -169,14 +169,14 @@ async def check(made: World, servers: Servers) -> None:
     assert made.recipient(lonely).response == text
 
     # An address that goes: its mail leaves by the stream's other source, and by the first again once it is back.
-    ip("addr", "del", f"{OWN}.10/24", "dev", "here")
+    ip("addr", "del", f"{OWN}.10/32", "dev", "here")
     await made.logged("source taken out")
     waiting = await made.send("ada@four.test")  # its stream has no other source
     alerts = [await made.send(f"user{number}@four.test", stream="alerts") for number in range(10)]
     await made.final(*alerts)
     assert {used(made)[message] for message in alerts} == {"two"}
     assert made.recipient(waiting)[1:4] == ("queued", "reserved", 0)
-    ip("addr", "add", f"{OWN}.10/24", "dev", "here")
+    ip("addr", "add", f"{OWN}.10/32", "dev", "here")
     await made.final(waiting)
     assert used(made)[waiting] == "one"
     assert set(servers.sessions) == {f"{OWN}.10", f"{OWN}.11", f"{OWN}.12", "2001:db8::10"}

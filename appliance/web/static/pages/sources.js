@@ -93,7 +93,13 @@ function listings(source) {
 		...found
 			.filter((each) => each.listed)
 			.map((each) =>
-				h("div", null, badge("failed", `listed at ${each.blocklist}`), " ", h("bdi", null, each.address, ": ", each.detail)),
+				h(
+					"div",
+					null,
+					badge("failed", `listed at ${each.blocklist}`),
+					" ",
+					h("bdi", null, each.address, ": ", each.detail),
+				),
 			),
 		!found.some((each) => each.listed) && silent.length < found.length && badge("success", "on no blocklist"),
 		silent.length > 0 &&
