@@ -40,9 +40,9 @@ QUEUES_PER_SLICE = 200  # between two checkpoints
 UNTRIED_PAUSE = 10.0  # seconds until mail for a domain is tried again if none of its servers could be tried
 DOMAINS_PAUSED = 10_000  # remembered; beyond that, domains are not paused
 STARTS_PER_ROUND = 2  # attempts at older mail in one round of the event loop: about 1.5 ms with all that follows
-# While there is new mail: seconds between two such attempts, in which a third of the loop's time is used; seconds by
-# which a busy loop ends that late; and at most, so that new mail without end leaves a backlog a tenth.
-START_PAUSE, START_LATENESS, LONGEST_START_PAUSE = 0.003, 0.001, 0.01
+START_PAUSE = 0.003  # seconds between two such attempts while new mail arrives: they use a third of the loop's time
+START_LATENESS = 0.001  # seconds: a loop that ends the pause later than this is busy, and the pause is repeated
+LONGEST_START_PAUSE = 0.01  # seconds; so a backlog keeps a part of its rate however busy the loop is
 POOLS_PER_ROUND = 200  # looked at for such mail
 RECOVERY = 10  # after a shortage, sessions grow by a tenth per second
 

@@ -9,9 +9,9 @@ from appliance.concurrency.wake import Wake
 from appliance.model.mail import DueRecipient, NewMessage
 
 NEW_MAIL_MESSAGES = 500  # waiting at once
-NEW_MAIL_RECENT = 5.0  # seconds after a message in which the next one is likely
-LOAD_MESSAGES = 100  # messages in a second are a load, not single messages
 NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
+NEW_MAIL_RECENT = 5.0  # seconds after a message in which the next one is likely
+LOAD_MESSAGES = 100  # in a second: a load, not single messages
 
 
 class Acceptance(NamedTuple):

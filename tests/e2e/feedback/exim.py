@@ -8,7 +8,7 @@ that the program was built for.
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -82,8 +82,15 @@ def _start(directory: Path, address: str, port: int, bounces: Back, secure: bool
 @asynccontextmanager
 async def exim(address: str, port: int, bounces: Back, *, secure: bool = True) -> AsyncIterator[None]:
     """An Exim that takes all mail there and knows no user; what it took it sends back to that server."""
-    with tempfile.TemporaryDirectory(prefix="bouncing-exim-") as name:
-        process = await trio.to_thread.run_sync(_start, Path(name), address, port, bounces, secure)
+    async with mail_server(partial(_start, address=address, port=port, bounces=bounces, secure=secure), address, port):
+        yield
+
+
+@asynccontextmanager
+async def mail_server(start: Callable[[Path], subprocess.Popen[bytes]], address: str, port: int) -> AsyncIterator[None]:
+    """A mail server with a directory of its own, which listens there."""
+    with tempfile.TemporaryDirectory(prefix="mail-server-") as name:
+        process = await trio.to_thread.run_sync(start, Path(name))
         try:
             await listens(address, port)
             yield

@@ -5,19 +5,15 @@ mount namespace with its users, and with empty directories in place of its spool
 """
 
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import trio
-
-from tests.e2e.delivery.postfix import listens
+from tests.e2e.feedback.exim import mail_server
 from tests.programs import find
 
 OPENSMTPD = find("opensmtpd")
-STOP_TIMEOUT = 20.0  # seconds
 
 CONFIG = """
 listen on {address} port {port} hostname relay.example.net
@@ -54,12 +50,5 @@ def _start(directory: Path, address: str, port: int, to: tuple[str, int], secure
 @asynccontextmanager
 async def opensmtpd(address: str, port: int, to: tuple[str, int], *, secure: bool) -> AsyncIterator[None]:
     """An OpenSMTPD that passes all mail to a server, with STARTTLS or without."""
-    with tempfile.TemporaryDirectory(prefix="relaying-opensmtpd-") as name:
-        process = await trio.to_thread.run_sync(_start, Path(name), address, port, to, secure)
-        try:
-            await listens(address, port)
-            yield
-        finally:
-            process.terminate()
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(partial(process.wait, STOP_TIMEOUT))
+    async with mail_server(partial(_start, address=address, port=port, to=to, secure=secure), address, port):
+        yield

@@ -85,12 +85,12 @@ const reverse = ({ address, names, matches }) =>
 		badge(...(matches === false && !names.length ? ["failed", "no reverse name"] : (REVERSE[matches] ?? NO_ANSWER))),
 	);
 
-/** The blocklists that list an address; of the others how many do not. */
+/** The blocklists that list an address, and those that did not answer. */
 function listings(source) {
-	const found = source.blocklists;
-	const silent = found.filter((each) => each.listed === null);
+	const lists = source.blocklists;
+	const silent = lists.filter((each) => each.listed === null);
 	return [
-		...found
+		...lists
 			.filter((each) => each.listed)
 			.map((each) =>
 				h(
@@ -101,7 +101,7 @@ function listings(source) {
 					h("bdi", null, each.address, ": ", each.detail),
 				),
 			),
-		!found.some((each) => each.listed) && silent.length < found.length && badge("success", "on no blocklist"),
+		!lists.some((each) => each.listed) && silent.length < lists.length && badge("success", "on no blocklist"),
 		silent.length > 0 &&
 			h("div", null, "No answer from ", h("bdi", null, [...new Set(silent.map((each) => each.blocklist))].join(", "))),
 	];
