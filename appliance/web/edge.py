@@ -65,7 +65,7 @@ ON_A_FULL_DISK = ("/v1/auth/logout", "/v1/admin/")
 # Limits on what Quart parses on the event loop; the worst case takes 2 ms.
 OPTIONAL_FIELDS = frozenset({b"accept-encoding", b"if-none-match"})  # HTTP allows a server to ignore them
 OPTIONAL_FIELD = 512  # bytes; browsers send 30 and 40
-QUERY_PARAMETERS, QUERY_ESCAPES = 100, 2_000  # all list filters together have 12 parameters and 1,400 escaped bytes
+QUERY_PARAMETERS, QUERY_ESCAPES = 50, 1_500  # all list filters together have 12 parameters and 1,400 escaped bytes
 UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has at most 200
 
 # The hosts that Quart's router accepts; it fails on an empty or overlong label.

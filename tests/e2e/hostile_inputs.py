@@ -340,7 +340,7 @@ FIELDS: dict[str, Input] = {
         for part in ("a&", "a=b&", "%ff", "%", "%41=&")
     },
     "a query with as much as it may have": lambda target, _: target.get(
-        "/v1/emails?" + ("a=" + "%" * 20 + "b" * 130 + "&") * 99, target.token
+        "/v1/emails?" + ("a=" + "%" * 30 + "b" * 270 + "&") * 49, target.token
     ),
 }
 
