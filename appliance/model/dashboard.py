@@ -160,6 +160,7 @@ class MailProblem(NamedTuple):
     envelope_from: str
     template_alias: str | None
     stream: str
+    delivery_source: str | None  # of the last attempt; None: the system chose the address, or no attempt was made
 
 
 class MessageFacts(Struct, frozen=True):
@@ -210,14 +211,19 @@ class Pairing(StrEnum):
     DOMAIN = "domain_provider"
     TEMPLATE = "template_provider"
     STREAM = "stream_provider"  # not of the default stream, whose numbers are the difference
+    SOURCE = "source_provider"  # the source address of the last attempt
 
 
 class Deliverability(NamedTuple):
-    """Recipients by provider and by day (since 1970): the kinds of store/breakdown.py. `until`: see CountsByValue."""
+    """Recipients by provider and by day (since 1970): the kinds of store/breakdown.py. `until`: see CountsByValue.
+
+    `sources`: names of the source addresses with results in the period.
+    """
 
     by_provider: Mapping[str, Mapping[str, int]]
     by_day: Mapping[int, Mapping[str, int]]
     until: int | None
+    sources: tuple[str, ...] = ()
 
 
 class CountsByValue(NamedTuple):

@@ -1,8 +1,8 @@
 """Statistics of recipients by the day, broken down by sending domain, tag, template and provider.
 
-Providers, and their pairs with a sending domain, a template or a stream, also have delivery times and the number of
-recipients deferred before their result. The default stream has no pairs: a read subtracts the other streams from all
-mail.
+Providers, and their pairs with a sending domain, a template, a stream or a source address, also have delivery times and
+the number of recipients deferred before their result. The default stream has no pairs: a read subtracts the other
+streams from all mail. A source address is known only from an attempt: its `sent` recipients are those with a result.
 
 The sums are computed in the background, as in `statistics.py`, with separate positions. The background reader sums new
 rows, and the writer adds the sums only if the position has not moved. Each dimension has a bounded number of values per
@@ -19,10 +19,10 @@ from typing import NamedTuple, TypeVar
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Deliverability, Dimension, Pairing
-from appliance.model.numbers import NUMBERS
+from appliance.model.numbers import NUMBERS, RETURNED
 from appliance.model.streams import TRANSACTIONAL
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
-from appliance.store.message_records import readable_tags
+from appliance.store.message_records import LAST_SOURCE, readable_tags
 from appliance.store.statistics import (
     COUNTED_EVENT,
     EVENT_LAG,
@@ -81,6 +81,7 @@ _TEXTS: dict[Dimension | Pairing, str] = {
     Pairing.DOMAIN: f"m.envelope_from || ' ' || {PROVIDER}",
     Pairing.TEMPLATE: f"m.template_alias || ' ' || {PROVIDER}",
     Pairing.STREAM: f"CASE WHEN m.stream <> '{TRANSACTIONAL.name}' THEN m.stream || ' ' || {PROVIDER} END",
+    Pairing.SOURCE: f"{LAST_SOURCE.format(recipient='r.id')} || ' ' || {PROVIDER}",
 }
 _WITH_TIMES = {Dimension.PROVIDER, *Pairing}
 _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
@@ -91,6 +92,7 @@ _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
     Pairing.DOMAIN: lambda text: (_domain_pair(text),),
     Pairing.TEMPLATE: lambda text: (text,),
     Pairing.STREAM: lambda text: (text,),
+    Pairing.SOURCE: lambda text: (text,),
 }
 _COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", "retried", "took", *_TEXTS))
 _PLACES = ", ".join(str(place) for place in range(5, 7 + len(_TEXTS)))  # of the last ones
@@ -143,12 +145,17 @@ class _BrokenDown(NamedTuple):
     counting: Counting
     rows: str
     of_account: str  # added to it
+    without: Pairing | None = None  # what these rows do not have
 
     def read(
         self, tx: Tx, after: str, until: str, account_id: str = "", dimension: Dimension | Pairing | None = None
     ) -> "Sums":
         """The rows by place and value, for one dimension alone if it is named."""
-        texts = ", ".join(f"{text if dimension in (None, item) else 'NULL'} AS {item}" for item, text in _TEXTS.items())
+        selected = {
+            item: text if dimension in (None, item) and item is not self.without else "NULL"
+            for item, text in _TEXTS.items()
+        }
+        texts = ", ".join(f"{text} AS {item}" for item, text in selected.items())
         sql = self.rows.format(texts=texts, condition=self.of_account if account_id else "")
         return _sums(tx.gather(sql, _COLUMNS, {"after": after, "until": until, "account_id": account_id}))
 
@@ -159,6 +166,7 @@ _BROKEN_DOWN = (
         Counting("sent by value", "msg", MESSAGE_LAG, "recipients", "message_id"),
         _SENT,
         "AND r.account_id = :account_id",
+        without=Pairing.SOURCE,
     ),
     _BrokenDown(Counting("final by value", "evt", EVENT_LAG, "events", "id"), _FINAL, "AND e.account_id = :account_id"),
 )
@@ -193,7 +201,7 @@ class Breakdown(StorePart):
     async def by_provider(
         self, account_id: str, since: int, provider: str | None = None, pair: tuple[Pairing, str] | None = None
     ) -> Deliverability:
-        """Count by provider, and by day at one provider or all; with `pair` only mail of this domain or template."""
+        """Count by provider, and by day at one provider or all; with `pair` only the mail that has this value."""
         work = partial(_read_providers, account_id, since // DAY, self.rows_summed, provider, pair)
         return await self.engine.scan(work, account_id)
 
@@ -221,6 +229,8 @@ def _sums(selected: Iterable[Row]) -> Sums:
             if text is not None:
                 by_value = sums.setdefault(_Place(account_id, dimension.value, day), {})
                 kinds = [kind, retried, took] if dimension in _WITH_TIMES else [kind]
+                if dimension is Pairing.SOURCE and kind not in RETURNED:
+                    kinds.append("sent")
                 for value in _VALUES_OF[dimension](text):
                     for counted in filter(None, kinds):
                         _count(by_value, value, counted, recipients)
@@ -316,19 +326,22 @@ def _tail(
 def _read_providers(
     account_id: str, since: int, most: int, provider: str | None, pair: tuple[Pairing, str] | None, tx: Tx
 ) -> Deliverability:
+    sources = tuple(sorted(_paired(Pairing.SOURCE, account_id, since, most, tx)))
     if pair != (Pairing.STREAM, TRANSACTIONAL.name):
-        return _by_provider(account_id, since, most, provider, pair, tx)
-    by_provider, by_day, until = _by_provider(account_id, since, most, provider, None, tx)
-    for name in _paired_streams(account_id, since, most, tx):
+        return _by_provider(account_id, since, most, provider, pair, tx)._replace(sources=sources)
+    by_provider, by_day, until, _ = _by_provider(account_id, since, most, provider, None, tx)
+    for name in _paired(Pairing.STREAM, account_id, since, most, tx):
         other = _by_provider(account_id, since, most, provider, (Pairing.STREAM, name), tx)
         by_provider, by_day = _less(by_provider, other.by_provider), _less(by_day, other.by_day)
-    return Deliverability({name: counts for name, counts in by_provider.items() if any(counts.values())}, by_day, until)
+    by_provider = {name: counts for name, counts in by_provider.items() if any(counts.values())}
+    return Deliverability(by_provider, by_day, until, sources)
 
 
-def _paired_streams(account_id: str, since: int, most: int, tx: Tx) -> set[str]:
-    bindings = {"account_id": account_id, "dimension": Pairing.STREAM.value, "since": since}
+def _paired(pairing: Pairing, account_id: str, since: int, most: int, tx: Tx) -> set[str]:
+    """The streams or source addresses that are counted together with providers."""
+    bindings = {"account_id": account_id, "dimension": pairing.value, "since": since}
     stored = rows(tx, _SUMS.format(by="value"), bindings | {"first": "", "last": LAST})
-    tail, _ = _tail(tx, account_id, Pairing.STREAM, since, most)
+    tail, _ = _tail(tx, account_id, pairing, since, most)
     values = {value for value, *_ in stored} | {value for _, value, *_ in tail}
     return {value.partition(" ")[0] for value in values - {OTHERS}}
 

@@ -34,6 +34,7 @@ from appliance.model.dashboard import (
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
 from appliance.store.message_records import (
+    LAST_SOURCE,
     OUTCOME,
     RESULT,
     SHOWN_STATUS,
@@ -107,7 +108,7 @@ _HAPPENED = "coalesce(r.bounced_at, r.failed_at)"
 # Without test mail, like all statistics. Only the newest PROBLEMS_READ rows are read.
 _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.outcome, p.last_smtp_code,
         p.last_smtp_response, p.bounce_class, p.happened, p.next_attempt_at, coalesce(d.pool, ''),
-        m.envelope_from, m.template_alias, m.stream
+        m.envelope_from, m.template_alias, m.stream, {LAST_SOURCE.format(recipient="p.id")}
     FROM (
         SELECT r.account_id, r.message_id, r.id, r.address, r.domain, {RESULT} AS outcome, r.last_smtp_code,
             r.last_smtp_response, r.bounce_class, {_HAPPENED} AS happened, r.next_attempt_at

@@ -142,6 +142,9 @@ REPLY_LENGTH: Final = 200  # searched characters of a reply
 SEARCHED_LENGTH: Final = 8_000  # searched characters of a message: strangers must not make the index grow without bound
 
 RESULT = "coalesce(r.failure, r.status)"  # without later feedback; the index `recipients_problems` uses it
+# The source address that a recipient's last attempt left from.
+LAST_SOURCE = """(SELECT a.source FROM attempts a WHERE a.recipient_id = {recipient}
+    ORDER BY a.number DESC LIMIT 1)"""
 # A RecipientOutcome. A complaint is a row of its own, kept as long as the message or longer.
 OUTCOME = f"""CASE WHEN r.status = 'delivered' AND EXISTS (SELECT 1 FROM complaints c
         WHERE c.account_id = r.account_id AND c.recipient_id = r.id) THEN 'complained'

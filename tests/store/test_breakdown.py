@@ -8,8 +8,9 @@ import pytest
 from msgspec import structs
 
 from appliance.model.accounts import Account
-from appliance.model.dashboard import Dimension
+from appliance.model.dashboard import Dimension, Pairing
 from appliance.model.mail import FailureReason, NewMessage, Outcome, RecipientStatus
+from appliance.model.numbers import NUMBERS
 from appliance.store import Store
 from appliance.store import breakdown as module
 from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST, VALUES_TOLD, largest
@@ -71,6 +72,36 @@ async def test_recipients_are_counted_by_each_of_their_values(
             assert await store.breakdown.of(account.id, dimension, clock.now + DAY) == ({}, None)
         await count_all(store, clock)
     assert await rows(store) > 0
+
+
+async def test_results_are_counted_by_the_source_of_the_last_attempt(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """With its provider and day; mail without an attempt, or of an address that the system chose, is of no source."""
+    await store.engine.change(DESTINATION, {"domain": "gmail.test", "pool": "google"})
+    await store.messages.accept(messages.new("a@gmail.test", "b@own.test", "c@own.test", "d@own.test", "e@own.test"))
+    due = sorted(await store.queue.due(simulated=True, most=9), key=lambda recipient: recipient.address)
+    tried = zip(due, (DELIVERED, BOUNCED, DELIVERED), (("news", "mail"), ("mail",), (None,)), strict=False)
+    for recipient, status, sources in tried:
+        made = outcome(recipient, status, clock())
+        attempts = tuple(structs.replace(made.attempts[0], source=source) for source in sources)
+        await store.queue.record([structs.replace(made, attempts=attempts)])
+    cancelled = Outcome(due[3], FAILED, (), at=clock(), failure=FailureReason.CANCELLED)
+    await store.queue.record([cancelled])
+    for _ in range(2):
+        mail = await store.breakdown.by_provider(account.id, 0, pair=(Pairing.SOURCE, "mail"))
+        counts = {
+            name: {kind: counts[kind] for kind in counts.keys() & {*NUMBERS, "deferred"}}
+            for name, counts in mail.by_provider.items()
+        }
+        assert counts == {"google": {"sent": 1, "delivered": 1, "deferred": 1}, "": {"sent": 1, "bounced": 1}}
+        assert [counts["sent"] for counts in mail.by_day.values()] == [2]
+        assert mail.sources == ("mail",)
+        assert (await store.breakdown.by_provider(account.id, 0, pair=(Pairing.SOURCE, "news"))).by_provider == {}
+        assert (await store.breakdown.by_provider("acc_other", 0)).sources == ()
+        problems = await store.mail_log.problems(account.id, 9)
+        assert [each.delivery_source for each in problems] == ["mail"]
+        await count_all(store, clock)
 
 
 async def test_untried_mail_is_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:

@@ -71,6 +71,9 @@ class DeliverabilityAnswer(ApiAnswer):
     ]
     days: Annotated[list[DeliveryDayObject], Meta(description="All days, oldest first.")]
     replies: Annotated[list[ReplyObject], Meta(description="Up to 50 causes, the most frequent first.")]
+    sources: Annotated[
+        list[str], Meta(description="Names of the source addresses with results in this period, for the filter.")
+    ]
     until: Annotated[Time | None, Meta(description="End of the data; null if it is complete.")]
 
 
@@ -79,8 +82,14 @@ _TEXT = {"type": "string"}
 _PROVIDER = parameter("provider", "query", "`days` and `replies` of this provider pool only, or of `other`.", _TEXT)
 _DOMAIN = parameter("domain", "query", "Only mail from this domain.", _TEXT)
 _TEMPLATE = parameter("template", "query", "Only mail with this template.", _TEXT)
-_PAIRS = _DOMAIN, _TEMPLATE, STREAM_FILTER
-_PAIRINGS = {"domain": Pairing.DOMAIN, "template": Pairing.TEMPLATE, "stream": Pairing.STREAM}
+_SOURCE = parameter("source", "query", "Only mail whose last attempt left from this source address.", _TEXT)
+_PAIRS = _DOMAIN, _TEMPLATE, STREAM_FILTER, _SOURCE
+_PAIRINGS = {
+    "domain": Pairing.DOMAIN,
+    "template": Pairing.TEMPLATE,
+    "stream": Pairing.STREAM,
+    "source": Pairing.SOURCE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,7 @@ class _Filter:
             (Pairing.DOMAIN, problem.envelope_from.rpartition("@")[2].lower()),
             (Pairing.TEMPLATE, problem.template_alias),
             (Pairing.STREAM, problem.stream),
+            (Pairing.SOURCE, problem.delivery_source),
         )
         return self.provider in (None, provider_of(problem.pool)) and self.pair in pairs
 
@@ -118,6 +128,7 @@ class DeliverabilityRoutes(Routes):
                 for day in range(first, today + 1)
             ],
             replies,
+            list(counted.sources),
             time_or_none(counted.until),
             request_id=request_id(),
         )
@@ -131,7 +142,8 @@ def _chosen() -> _Filter:
         if (value := stream if name == "stream" else request.args.get(name))
     ]
     if len(named) > 1:
-        raise invalid(named[1][0].name.lower(), "cannot be combined with domain, template or stream. Send one of them.")
+        reason = "cannot be combined with domain, template, stream or source. Send one of them."
+        raise invalid(named[1][0].name.lower(), reason)
     pair = named[0] if named else None
     if pair is not None and pair[0] is Pairing.DOMAIN:
         pair = Pairing.DOMAIN, pair[1].lower()

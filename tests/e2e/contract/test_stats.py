@@ -70,6 +70,7 @@ def test_deliverability_is_that_of_the_statistics(new_account: NewAccount) -> No
     assert (elsewhere["providers"], elsewhere["replies"], elsewhere["days"][-1]["sent"]) == ([], [], 0)
     refused = owner(caller).get("/v1/deliverability", params={"domain": "a.test", "template": "b"})
     assert error(refused, 400, "invalid_request").startswith("template:")
+    assert (elsewhere["sources"], deliverability(caller, source="mail")["providers"]) == ([], [])
 
 
 def deliverability(caller: Caller, **query: Any) -> Any:

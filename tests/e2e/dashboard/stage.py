@@ -1,13 +1,16 @@
 """What the browser looks at: the real program in a small world on loopback, beside a test that waits."""
 
 import queue
+import smtplib
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import EmailMessage
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import trio
@@ -16,6 +19,7 @@ from appliance.model.accounts import Role
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import NO_TLS, PASSWORD, START_TIMEOUT, Provisioned, add_account
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -23,6 +27,7 @@ GREYLISTED = b"451 4.7.1 Greylisted, please come back in five minutes\r\n"
 # Streams with and without an unsubscribe link; that of broadcast needs https.
 STREAMS = ("[delivery.streams.broadcast]", "unsubscribe = false", "[delivery.streams.digest]", 'priority = "low"')
 ELSEWHERE = 'addresses = ["192.0.2.1"]'  # so that warm-up can be shown, and holds nothing back here
+RECEIVES = ("[inbound]", 'bind = ["127.0.0.1:0"]')
 UNKNOWN = b"550 5.1.1 No such user here\r\n"
 
 
@@ -76,6 +81,18 @@ class Stage:
         )
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
+
+    def receive(self, account: Provisioned, message: EmailMessage) -> str:
+        """Deliver a message to a receiving address of this account; return its id."""
+        listener = urlsplit(self.world.running.inbound[0])
+        before = self._received(account)
+        with smtplib.SMTP(listener.hostname or "", listener.port or 0) as client:
+            client.send_message(message)
+        wait_until(lambda: self._received(account) != before)
+        return self._received(account)[0]
+
+    def _received(self, account: Provisioned) -> list[str]:
+        return [each["id"] for each in self.ask(account, "GET", "/v1/inbound?limit=1")["emails"]]
 
     def tried(self, *messages: str) -> None:
         self.run(self.world.tried, *messages)

@@ -4,6 +4,7 @@ Two sets of rules: axe-core's, and those of rules.js, which axe-core does not ha
 """
 
 import re
+from email.message import EmailMessage
 from itertools import product
 from pathlib import Path
 
@@ -31,6 +32,10 @@ PAGES = {
     "streams": "/streams",
     "domains": "/domains",
     "records": "/domains/example.com",
+    "received": "/received",
+    "received message": "/received/{received}",
+    "receiving addresses": "/receiving",
+    "receiving address": "/receiving/in.example.com",
     "templates": "/templates",
     "editor": "/templates/welcome",
     "webhook": "/webhook",
@@ -61,6 +66,7 @@ def owner(stage: Stage) -> Provisioned:
     stage.ask(account, "POST", "/v1/suppressions", {"address": SUPPRESSED, "reason": "asked us to stop " * 8})
     stage.ask(account, "POST", "/v1/api-keys", {"name": "the key of a web shop with a long name", "scope": "send"})
     stage.ask(account, "POST", "/v1/users", {"email": "invited@good.test", "role": "viewer"})
+    stage.ask(account, "POST", "/v1/inbound/addresses", {"address": "in.example.com"})
     return account
 
 
@@ -70,6 +76,22 @@ def message(stage: Stage, owner: Provisioned) -> str:
     sent = stage.send(owner, *to, html="<p>Hello</p>", tags=["order"])
     stage.tried(stage.send(owner, "ada@good.test"), stage.send(owner, LONG_ADDRESS, subject=LONG_SUBJECT))
     return sent
+
+
+@pytest.fixture(scope="module")
+def ids(stage: Stage, owner: Provisioned, message: str) -> dict[str, str]:
+    """The ids in the paths of PAGES and DIALOGS."""
+    received = stage.receive(owner, reply("in.example.com", LONG_SUBJECT))
+    return {"account": owner.account_id, "message": message, "received": received}
+
+
+def reply(domain: str, subject: str = "Re: Your order") -> EmailMessage:
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"] = "Ada Lovelace <ada@example.net>", f"support@{domain}", subject
+    mail.set_content("It has arrived. Thank you!")
+    mail.add_alternative("<h1>Thank you</h1><p>It has <a href='https://acme.example/yes'>arrived</a>.</p>", "html")
+    mail.add_attachment(b"terms", "application", "pdf", filename="terms-and-conditions.pdf")
+    return mail
 
 
 AXE = """
@@ -91,7 +113,7 @@ def axe(browser: Browser) -> list[str]:
     return list(browser.driver.execute_async_script(AXE))
 
 
-def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
+def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provisioned, ids: dict[str, str]) -> None:
     """All pages, light and dark, wide and narrow: no finding, and nothing wider than the screen."""
     browser.open("/dashboard/login")
     assert broken(browser) == []
@@ -99,7 +121,7 @@ def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provi
     findings = []
     for name, path in PAGES.items():
         browser.size(*DESKTOP)
-        browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
+        browser.open("/dashboard" + path.format(**ids))
         if name == "records":
             browser.see("DNS records", "h2")
         for size in (DESKTOP, PHONE):
@@ -133,12 +155,14 @@ return found.slice(0, 3);
 """
 
 
-def test_nothing_is_clipped_at_any_width(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
+def test_nothing_is_clipped_at_any_width(
+    stage: Stage, browser: Browser, owner: Provisioned, ids: dict[str, str]
+) -> None:
     """From the smallest phone to a wide screen no page is wider than its window, and nothing stands outside of it."""
     browser.log_in(owner.email)
     findings = []
     for name, path in PAGES.items():
-        browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
+        browser.open("/dashboard" + path.format(**ids))
         for width in WIDTHS:
             browser.size(width, 800)
             findings += [f"{name}, {width}: {each}" for each in browser.script(CLIPPED)]
@@ -219,11 +243,11 @@ def test_an_error_is_at_its_field_and_keeps_its_distance(browser: Browser, owner
 VAGUE = {"Delete", "Edit", "Compare", "Send"}
 
 
-def test_buttons_say_what_they_do_to_what(browser: Browser, owner: Provisioned, message: str) -> None:
+def test_buttons_say_what_they_do_to_what(browser: Browser, owner: Provisioned, ids: dict[str, str]) -> None:
     browser.log_in(owner.email)
     seen = set()
     for path in PAGES.values():
-        browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
+        browser.open("/dashboard" + path.format(**ids))
         seen |= set(
             browser.script("return [...document.querySelectorAll('button, .button')].map((e) => e.textContent)")
         )
@@ -258,15 +282,20 @@ DIALOGS = (
     ("/domains/example.com", "Remove domain"),
     ("/admin", "New account"),
     ("/templates/welcome", "Send a test"),
+    ("/received/{received}", "Forward"),
+    ("/receiving", "Add a receiving address"),
+    ("/receiving/in.example.com", "Remove address"),
 )
 
 
-def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned, message: str) -> None:
+def test_dialogs_keep_the_rules_and_give_the_focus_back(
+    browser: Browser, owner: Provisioned, ids: dict[str, str]
+) -> None:
     """All dialogs, light and dark, wide and narrow; the focus is in the dialog, and returns to what opened it."""
     browser.log_in(owner.email)
     findings = []
     for path, name in DIALOGS:
-        browser.open("/dashboard" + path.format(message=message))
+        browser.open("/dashboard" + path.format(**ids))
         browser.click(name)
         browser.one("//dialog[@open]")
         assert browser.script("return document.activeElement.closest('dialog') !== null"), name

@@ -1,24 +1,25 @@
 """A month of mail, looked at as people do: every page in light and dark without a finding of axe-core, and pictures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from appliance.model.accounts import Role
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.month import write_month
-from tests.e2e.dashboard.stage import Stage, staged
-from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, axe
+from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
+from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, axe, reply
 from tests.running_appliance import Provisioned
 
 LOOKS = ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "dark"))
+SOURCES = "[delivery.sources.mail]", 'ipv4 = "127.0.0.2"', "[delivery.sources.news]", 'ipv4 = "127.0.0.3"'
 PICTURES = {"overview": "", "messages": "/messages", "streams": "/streams", "operator": "/admin"}
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Its own: all of its mail is counted again."""
-    with staged(tmp_path_factory.mktemp("month")) as made:
+    with staged(tmp_path_factory.mktemp("month"), *RECEIVES, *SOURCES) as made:
         yield made
 
 
@@ -37,24 +38,26 @@ def month(stage: Stage) -> Provisioned:
     account = stage.account("acme", domain="acme.example", role=Role.ADMIN)
     stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi {{name}}", "text": "Hi", "html": "<p>Hi</p>"})
     write_month(stage.world.running.data_dir, account)
+    stage.ask(account, "POST", "/v1/inbound/addresses", {"address": f"in.{account.domain}"})
     return account
 
 
 @pytest.fixture(scope="module")
-def message(stage: Stage, month: Provisioned) -> str:
+def where(stage: Stage, month: Provisioned) -> Callable[[str], str]:
+    """The address of a page of PAGES or DIALOGS."""
     (deferred, *_) = stage.ask(month, "GET", "/v1/emails?outcome=deferred")["emails"]
-    return str(deferred["id"])
+    received = stage.receive(month, reply(f"in.{month.domain}"))
+    ids = {"account": month.account_id, "message": deferred["id"], "received": received}
+    return lambda path: f"/dashboard{path.format(**ids)}".replace("example.com", month.domain)
 
 
-def test_axe_finds_nothing_on_any_page(browser: Browser, month: Provisioned, message: str) -> None:
+def test_axe_finds_nothing_on_any_page(browser: Browser, month: Provisioned, where: Callable[[str], str]) -> None:
     browser.open("/dashboard/login")
     findings = axe(browser)
     browser.log_in(month.email)
     for name, path in PAGES.items():
         browser.size(*DESKTOP)
-        browser.open(
-            "/dashboard" + path.format(message=message, account=month.account_id).replace("example.com", month.domain)
-        )
+        browser.open(where(path))
         for size, theme in LOOKS:
             browser.size(*size)
             browser.theme(theme)
@@ -62,11 +65,11 @@ def test_axe_finds_nothing_on_any_page(browser: Browser, month: Provisioned, mes
     assert findings == []
 
 
-def test_axe_finds_nothing_in_any_dialog(browser: Browser, month: Provisioned, message: str) -> None:
+def test_axe_finds_nothing_in_any_dialog(browser: Browser, month: Provisioned, where: Callable[[str], str]) -> None:
     browser.log_in(month.email)
     findings = []
     for path, name in DIALOGS:
-        browser.open("/dashboard" + path.format(message=message).replace("example.com", month.domain))
+        browser.open(where(path))
         browser.click(name)
         browser.one("//dialog[@open]")
         for theme in ("light", "dark"):

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
-from tests.e2e.dashboard.stage import Stage, staged
+from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
 from tests.e2e.dashboard.test_accessible import CLIPPED, axe, broken
 from tests.e2e.dashboard.test_admin import person
 from tests.fakes import webhook_server
@@ -42,7 +42,7 @@ def hooks(directory: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def receiving(directory: Path, hooks: Any) -> Iterator[Stage]:
     webhooks = "\n".join(["[webhooks]", hooks.settings(directory)])
-    with staged(directory, webhooks, "[inbound]", 'bind = ["127.0.0.1:0"]') as made:
+    with staged(directory, webhooks, *RECEIVES) as made:
         yield made
 
 
@@ -59,12 +59,6 @@ def reply(message_id: str = "", **fields: str) -> EmailMessage:
     html.add_related(PIXEL, "image", "png", cid="<logo>", filename="logo.png")
     message.add_attachment(b"terms", "application", "octet-stream", filename="terms.bin")
     return message
-
-
-def deliver(stage: Stage, message: EmailMessage) -> None:
-    listener = urlsplit(stage.world.running.inbound[0])
-    with smtplib.SMTP(listener.hostname or "", listener.port or 0) as client:
-        client.send_message(message)
 
 
 def findings(browser: Browser) -> list[str]:
@@ -138,7 +132,7 @@ def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks
     # A reply arrives while its list is open.
     here.go("Received")
     here.see("No received messages", "h2")
-    deliver(stage, reply(sent))
+    stage.receive(owner, reply(sent))
     row = here.one("//tbody/tr")
     assert all(part in row.text for part in ("ada@example.net", SUBJECT, "2 files", "SPF none", "DMARC none"))
     found += findings(here)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from selenium.webdriver.support.ui import Select
 
 from appliance.config.settings import WarmupSettings
 from appliance.model.accounts import Role
@@ -14,6 +15,7 @@ from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage, staged
 from tests.e2e.dashboard.test_accessible import axe
+from tests.e2e.dashboard.test_explorer import KEEP_FILES
 
 SOURCES = """
 [delivery.sources.mail]
@@ -75,6 +77,15 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     assert gone.startswith("gone out Reason 192.0.2.1 is not on this machine")
     assert "no reverse name" in gone
     assert "Google 192.0.2.1 3 of 30 39 39" in gone
+    here.open("/dashboard/deliverability")
+    Select(here.one("//select[@aria-label='Mail']")).select_by_visible_text("mail")
+    here.until(lambda: here.path() == "/dashboard/deliverability?days=30&source=mail", "mail of one source")
+    assert here.one("//tbody/tr").text.split()[:5] == ["Other", "servers", "1", "1", "0"]
+    here.script(KEEP_FILES)
+    here.click("Export CSV")
+    heading, line = here.until(lambda: here.script("return window.saved"), "the file").splitlines()
+    assert (heading.split(",")[:2], line.split(",")[:3]) == (["provider", "sent"], ["other", "1", "1"])
+    here.go("Sources")
     assert here.forbidden() == []
     findings = []
     for size in (DESKTOP, PHONE):

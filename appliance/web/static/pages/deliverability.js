@@ -90,7 +90,7 @@ function replies(entries) {
 }
 
 function charts(found, chosen, page) {
-	const { provider, domain, template, stream } = chosen;
+	const { provider, domain, template, stream, source } = chosen;
 	const days = found.days.map((day) => {
 		const tried = day.delivered + day.bounced + day.failed;
 		return {
@@ -100,6 +100,7 @@ function charts(found, chosen, page) {
 			p95: milliseconds(day.p95_seconds),
 		};
 	});
+	// The list of messages cannot be filtered by source address.
 	const link = (outcome, { start }) =>
 		query("/dashboard/messages", {
 			outcome,
@@ -115,7 +116,7 @@ function charts(found, chosen, page) {
 	return h(
 		"section",
 		{ class: "stack" },
-		card("Results per day (UTC)", days, RESULTS, utcDay, null, link, page.go),
+		card("Results per day (UTC)", days, RESULTS, utcDay, null, source ? null : link, page.go),
 		card("Shares per day (UTC)", days, SHARES, utcDay, ...lines(percent)),
 		card("Time to delivery per day (UTC)", days, TIMES, utcDay, ...lines(span)),
 	);
@@ -132,9 +133,9 @@ async function exportFile(found, chosen) {
 	save(new Blob([text], { type: "text/csv" }), "deliverability.csv");
 }
 
-/** Which mail: all, of a domain, of a stream, or with a template. */
-function mailField(page, chosen, { domains, streams, templates }) {
-	const { domain, stream, template } = chosen;
+/** Which mail: all, of a domain, of a stream, with a template, or from a source address. */
+function mailField(page, chosen, { domains, streams, templates, sources }) {
+	const { domain, stream, template, source } = chosen;
 	const option = (kind, name) =>
 		h("option", { value: `${kind}=${name}`, selected: name === chosen[kind] }, shownName(name));
 	const group = (label, kind, names) => {
@@ -150,15 +151,16 @@ function mailField(page, chosen, { domains, streams, templates }) {
 	};
 	const choose = (event) => {
 		const [, kind, name] = /^(\w*)=(.*)$/.exec(event.target.value);
-		page.go(query(HERE, { ...chosen, domain: "", stream: "", template: "", [kind]: name }));
+		page.go(query(HERE, { ...chosen, domain: "", stream: "", template: "", source: "", [kind]: name }));
 	};
 	return h(
 		"select",
 		{ "aria-label": "Mail", onchange: choose },
-		h("option", { value: "=", selected: !domain && !stream && !template }, "All mail"),
+		h("option", { value: "=", selected: !domain && !stream && !template && !source }, "All mail"),
 		group("Sending domain", "domain", domains),
 		group("Stream", "stream", streams),
 		group("Template", "template", templates),
+		group("Source address", "source", sources),
 	);
 }
 
@@ -166,7 +168,7 @@ export default async function deliverability(page) {
 	const given = (name) => page.query.get(name) ?? undefined;
 	const days = RANGES.find((each) => String(each) === given("days")) ?? 30;
 	const chosen = { days };
-	for (const name of ["provider", "domain", "stream", "template"]) chosen[name] = given(name);
+	for (const name of ["provider", "domain", "stream", "template", "source"]) chosen[name] = given(name);
 	const api = query("/v1/deliverability", chosen);
 	const [first, { domains }, { templates }, { streams }] = await Promise.all([
 		get(api, page.signal),
@@ -207,6 +209,7 @@ export default async function deliverability(page) {
 				domains: domains.map((each) => each.name),
 				streams: streams.map((each) => each.name),
 				templates: templates.map((each) => each.alias),
+				sources: first.sources,
 			}),
 			chips: [
 				provider,
