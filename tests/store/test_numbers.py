@@ -99,7 +99,7 @@ async def check(store: Store, account: Account, clock: Clock) -> None:
             assert {number: counted.get(number, 0) for number in NUMBERS} == EXPECTED
             assert (counted["deferred"], counted["within_1"]) == (1, 4)
     elsewhere = await store.breakdown.by_provider(account.id, today * DAY, "yahoo", (Pairing.DOMAIN, "example.org"))
-    assert elsewhere == ({}, {}, None)
+    assert elsewhere == ({}, {}, None, ())
     for number in NUMBERS[1:]:
         page = await store.mail_log.page(account.id, MailFilter(outcome=RecipientOutcome(number)), None, 9)
         (message,) = [each for each in page.messages if each.source != "test"]
