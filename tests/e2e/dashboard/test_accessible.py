@@ -145,10 +145,10 @@ for (const each of document.querySelectorAll("main *, .top *")) {
   while (inside && !scrolls(inside)) inside = inside.parentElement;
   if (!inside || inside === document.documentElement) found.push(each.outerHTML.slice(0, 80));
 }
-if (edge < 1024)
+if (edge < 1024) {
   for (const each of document.querySelectorAll(".table:has(.cards), .cards tbody *, .post summary, .post .lead"))
     if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.outerHTML.slice(0, 80)}`);
-else
+} else
   for (const each of document.querySelectorAll(".table"))
     if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.querySelector("table").ariaLabel}`);
 return found.slice(0, 3);

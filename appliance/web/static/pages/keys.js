@@ -39,7 +39,7 @@ function revoke(page, what, address, name) {
 }
 
 const KEY_COLUMNS = [
-	{ title: "Name", class: "cut" },
+	{ title: "Name", class: "cut to" },
 	{ title: "Key", class: "side" },
 	{ title: "Scope", class: "cut" },
 	{ title: "Last used", class: "cut" },

@@ -61,7 +61,7 @@ export default async function statistics(page) {
 		const [stats] = await Promise.all([get(query("/v1/stats", { days, by }), page.signal), import("../lists.js")]);
 		const lines = stats.breakdown.map((each) => line(each, by, stats.days[0].start, days));
 		const shown = lines.length
-			? table(`Recipients by ${by}`, columns, lines)
+			? table(`Recipients by ${by}`, columns, lines, "cards")
 			: empty(`No mail by ${by}`, `No mail with one in the last ${days} days.`);
 		const until = stats.breakdown_until;
 		const note = until && h("p", { class: "quiet" }, "Still being computed: data after ", when(until), " is missing.");
