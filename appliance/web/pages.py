@@ -134,25 +134,28 @@ INBOX_PAGES = DASHBOARD_PAGES | {"inbox": Page("inbox", "Inbox")}
 
 
 _IMPORT = re.compile(rb'^(?:import|export)\b[^"]*"(\.\.?/[\w/-]+\.js)";', re.MULTILINE)
-_STYLE = re.compile(rb'\bstyle\("([\w-]+)"\)')
 # What the overview of an account that sends loads besides what its script imports.
-_WITH_NUMBERS = ("rate.js", "chart.js", "overview-tables.js", "attention.js")
+_WITH_NUMBERS = ("chart.js", "overview-tables.js", "attention.js")
+
+
+# All stylesheets are one file, in this order and then by name: each file is a request, and browsers make few at once.
+STYLES = "dashboard.css"
+_FIRST_STYLES = ("tokens.css", "frame.css", "pieces.css", "lists.css", "forms.css", "overview.css", "pages.css")
 
 
 def _modules(site: dict[str, SiteFile], script: str) -> list[str]:
-    """A page's script, all that it imports, and their styles: a browser requests them together, not one by one."""
+    """A page's script and all that it imports: a browser requests them together, not one by one."""
     names, pending = dict[str, None](), [script, *(_WITH_NUMBERS if script == "pages/overview.js" else ())]
     while pending:
         if (name := pending.pop()) not in names:
             names[name] = None
             source = site[name][0]
             pending += [normpath(f"{name}/../{match.decode()}") for match in _IMPORT.findall(source)]
-            names |= dict.fromkeys(f"{match.decode()}.css" for match in _STYLE.findall(source))
     return list(names)
 
 
 class Site(NamedTuple):
-    """The static files by name, and the page templates.
+    """The scripts, the icon and the one stylesheet by name, and the page templates.
 
     `version` is a hash of all files and part of their URLs. So browsers may cache a file, modules import each other by
     relative names, and no page mixes files of two versions.
@@ -166,6 +169,9 @@ class Site(NamedTuple):
 def read_site() -> Site:
     own = files("appliance.web")
     site_files = dict(_site_files(own / "static"))
+    others = sorted(name for name in site_files if name.endswith(".css") and name not in _FIRST_STYLES)
+    styles = b"".join(site_files.pop(name)[0] for name in (*_FIRST_STYLES, *others))
+    site_files[STYLES] = styles, CONTENT_TYPES["css"], etag_of(styles)
     names = "".join(f"{name} {site_files[name][2]}\n" for name in sorted(site_files))
     version = hashlib.sha256(names.encode()).hexdigest()[:12]
     loader = FunctionLoader(lambda name: (own / "templates" / name).read_text(encoding="utf-8"))

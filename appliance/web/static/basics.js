@@ -41,7 +41,7 @@ export function button(label, does, kind = "", extra = {}) {
 					await does(made);
 				} catch (error) {
 					const place = made.closest(".opens") ?? made; // a menu is closed by now
-					if (error.name !== "AbortError") place.after((await import("./errors.js")).errorText(error));
+					if (error.name !== "AbortError") place.after((await import("./pieces.js")).errorText(error));
 				} finally {
 					made.ariaBusy = null;
 				}

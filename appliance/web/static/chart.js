@@ -1,10 +1,8 @@
 // A chart by hour or day: stacked bars, or lines, with the numbers in a tooltip and a table. It reads by mouse, touch
 // and keyboard.
-import { h, s, style } from "./dom.js";
+import { h, s } from "./dom.js";
 import { table } from "./pieces.js";
 import { number } from "./time.js";
-
-await style("overview");
 
 const WIDTH = 1000;
 const HEIGHT = 144;

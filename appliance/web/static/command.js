@@ -1,8 +1,6 @@
 // The search field, which finds messages, addresses and domains, and the keyboard shortcuts.
 import { get } from "./api.js";
-import { h, path, query, style } from "./dom.js";
-
-await style("command");
+import { h, path, query } from "./dom.js";
 
 const ROOT = "/dashboard";
 const HITS = 5; // messages to show while typing

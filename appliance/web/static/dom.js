@@ -55,22 +55,3 @@ export const toast = async (text, undo) => (await import("./toast.js")).toast(te
 
 /** Copy a text to the clipboard. */
 export const copy = async (text) => (await import("./toast.js")).copy(text);
-
-const styles = new Map();
-
-/** Load one of our stylesheets once. */
-export function style(name) {
-	if (!styles.has(name)) {
-		styles.set(
-			name,
-			new Promise((resolve) => {
-				const link = document.createElement("link");
-				link.rel = "stylesheet";
-				link.href = new URL(`./${name}.css`, import.meta.url);
-				link.onload = link.onerror = resolve;
-				document.head.append(link);
-			}),
-		);
-	}
-	return styles.get(name);
-}

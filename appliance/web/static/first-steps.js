@@ -1,9 +1,7 @@
 // First steps of a new account: domain, DNS records, key, message.
 import { get } from "./api.js";
-import { h, path, style } from "./dom.js";
+import { h, path } from "./dom.js";
 import { button, section } from "./basics.js";
-
-await style("first-steps");
 
 function step(done, title, text, action) {
 	return h(

@@ -1,8 +1,6 @@
 // Forms, dialogs and confirmations. An API error appears next to the field at fault.
-import { fragment, h, style } from "./dom.js";
+import { fragment, h } from "./dom.js";
 import { button, copyButton, errorText, facts, head } from "./pieces.js";
-
-await style("forms");
 
 let ids = 0;
 

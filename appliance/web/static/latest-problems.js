@@ -1,5 +1,5 @@
 // Latest undelivered recipients, each linked to its message. Loaded when there may be some.
-import { h, path, style } from "./dom.js";
+import { h, path } from "./dom.js";
 import { badge, section } from "./basics.js";
 import { ago } from "./time.js";
 
@@ -18,6 +18,5 @@ function problem(each) {
 /** Null without problems. */
 export async function latest(problems) {
 	if (!problems.length) return null;
-	await style("latest-problems");
 	return section("Latest problems", h("ul", { class: "card problems" }, problems.map(problem)));
 }

@@ -1,10 +1,8 @@
 // Views of a message's content besides those of message-body.js: the HTML in other widths and colours, its links,
 // and the source.
 import { file } from "./api.js";
-import { h, style } from "./dom.js";
+import { h } from "./dom.js";
 import { button, copyButton, errorText, table } from "./pieces.js";
-
-await style("message-views");
 
 const SOURCE = 1e6; // characters to show
 

@@ -1,11 +1,9 @@
-// Components that pages share, including basics.js and errors.js: tables, facts, code blocks, empty states.
+// Components that pages share, including basics.js: tables, facts, code blocks, empty states.
 import { copyButton } from "./basics.js";
-import { h, style } from "./dom.js";
+import { h } from "./dom.js";
+import { percent } from "./time.js";
 
 export * from "./basics.js";
-export * from "./errors.js";
-
-await style("lists");
 
 /** A text to copy; the class `lines` keeps its lines unwrapped. */
 export const code = (text, what = "this", kind = "") =>
@@ -83,3 +81,29 @@ export const facts = (pairs) =>
 		{ class: "facts" },
 		pairs.filter(Boolean).map(([name, ...value]) => [h("dt", null, name), h("dd", null, value)]),
 	);
+
+/** The API's text, with the request id under "Details". */
+export const errorText = (error, text = error.message) =>
+	h(
+		"div",
+		{ class: "error", role: "alert" },
+		text,
+		error.requestId &&
+			h(
+				"details",
+				null,
+				h("summary", null, "Details"),
+				"Request ",
+				h("code", null, error.requestId),
+				" ",
+				copyButton(error.requestId, "request id"),
+			),
+	);
+
+/** A rate as the server judges it: grey without enough mail, marked if it is high. */
+export function rate(share, mark) {
+	const text = percent(share);
+	if (mark === "too_few") return h("span", { class: "quiet" }, text);
+	if (mark === "good") return text;
+	return mark === "high" ? badge("deferred", `${text}, high`) : badge("bounced", `${text}, too high`);
+}

@@ -1,7 +1,5 @@
 // Tiles: a number with its name, notes below it, and a sparkline.
-import { h, s, style } from "./dom.js";
-
-await style("overview");
+import { h, s } from "./dom.js";
 
 export const tiles = (...content) => h("dl", { class: "tiles" }, content);
 

@@ -3,10 +3,9 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query } from "../dom.js";
 import { shownName } from "../idn.js";
-import { button, empty, head, section, table } from "../pieces.js";
+import { button, empty, head, rate, section, table } from "../pieces.js";
 import { classMeaning } from "../problems.js";
 import { providerName } from "../provider-names.js";
-import { rate } from "../rate.js";
 import { ago, number, percent, span, utcDay } from "../time.js";
 import { chip, segments, toolbar } from "../toolbar.js";
 

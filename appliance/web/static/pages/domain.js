@@ -1,6 +1,6 @@
 // One domain: the records to publish, their state in DNS, and the check.
 import { del, get, post } from "../api.js";
-import { copy, fragment, h, path, style, toast } from "../dom.js";
+import { copy, fragment, h, path, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { shownName } from "../idn.js";
 import { badge, button, copyButton, errorText, head, notice, table } from "../pieces.js";
@@ -215,7 +215,6 @@ export default async function domain(page) {
 		"danger",
 		{ needs: "removeDomain" },
 	);
-	await style("pages");
 	if (known) show(known);
 	else {
 		// DNS may be slow, and the page does not wait for it. The list reports an unknown domain at once.

@@ -1,6 +1,6 @@
 // The list of domains, and adding one.
 import { post } from "../api.js";
-import { fragment, h, may, path, style } from "../dom.js";
+import { fragment, h, may, path } from "../dom.js";
 import { formDialog } from "../form.js";
 import { shownName } from "../idn.js";
 import { loader, paged } from "../lists.js";
@@ -29,7 +29,7 @@ const listed = (each) => ({
 
 export default async function domains(page) {
 	const load = loader(page.signal, "/v1/domains", "domains");
-	const [first] = await Promise.all([load(), style("pages")]);
+	const first = await load();
 	const ask = () =>
 		formDialog("Add a domain", {
 			about: "The part after the @ of your senders. Next, you publish its DNS records.",

@@ -1,11 +1,10 @@
 // Bounces by class, complaints by provider, and DMARC and TLS reports by domain.
 import { get } from "../api.js";
 import { chart } from "../chart.js";
-import { fragment, h, path, query, s, style } from "../dom.js";
+import { fragment, h, path, query, s } from "../dom.js";
 import { inbox } from "../feedback-inbox.js";
-import { code, copyButton, empty, head, notice, section, table } from "../pieces.js";
+import { code, copyButton, empty, head, notice, rate, section, table } from "../pieces.js";
 import { providerName } from "../provider-names.js";
-import { rate } from "../rate.js";
 import { count, number, percent, utcDay } from "../time.js";
 import { segments } from "../toolbar.js";
 
@@ -236,7 +235,6 @@ export default async function feedback(page) {
 	const [found, kept] = await Promise.all([
 		get(`/v1/feedback?days=${days}`, page.signal),
 		get("/v1/feedback/inbox", page.signal),
-		...["overview", "forms", "feedback"].map(style),
 	]);
 	const late = found.days.reduce((sum, each) => sum + each.late_bounced, 0);
 	return fragment(

@@ -1,6 +1,6 @@
 // The inbox of `appliance dev`: all messages, newest first, and the content of one.
 import { del, get } from "../api.js";
-import { fragment, h, path, query, style } from "../dom.js";
+import { fragment, h, path, query } from "../dom.js";
 import { stateBadge } from "../lists.js";
 import { content, read } from "../message-body.js";
 import { framed, links, open, source } from "../message-views.js";
@@ -110,8 +110,7 @@ export default async function inbox(page) {
 		chosen = null;
 		await choose(null);
 	});
-	await style("inbox");
-	await Promise.all([style("pages"), refresh()]);
+	await refresh();
 	page.every(1, refresh);
 	return fragment(head("Inbox", { actions: [clear] }), none, box);
 }

@@ -1,7 +1,7 @@
 // One message: facts, delivery progress, problems with actions, webhook deliveries and content.
 import { get, post } from "../api.js";
 import { bytes } from "../bytes.js";
-import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
+import { fragment, h, may, path, query, s, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { outcomes, stateBadge, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
@@ -156,7 +156,7 @@ export default async function message(page) {
 	const { api = "/v1/emails", home = HOME, account } = page.of ?? {}; // `of`: another account, for administrators
 	const address = path(api, page.params[0]);
 	const go = account ? null : page.go;
-	let [shown] = await Promise.all([get(address, page.signal), style("pages")]);
+	let shown = await get(address, page.signal);
 	let failed = null;
 	const found = await Promise.resolve(read(shown, address, page.signal)).catch((error) => void (failed = error));
 	const told = h("div");

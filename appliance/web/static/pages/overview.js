@@ -103,7 +103,7 @@ export default async function overview(page) {
 					"section",
 					null,
 					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-					numbers(stats, kinds, account, (await import("../rate.js")).rate),
+					numbers(stats, kinds, account, (await import("../pieces.js")).rate),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
 				more > 0 && (await (await import("../overview-tables.js")).tables(stats, undelivered)),

@@ -1,7 +1,7 @@
 // One received message: its content, the checks of its sender, its webhook deliveries, and forwarding.
 import { get, post } from "../api.js";
 import { bytes } from "../bytes.js";
-import { fragment, h, path, style } from "../dom.js";
+import { fragment, h, path } from "../dom.js";
 import { formDialog } from "../form.js";
 import { content } from "../message-body.js";
 import { framed, later, links, source } from "../message-views.js";
@@ -127,7 +127,7 @@ function list() {
 
 export default async function receivedMessage(page) {
 	const address = path("/v1/inbound", page.params[0]);
-	const [message] = await Promise.all([get(address, page.signal), style("pages"), style("forms")]);
+	const message = await get(address, page.signal);
 	let linked;
 	const found = new Promise((resolve) => (linked = resolve));
 	const linkTo = async (index) => (await get(address, page.signal)).attachments[index].url; // a new one, for an hour

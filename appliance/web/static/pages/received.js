@@ -1,6 +1,6 @@
 // Received messages: search, and the list with the checks of each sender, newest first.
 import { get } from "../api.js";
-import { fragment, h, may, path, query, style } from "../dom.js";
+import { fragment, h, may, path, query } from "../dom.js";
 import { loader, paged } from "../lists.js";
 import { badge, empty, head, row } from "../pieces.js";
 import { when } from "../time.js";
@@ -94,7 +94,7 @@ async function nothing(q, signal) {
 export default async function received(page) {
 	const q = page.query.get("q") ?? "";
 	const load = loader(page.signal, "/v1/inbound", "emails", "before", { q, limit: PAGE });
-	const [first] = await Promise.all([load(), style("pages"), style("forms")]);
+	const first = await load();
 	const place = h("div");
 	const show = async (found) =>
 		place.replaceChildren(

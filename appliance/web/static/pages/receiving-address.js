@@ -1,6 +1,6 @@
 // One receiving address: the MX record to publish, what DNS has, and removal.
 import { del, get } from "../api.js";
-import { fragment, h, path, style, toast } from "../dom.js";
+import { fragment, h, path, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { shownName } from "../idn.js";
 import { button, errorText, head, notice } from "../pieces.js";
@@ -35,7 +35,6 @@ export default async function receivingAddress(page) {
 		"danger",
 		{ needs: "removeReceivingAddress" },
 	);
-	await style("pages");
 	// DNS may be slow, and the page does not wait for it.
 	check().catch((error) => error.name !== "AbortError" && place.replaceChildren(errorText(error)));
 	return fragment(

@@ -1,6 +1,6 @@
 // The addresses and domains that receive mail, and adding one.
 import { get, post } from "../api.js";
-import { fragment, h, may, path, style } from "../dom.js";
+import { fragment, h, may, path } from "../dom.js";
 import { formDialog } from "../form.js";
 import { shownName } from "../idn.js";
 import { loader, paged } from "../lists.js";
@@ -41,7 +41,7 @@ async function reminder(signal) {
 
 export default async function receiving(page) {
 	const load = loader(page.signal, "/v1/inbound/addresses", "addresses");
-	const [first, told] = await Promise.all([load(), reminder(page.signal), style("pages"), style("forms")]);
+	const [first, told] = await Promise.all([load(), reminder(page.signal)]);
 	const ask = () =>
 		formDialog("Add a receiving address", {
 			about:

@@ -1,7 +1,7 @@
 // The source addresses: whether they are in use, their names in DNS, warm-up, and results by provider.
 import { get } from "../api.js";
 import { chart } from "../chart.js";
-import { fragment, h, style } from "../dom.js";
+import { fragment, h } from "../dom.js";
 import { badge, code, empty, facts, head, table } from "../pieces.js";
 import { providerName } from "../provider-names.js";
 import { ago, number, utcDay } from "../time.js";
@@ -154,7 +154,6 @@ export default async function sources(page) {
 			);
 		update(content, found.length > 0 ? found.map(part) : none());
 	}
-	await style("forms");
 	await draw();
 	page.every(60, draw); // each time looks up the reverse names
 	return fragment(

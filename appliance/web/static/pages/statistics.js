@@ -2,9 +2,8 @@
 import { get } from "../api.js";
 import { fragment, h, query } from "../dom.js";
 import { shownName } from "../idn.js";
-import { empty, head, table } from "../pieces.js";
+import { empty, head, rate, table } from "../pieces.js";
 import { providerName } from "../provider-names.js";
-import { rate } from "../rate.js";
 import { number, when } from "../time.js";
 import { segments } from "../toolbar.js";
 

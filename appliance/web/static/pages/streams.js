@@ -1,9 +1,8 @@
 // The streams: volume, results and settings of each, and the keys, credentials and templates that send by it.
 import { get } from "../api.js";
-import { fragment, h, query, style } from "../dom.js";
+import { fragment, h, query } from "../dom.js";
 import { templatePath } from "../lists.js";
-import { badge, facts, head } from "../pieces.js";
-import { rate } from "../rate.js";
+import { badge, facts, head, rate } from "../pieces.js";
 import { count, number, percent, span } from "../time.js";
 import { tile, tiles } from "../tile.js";
 import { segments } from "../toolbar.js";
@@ -124,7 +123,6 @@ export default async function streams(page) {
 			),
 		);
 	}
-	await style("forms");
 	await draw();
 	page.every(30, draw);
 	return fragment(

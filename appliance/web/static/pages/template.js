@@ -1,6 +1,6 @@
 // The template editor, with a preview.
 import { del, get, put } from "../api.js";
-import { fragment, h, may, path, style, toast } from "../dom.js";
+import { fragment, h, may, path, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
 import { highlight } from "../highlight.js";
 import { loader, paged, templatePath } from "../lists.js";
@@ -139,10 +139,9 @@ export default async function template(page) {
 	const [name] = page.params;
 	const isNew = name === NEW && !page.query.has("stored");
 	const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
-	const [stored, earlier, , streams] = await Promise.all([
+	const [stored, earlier, streams] = await Promise.all([
 		isNew ? START : get(path("/v1/templates", name), page.signal),
 		isNew ? null : load(),
-		style("pages"),
 		streamOptions("that of the key or credential", page.signal),
 	]);
 	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));

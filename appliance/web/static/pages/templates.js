@@ -1,5 +1,5 @@
 // The list of templates.
-import { fragment, h, style } from "../dom.js";
+import { fragment, h } from "../dom.js";
 import { loader, paged, templatePath } from "../lists.js";
 import { code, empty, head } from "../pieces.js";
 import { when } from "../time.js";
@@ -25,7 +25,7 @@ const listed = (each) => ({
 
 export default async function templates(page) {
 	const load = loader(page.signal, "/v1/templates", "templates");
-	const [first] = await Promise.all([load(), style("forms")]);
+	const first = await load();
 	const create = h(
 		"a",
 		{ class: "button primary", href: "/dashboard/templates/new", needs: "saveTemplate" },
