@@ -13,6 +13,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from posixpath import normpath
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -191,6 +192,7 @@ def blueprint(read: Site, *, sandbox: bool, inbox: bool = False) -> Blueprint:
         shown: dict[str, object] = {"modules": _modules(site, f"pages/{script}.js") if script else ()}
         shown |= {"static": f"/static/{current}", "sections": sections, "section": section, "title": title}
         shown["pages"] = msgspec.json.encode(pages).decode()
+        shown["icon_image"] = f"data:image/svg+xml,{quote(site['icon.svg'][0])}"  # a request less before the page shows
         return templates.get_template("frame.html").render(shown, notice=notice)
 
     frames = {

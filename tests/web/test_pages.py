@@ -82,7 +82,7 @@ async def test_a_page_names_all_that_its_script_needs() -> None:
     client = create_app(None, [], [pages.blueprint(site, sandbox=False)]).test_client()  # type: ignore[arg-type]
     answer = await client.get("/dashboard/messages/msg_1", scope_base={"appliance": ("req_1", "192.0.2.1", None)})
     text = await answer.get_data(as_text=True)
-    named = set(re.findall(r'<link rel="modulepreload" href="/static/\w+/([^"]+)">', text))
+    named = set(re.findall(r'<link rel="modulepreload" href="/static/\w+/([^"]+)"', text))
     assert {"main.js", "pages/message.js", "timeline.js", "pieces.js"} - named == {"main.js"}
     assert named <= site.files.keys()
     assert re.findall(r'<link rel="stylesheet" href="/static/\w+/([^"]+)">', text) == ["dashboard.css"]
