@@ -80,7 +80,7 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     here.open("/dashboard/deliverability")
     Select(here.one("//select[@aria-label='Mail']")).select_by_visible_text("mail")
     here.until(lambda: here.path() == "/dashboard/deliverability?days=30&source=mail", "mail of one source")
-    assert here.one("//tbody/tr").text.split()[:5] == ["Other", "servers", "1", "1", "0"]
+    here.until(lambda: here.one("//tbody/tr").text.split()[:5] == ["Other", "servers", "1", "1", "0"], "its results")
     here.script(KEEP_FILES)
     here.click("Export CSV")
     heading, line = here.until(lambda: here.script("return window.saved"), "the file").splitlines()
