@@ -84,7 +84,7 @@ def test_each_source_is_seen_with_its_results(sending: Stage, browser: Browser) 
     here.script(KEEP_FILES)
     here.click("Export CSV")
     heading, line = here.until(lambda: here.script("return window.saved"), "the file").splitlines()
-    assert (heading.split(",")[:2], line.split(",")[:3]) == (["provider", "sent"], ["other", "1", "1"])
+    assert (heading.split(",")[:2], line.split(",")[:3]) == (["provider", "sent"], ['"other"', "1", "1"])
     here.go("Sources")
     assert here.forbidden() == []
     findings = []
