@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.dashboard.browser import DESKTOP, Browser, chromium
-from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
+from tests.e2e.dashboard.stage import Stage, staged
 from tests.engines import Kind
 
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory, engine: Kind) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("dashboard"), *RECEIVES) as made:
+    with staged(tmp_path_factory.mktemp("dashboard")) as made:
         yield made
 
 

@@ -4,6 +4,7 @@ Two sets of rules: axe-core's, and those of rules.js, which axe-core does not ha
 """
 
 import re
+from collections.abc import Iterator
 from email.message import EmailMessage
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from appliance.model.accounts import Role
 from appliance.web import pages
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
-from tests.e2e.dashboard.stage import Stage
+from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
 from tests.programs import require
 from tests.running_appliance import Provisioned
 
@@ -52,10 +53,33 @@ PAGES = {
     "nothing": "/nothing",
 }
 
+SOURCES = "[delivery.sources.mail]", 'ipv4 = "127.0.0.2"', "[delivery.sources.news]", 'ipv4 = "127.0.0.3"'
 LONG_ADDRESS = f"{'a-long-local-part-without-a-gap' * 2}@good.test"
 SUPPRESSED = f"{'no-more-mail-to-this-one-please' * 2}@good.test"
 LONG_SUBJECT = "Your order of the seventeenth of November has left our warehouse and will be with you soon " * 2
 WIDTHS = (320, 360, 390, 480, 600, 719, 720, 768, 900, 1_023, 1_024, 1_200, 1_440, 1_920)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Its own: it also receives mail, and has source addresses."""
+    with staged(tmp_path_factory.mktemp("pages"), *RECEIVES, *SOURCES) as made:
+        yield made
+
+
+@pytest.fixture
+def browser(_started: Browser, stage: Stage) -> Browser:
+    return fresh(_started, stage)
+
+
+def fresh(started: Browser, stage: Stage) -> Browser:
+    """The browser at a program of its own."""
+    started.driver.get("about:blank")
+    started.log()
+    made = Browser(started.driver, stage.url)
+    made.size(*DESKTOP)
+    made.theme("light")
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,10 @@ from appliance.model.accounts import Role
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.month import write_month
 from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
-from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, axe, reply
+from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, SOURCES, axe, fresh, reply
 from tests.running_appliance import Provisioned
 
 LOOKS = ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "dark"))
-SOURCES = "[delivery.sources.mail]", 'ipv4 = "127.0.0.2"', "[delivery.sources.news]", 'ipv4 = "127.0.0.3"'
 PICTURES = {"overview": "", "messages": "/messages", "streams": "/streams", "operator": "/admin"}
 
 
@@ -25,12 +24,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def browser(_started: Browser, stage: Stage) -> Browser:
-    _started.driver.get("about:blank")
-    _started.log()
-    made = Browser(_started.driver, stage.url)
-    made.size(*DESKTOP)
-    made.theme("light")
-    return made
+    return fresh(_started, stage)
 
 
 @pytest.fixture(scope="module")
