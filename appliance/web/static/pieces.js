@@ -1,5 +1,5 @@
 // Components that pages share, including basics.js: tables, facts, code blocks, empty states.
-import { copyButton } from "./basics.js";
+import { badge, copyButton } from "./basics.js";
 import { h } from "./dom.js";
 import { percent } from "./time.js";
 
