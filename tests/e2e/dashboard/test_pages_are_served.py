@@ -280,3 +280,14 @@ def test_sources_are_formatted() -> None:
     words = ("--config", "packaging/prettier.json", "--check", "appliance/web/static")
     done = subprocess.run((require("prettier"), *words), cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs("typescript")
+def test_every_name_exists() -> None:
+    """Of what a script uses, all is declared or imported, and what it imports is exported."""
+    options = "--allowJs --checkJs --noEmit --target esnext --module esnext --moduleResolution bundler --skipLibCheck"
+    words = (*options.split(), "--lib", "esnext,dom,dom.iterable", *(path for path in SOURCES if path.suffix == ".js"))
+    done = subprocess.run((require("typescript"), *words), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    missing = r".*TS(?:2304|2305|2307|2552|2614|2724): .*"  # other findings are about types, which scripts do not have
+    assert re.findall(missing, done.stdout) == []
+    assert "TS2339" in done.stdout, "it looked at the scripts"
