@@ -286,7 +286,12 @@ def test_sources_are_formatted() -> None:
 def test_every_name_exists() -> None:
     """Of what a script uses, all is declared or imported, and what it imports is exported."""
     options = "--allowJs --checkJs --noEmit --target esnext --module esnext --moduleResolution bundler --skipLibCheck"
-    words = (*options.split(), "--lib", "esnext,dom,dom.iterable", *(path for path in SOURCES if path.suffix == ".js"))
+    words = (
+        *options.split(),
+        "--lib",
+        "esnext,dom,dom.iterable",
+        *(str(path) for path in SOURCES if path.suffix == ".js"),
+    )
     done = subprocess.run((require("typescript"), *words), cwd=ROOT, capture_output=True, text=True, timeout=120)
     missing = r".*TS(?:2304|2305|2307|2552|2614|2724): .*"  # other findings are about types, which scripts do not have
     assert re.findall(missing, done.stdout) == []
