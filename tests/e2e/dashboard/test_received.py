@@ -235,6 +235,14 @@ def test_search_pages_and_a_viewer(receiving: Stage, browser: Browser) -> None:
     assert here.path() == "/dashboard/received?q=number+51"
     here.open("/dashboard/received?q=nothing-like-it")
     here.see("No results for “nothing-like-it”", "h2")
+    search = here.one("//input[@name='q']")
+    search.clear()
+    search.send_keys(f"{'word ' * 11}\n")
+    here.see("q: must have 1 to 10 words")
+    assert here.one("//input[@name='q']").get_attribute("value") == "word " * 10 + "word"
+    here.open("/dashboard/receiving/nothing.example")
+    here.see("This account does not receive mail at this address.")
+    assert "Check now" not in here.text()
     here.open("/dashboard/receiving/many.example")
     here.see("10 mail.example.com.", "code")
     assert "Remove address" not in here.text()

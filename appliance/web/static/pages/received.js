@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
 import { loader, paged } from "../lists.js";
-import { badge, empty, head, row } from "../pieces.js";
+import { badge, empty, errorText, head, row } from "../pieces.js";
 import { when } from "../time.js";
 import { toolbar } from "../toolbar.js";
 
@@ -94,8 +94,24 @@ async function nothing(q, signal) {
 export default async function received(page) {
 	const q = page.query.get("q") ?? "";
 	const load = loader(page.signal, "/v1/inbound", "emails", "before", { q, limit: PAGE });
-	const first = await load();
 	const place = h("div");
+	const shown = () =>
+		fragment(
+			head("Received", {
+				about: "Mail to your receiving addresses.",
+				actions: [h("a", { class: "button", href: "/dashboard/receiving" }, "Receiving addresses")],
+			}),
+			toolbar({ search: search(page, q) }),
+			place,
+		);
+	let first;
+	try {
+		first = await load();
+	} catch (error) {
+		if (error.status !== 400) throw error;
+		place.append(h("div", { class: "card" }, errorText(error))); // the search stays, to be corrected
+		return shown();
+	}
 	const show = async (found) =>
 		place.replaceChildren(
 			found.items.length || found.next
@@ -112,12 +128,5 @@ export default async function received(page) {
 		if (!body || fresh.length === PAGE) await show({ items: emails, next });
 		else body.prepend(...fresh.map((each) => row(COLUMNS, listed(each))));
 	});
-	return fragment(
-		head("Received", {
-			about: "Mail to your receiving addresses.",
-			actions: [h("a", { class: "button", href: "/dashboard/receiving" }, "Receiving addresses")],
-		}),
-		toolbar({ search: search(page, q) }),
-		place,
-	);
+	return shown();
 }

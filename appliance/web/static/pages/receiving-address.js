@@ -18,6 +18,7 @@ export default async function receivingAddress(page) {
 		const isReady = records.every((each) => each.status === "ok");
 		place.replaceChildren(
 			fragment(
+				h("p", { class: "quiet" }, `Receives ${meaning(name)}.`),
 				warning ? notice("bounced", warning) : isReady && notice("delivered", "DNS routes its mail to this server."),
 				h("section", null, h("h2", null, "DNS record to publish"), recordTable(records)),
 			),
@@ -35,13 +36,17 @@ export default async function receivingAddress(page) {
 		"danger",
 		{ needs: "removeReceivingAddress" },
 	);
+	const again = button("Check now", check, "primary");
 	// DNS may be slow, and the page does not wait for it.
-	check().catch((error) => error.name !== "AbortError" && place.replaceChildren(errorText(error)));
+	check().catch((error) => {
+		if (error.name === "AbortError") return;
+		if (error.status === 404) for (const action of [remove, again]) action.remove();
+		place.replaceChildren(errorText(error));
+	});
 	return fragment(
 		head(shownName(name), {
 			crumb: { href: HOME, title: "Receiving addresses" },
-			about: `Receives ${meaning(name)}.`,
-			actions: [remove, button("Check now", check, "primary")],
+			actions: [remove, again],
 		}),
 		place,
 	);
