@@ -35,7 +35,7 @@ from appliance.store import (
     UpgradeRefused,
 )
 from appliance.system.data_directory import LOCK_FILE, AlreadyRunning, system_user, user_argument
-from appliance.system.service import START_SERVICE, is_managed
+from appliance.system.service import start_command
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.
@@ -193,20 +193,13 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
     return None
 
 
-def why_not_served(data_dir: Path) -> str | None:
+def why_not_served(settings: Config) -> str | None:
     """Return why root must not run the server on it: its owner could not open the files that root writes there."""
+    data_dir = settings.server.data_dir
     if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
         return None
-    facts = data_dir.stat()
-    command = START_SERVICE if is_managed() else f"{_become(facts.st_uid, facts.st_gid)} appliance serve"
+    command = start_command(settings, by_root=True)
     return f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, with `{command}`"
-
-
-def _become(uid: int, gid: int) -> str:
-    """The command with which root runs another as this user: runuser takes only names."""
-    if (name := user_argument(uid)).isdigit():
-        return f"setpriv --reuid {uid} --regid {gid} --clear-groups"
-    return f"runuser -u {name} --"
 
 
 def _why_not_made(data_dir: Path) -> str | None:

@@ -63,6 +63,7 @@ class _Part:
     start: int
     end: int
     kind: str
+    parameters: dict[str, str]  # of its media type
     codec: str
     encoding: str
     filename: str
@@ -296,6 +297,7 @@ def _describe(fields: list[tuple[str, bytes]], default_type: str, start: int, en
         start=start,
         end=end,
         kind=kind,
+        parameters=parameters,
         codec=codec_of(parameters.get("charset", "utf-8").strip()) or "ascii",
         encoding=first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
         filename=display_text(placing.get("filename", "") or parameters.get("name", "")),

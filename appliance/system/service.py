@@ -19,7 +19,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.config.settings import Config
-from appliance.system.data_directory import ROOT_UID, system_user
+from appliance.system.data_directory import ENTER, READ, ROOT_UID, allows, as_user, is_roots_command, user_argument
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
@@ -235,20 +235,34 @@ class Installation:
         return self.root != Path("/")
 
 
-def is_managed() -> bool:
-    """Whether systemd runs and knows the service."""
-    return RUNNING_SYSTEMD.is_dir() and any(path.exists() for path in (UNIT_FILE, PACKAGES_UNIT_FILE))
+def is_managed(config: Config) -> bool:
+    """Whether systemd runs, and its service has these settings."""
+    if config.source is None or not RUNNING_SYSTEMD.is_dir():
+        return False
+    settings = f" --config {_quoted(config.source.resolve())}\n"
+    return any(path.exists() and settings in path.read_text("utf-8") for path in (UNIT_FILE, PACKAGES_UNIT_FILE))
+
+
+def start_command(config: Config, *, by_root: bool) -> str:
+    """The command that starts the server. Root starts it as the owner of its data, who must be able to read it all."""
+    if is_managed(config):
+        return START_SERVICE
+    source, data_dir = config.source or CONFIG_FILE, config.server.data_dir
+    written = shlex.quote(str(source))
+    command = "appliance serve" if source == CONFIG_FILE else f"appliance serve --config {written}"
+    if not by_root or not data_dir.is_dir() or (owner := data_dir.stat()).st_uid == ROOT_UID:
+        return command
+    user, become = user_argument(owner.st_uid), as_user(owner.st_uid, owner.st_gid)
+    if not all(allows(above, owner, ENTER) for above in source.resolve().parents):
+        copied = shlex.quote(str(data_dir / CONFIG_FILE.name))
+        return f"install -m 400 -o {user} {written} {copied} && {become} appliance serve --config {copied}"
+    if config.source is None or allows(source, owner, READ):
+        return f"{become} {command}"
+    return f"chown {user} {written} && {become} {command}"
 
 
 def start_advice(config: Config) -> str:
-    """How to start the server. Root may not start it on the data of another user."""
-    if is_managed() and not config.embedded:
-        return f"Start it: {START_SERVICE}"
-    data_dir = config.server.data_dir
-    owner = data_dir.stat().st_uid if data_dir.is_dir() else ROOT_UID
-    user = "" if owner == ROOT_UID else f" as {system_user(owner)}"
-    settings = "" if config.source in (None, CONFIG_FILE) else f" --config {config.source}"
-    return f"Start it{user}: appliance serve{settings}"
+    return f"Start it: {start_command(config, by_root=is_roots_command())}"
 
 
 def file(name: str) -> str:
