@@ -300,6 +300,8 @@ def _parse_mime(call: Call, body: Body) -> SendRequest | Series | Mime:
     content = contents[0].encode() if isinstance(contents[0], str) else contents[0]
     if b"\r\n" not in content:
         content = content.replace(b"\n", b"\r\n")
+    if not content.endswith(b"\r\n"):  # also after a header without a body
+        content += b"\r\n"
     header = fields_of(content[: end_of_header(content)])
     if "recipient-variables" in form.fields:
         personal = form_of(header, content)
