@@ -30,7 +30,7 @@ from appliance.web.doors.postmark import POSTMARK
 from appliance.web.doors.resend import RESEND
 from appliance.web.doors.sendgrid import SENDGRID
 
-MUTATIONS = 40  # of each sample
+MUTATIONS = 120  # of each sample
 MANY = 350  # over a thousand of a door
 VALUES: list[Any] = [
     *(
