@@ -247,18 +247,17 @@ def start_command(config: Config, *, by_root: bool) -> str:
     """The command that starts the server. Root starts it as the owner of its data, who must be able to read it all."""
     if is_managed(config):
         return START_SERVICE
-    source, data_dir = config.source or CONFIG_FILE, config.server.data_dir
+    source, data_dir = config.source, config.server.data_dir
     written = shlex.quote(str(source))
-    command = "appliance serve" if source == CONFIG_FILE else f"appliance serve --config {written}"
+    command = "appliance serve" if source in (None, CONFIG_FILE) else f"appliance serve --config {written}"
     if not by_root or not data_dir.is_dir() or (owner := data_dir.stat()).st_uid == ROOT_UID:
         return command
     user, become = user_argument(owner.st_uid), as_user(owner.st_uid, owner.st_gid)
-    if not all(allows(above, owner, ENTER) for above in source.resolve().parents):
-        copied = shlex.quote(str(data_dir / CONFIG_FILE.name))
-        return f"install -m 400 -o {user} {written} {copied} && {become} appliance serve --config {copied}"
-    if config.source is None or allows(source, owner, READ):
-        return f"{become} {command}"
-    return f"chown {user} {written} && {become} {command}"
+    if source is None or all(allows(above, owner, ENTER) for above in source.resolve().parents):
+        readable = source is None or allows(source, owner, READ)
+        return f"{become} {command}" if readable else f"chown {user} {written} && {become} {command}"
+    copied = shlex.quote(str(data_dir / CONFIG_FILE.name))
+    return f"install -m 400 -o {user} {written} {copied} && {become} appliance serve --config {copied}"
 
 
 def start_advice(config: Config) -> str:
