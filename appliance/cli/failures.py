@@ -123,11 +123,12 @@ def _line(error: BaseException, config: Config) -> str | None:
 
 
 def _free_ports(config: Config) -> Iterator[str]:
-    """Yield the options of `serve` that replace ports in use by the next free ones."""
-    for option, address in (("--port", config.http.bind[0]), ("--smtp-port", config.smtp.bind[0])):
-        if bind_error(address) is not None:
-            others = (address._replace(port=port) for port in range(address.port + 1, 65536))
-            yield f"{option} {next((other.port for other in others if bind_error(other) is None), 0)}"
+    """Yield the options that replace ports in use by the next free ones."""
+    for option, addresses in (("--port", config.http.bind), ("--smtp-port", config.smtp.bind)):
+        ports = range(addresses[0].port, 65536)
+        free = (port for port in ports if not any(bind_error(one._replace(port=port)) for one in addresses))
+        if (port := next(free, 0)) != addresses[0].port:
+            yield f"{option} {port}"
 
 
 def damaged(error: BaseException) -> str:
@@ -167,7 +168,7 @@ def _system_line(error: OSError, config: Config) -> str:
             if bind_error(address) == error.errno:
                 advice = _ADVICE[error.errno].format(key=key)
                 if config.embedded and error.errno == errno.EADDRINUSE:
-                    advice = f"use another port: appliance serve {' '.join(_free_ports(config))}"
+                    advice = f"use another port: appliance {config.command} {' '.join(_free_ports(config))}"
                 return f"cannot listen on {address}: {reason}; {advice}"
     return f"operating system error: {reason}"
 

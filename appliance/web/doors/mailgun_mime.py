@@ -1,7 +1,7 @@
 """Turns a complete message into a form, so that its texts are filled for each recipient. No I/O.
 
-Each message is composed anew from the sender, header, texts and files, with its own Date, Message-ID and To. A message
-with content that a form does not have, such as a signature, is refused.
+The server composes a new message for each recipient, from the sender, header, texts and files, with its own Date,
+Message-ID and To. A message with content that a form does not have, such as a signature, is refused.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import AttachedFile, MimeReader
 from appliance.web.doors.forms import PostedFile, PostedForm
 
-_WRITTEN_ANEW: Final = frozenset(
+_REPLACED: Final = frozenset(
     b"date message-id mime-version to content-type content-transfer-encoding content-disposition".split()
 )
 _SIGNED: Final = ("application/pgp-", "application/pkcs7-", "application/x-pkcs7-")
@@ -28,7 +28,7 @@ def form_of(header: list[Field], message: bytes) -> PostedForm:
             raise invalid(
                 name.decode(), "with recipient-variables, each message has one recipient. Leave the field out"
             )
-        if key not in _WRITTEN_ANEW:
+        if key not in _REPLACED:
             text = display_text(value.replace(b"\r\n", b"").replace(b"\t", b" ").decode())
             field = key.decode() if key in (b"from", b"subject") else f"h:{name.decode()}"
             form.fields.setdefault(field, []).append(read_from(value).text if key == b"from" else text)

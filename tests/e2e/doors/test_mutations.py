@@ -24,7 +24,8 @@ DUE = ("2026-11-15T13:00:00+01:00", "1795000000", "1796000000")
 def headers(door: str, key: str) -> dict[str, str]:
     kind = "application/x-www-form-urlencoded" if door == "mailgun" else "application/json"
     scheme = "Basic " + base64.b64encode(f"api:{key}".encode()).decode() if door == "mailgun" else f"Bearer {key}"
-    return {"Content-Type": kind, "Authorization": scheme, "X-Postmark-Server-Token": key}
+    own = {"X-Postmark-Server-Token": key} if door == "postmark" else {"Authorization": scheme}
+    return {"Content-Type": kind} | own
 
 
 def current(body: Any) -> Any:

@@ -73,7 +73,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("mime", "expected"), REFUSED)
-def test_what_cannot_be_composed_anew_is_refused(mime: str, expected: str) -> None:
+def test_content_that_a_form_cannot_have_is_refused(mime: str, expected: str) -> None:
     refusal = parsed(mime.encode())
     assert isinstance(refusal, str), refusal
     assert expected in refusal
