@@ -106,10 +106,12 @@ def user_argument(uid: int) -> str:
         return str(uid)
 
 
-def as_user(uid: int, gid: int) -> str:
-    """The command with which root runs another as this user: runuser takes only names."""
-    if (name := user_argument(uid)).isdigit():
-        return f"setpriv --reuid {uid} --regid {gid} --clear-groups"
+def as_user(uid: int, gid: int, *, low_ports: bool) -> str:
+    """The command with which root runs another as this user. `low_ports`: it may listen on ports below 1024."""
+    name = user_argument(uid)
+    if low_ports or name.isdigit():  # runuser takes only names
+        caps = " --inh-caps +net_bind_service --ambient-caps +net_bind_service" if low_ports else ""
+        return f"setpriv --reuid {name} --regid {gid} --clear-groups{caps}"
     return f"runuser -u {name} --"
 
 

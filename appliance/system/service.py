@@ -252,7 +252,9 @@ def start_command(config: Config, *, by_root: bool) -> str:
     command = "appliance serve" if source in (None, CONFIG_FILE) else f"appliance serve --config {written}"
     if not by_root or not data_dir.is_dir() or (owner := data_dir.stat()).st_uid == ROOT_UID:
         return command
-    user, become = user_argument(owner.st_uid), as_user(owner.st_uid, owner.st_gid)
+    binds = (*config.http.bind, *config.smtp.bind, *config.smtp.bind_tls, *config.inbound.bind)
+    has_low = config.acme.enabled or any(0 < bind.port < 1024 for bind in binds)
+    user, become = user_argument(owner.st_uid), as_user(owner.st_uid, owner.st_gid, low_ports=has_low)
     if source is None or all(allows(above, owner, ENTER) for above in source.resolve().parents):
         readable = source is None or allows(source, owner, READ)
         return f"{become} {command}" if readable else f"chown {user} {written} && {become} {command}"

@@ -286,8 +286,11 @@ def test_the_advice_to_start_it_fits_the_installation(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
 @pytest.mark.parametrize("uid", [65534, 54321])
 @pytest.mark.parametrize(("above", "mode"), [(0o755, 0o644), (0o755, 0o600), (0o700, 0o644)])
-def test_what_root_is_told_to_run_starts_it_as_the_owner_of_its_data(uid: int, above: int, mode: int) -> None:
-    """The commands work as they are, also if that user may not read the settings."""
+@pytest.mark.parametrize(("port", "capabilities"), [(8587, 0), (587, 1 << 10)])  # CAP_NET_BIND_SERVICE
+def test_what_root_is_told_to_run_starts_it_as_the_owner_of_its_data(
+    uid: int, above: int, mode: int, port: int, capabilities: int
+) -> None:
+    """The commands work as they are, also if that user may not read the settings or listen on low ports."""
     with TemporaryDirectory(dir="/tmp") as made:
         place, data, programs = (Path(made) / name for name in ("of root", "data", "bin"))
         for path, path_mode in ((Path(made), 0o755), (place, above), (data, 0o700), (programs, 0o755)):
@@ -295,14 +298,15 @@ def test_what_root_is_told_to_run_starts_it_as_the_owner_of_its_data(uid: int, a
             path.chmod(path_mode)
         os.chown(data, uid, uid)
         settings, program = place / "config.toml", programs / "appliance"
-        settings.write_text("# these")
+        settings.write_text(f'[server]\ndata_dir = "{data}"\n[smtp]\nbind = ["127.0.0.1:{port}"]\nbind_tls = []\n')
         settings.chmod(mode)
-        program.write_text('#!/bin/sh\ntest "$1 $2" = "serve --config" && cat "$3" && id -u\n')
+        shows = 'cat "$3" && id -u && sed -n "s/CapEff:.//p" /proc/self/status'
+        program.write_text(f'#!/bin/sh\ntest "$1 $2" = "serve --config" && {shows}\n')
         program.chmod(0o755)
-        command = plan.start_command(parse(f'[server]\ndata_dir = "{data}"', settings), by_root=True)
+        command = plan.start_command(parse(settings.read_text(), settings), by_root=True)
         searched = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
         ran = subprocess.run(["sh", "-c", command], env=searched, capture_output=True, text=True)
-        assert (ran.stdout, ran.stderr) == (f"# these{uid}\n", "")
+        assert (ran.stdout, ran.stderr) == (f"{settings.read_text()}{uid}\n{capabilities:016x}\n", "")
 
 
 def test_odd_paths_are_quoted() -> None:
