@@ -19,7 +19,7 @@ from appliance.config.values import MIB
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import StorageFault, StorageUnavailable
-from appliance.inbound.authentication import authenticate, unchecked
+from appliance.inbound.authentication import authenticate, organizational, unchecked
 from appliance.intake.received import received_data
 from appliance.keys.received_links import ReceivedLinks
 from appliance.message.received import SHOWN_FIELD, ReceivedContent, read_received
@@ -42,7 +42,7 @@ RECEIVED_POLL: Final = 10.0  # seconds; another node may have accepted mail
 RECEIVED_PAUSE: Final = 2.0  # seconds before a retry
 ALONE_FROM: Final = 2  # tries after which a message is checked alone: it may have ended the process
 READING_THREADS: Final = 2  # that read messages
-READ_ON_LOOP: Final = 8 * 1024  # bytes; a thread costs more than it saves
+CHECKED_ON_LOOP: Final = 4 * 1024  # bytes, hostile ones in 4 ms; a thread would cost more than it saves
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ class Receiver:
     _checked: dict[str, QueuedReceived] = field(default_factory=dict)  # the messages being checked, by id
     _failed: set[str] = field(default_factory=set)  # messages whose check raised an error in this process
     _after: str = ""  # the last turn
+    _is_ready: bool = False
     _threads: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, READING_THREADS))
 
     async def run(self) -> None:
@@ -114,6 +115,9 @@ class Receiver:
         return item.tries >= ALONE_FROM and item.id not in self._failed
 
     async def _start(self, queued: list[QueuedReceived], checking: trio.Nursery) -> None:
+        if not self._is_ready:
+            await self._on_thread(organizational, "example.com")  # loads the list of public suffixes: 0.1 s
+            self._is_ready = True
         self._checked |= {item.id: item for item in queued}
         claimed: list[WaitingReceived] = []
         try:
@@ -154,7 +158,7 @@ class Receiver:
         read: Callable[[bytes], ReceivedContent] = partial(
             read_received, recipients=envelope.recipients, null_sender=not envelope.sender
         )
-        run = _at_once if len(mail.mime) <= READ_ON_LOOP else self._on_thread
+        run = _at_once if len(mail.mime) <= CHECKED_ON_LOOP else self._on_thread
         if mail.tries <= CHECK_TRIES:
             content = await run(read, mail.mime)
             checks = await authenticate(self.resolver, envelope, mail.mime, self.env.now(), run)
@@ -182,6 +186,7 @@ class Receiver:
 
 
 async def _at_once(work: Callable[..., T], *arguments: object) -> T:
+    await trio.lowlevel.checkpoint()  # other tasks run before each step
     return work(*arguments)
 
 
