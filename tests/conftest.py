@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -182,6 +183,22 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Name a failed test at once: a whole run takes many minutes."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\nFAILED {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
+
+
+_COLLECTED = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    node.config.stash.setdefault(_COLLECTED, {})[node.gateway.id] = len(ids)
+
+
+def pytest_report_teststatus(config: pytest.Config) -> None:
+    """With --split each worker has other tests, and xdist counts those of one: let the progress be a part of all."""
+    if (collected := config.stash.get(_COLLECTED, None)) and config.getoption("--split"):
+        session = config.pluginmanager.get_plugin("session")
+        assert isinstance(session, pytest.Session)
+        session.testscollected = sum(collected.values())
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
