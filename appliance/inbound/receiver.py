@@ -7,11 +7,11 @@ does not delay others'. A message that cannot be read, or ended the process, is 
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.wake import until_stored
 from appliance.dns.resolver import Resolver
@@ -43,8 +43,7 @@ log = get_logger("inbound")
 _stored = partial(until_stored, log=log, failure="received mail not stored")
 
 
-@dataclass(slots=True)
-class Receiver:
+class Receiver(Struct):
     store: Store
     env: Environment
     resolver: Resolver

@@ -1,7 +1,6 @@
 """Which address mail leaves from: the choice among sources, a source that is out, and mail that waits for one."""
 
 from collections import Counter
-from dataclasses import replace as dataclass_replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
+from msgspec.structs import replace as dataclass_replace
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
