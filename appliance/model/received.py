@@ -118,6 +118,16 @@ class NewReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuedReceived:
+    """A queued message and its turn, which is that of an account and a client network."""
+
+    turn: str
+    id: str
+    size: int
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingReceived:
     """A stored message that waits for the checks of its sender."""
 
