@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct
 
 from appliance.config.settings import Config
 from appliance.system.data_directory import ENTER, READ, ROOT_UID, allows, as_user, is_roots_command, user_argument
@@ -30,8 +30,7 @@ log = get_logger("notify")
 SOCKET, WATCHDOG, WATCHDOG_PROCESS = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceManager:
+class ServiceManager(Struct, frozen=True):
     """Its socket (None without a manager), and the interval of its watchdog's keep-alives."""
 
     address: bytes | None = None
@@ -208,16 +207,14 @@ _WORKING_LINE = "WorkingDirectory=/var/lib/appliance"
 HOSTNAME_LINE = 'hostname = ""'
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """The program to run: a single file that is copied, or a script in a virtual environment that is linked."""
 
     path: Path
     single_file: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(Struct, frozen=True):
     """The options of an installation; `data_dir` is from the settings."""
 
     root: Path = Path("/")
