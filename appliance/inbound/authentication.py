@@ -5,11 +5,11 @@ temperror, so a sender with slow DNS servers delays only its own mail, and not f
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import trio
+from msgspec import Struct
 from publicsuffixlist import PublicSuffixList
 
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, records_of
@@ -28,8 +28,7 @@ T = TypeVar("T")
 OnThread = Callable[..., Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
+class _Policy(Struct, frozen=True):
     """A DMARC record: the policy for the From domain, and which domains align with it."""
 
     policy: str
@@ -56,11 +55,10 @@ async def authenticate(
     with trio.move_on_after(SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_spf, resolver, envelope, checks)
-            nursery.start_soon(_policy, resolver, checks, on_thread)
+            nursery.start_soon(_policy, resolver, checks)
             for number in range(len(checks.signatures)):
                 nursery.start_soon(_dkim, resolver, checks, number, now, on_thread)
-    result: Authentication = await on_thread(_judged, checks)
-    return result
+    return _judged(checks)
 
 
 def unchecked(reason: str) -> Authentication:
@@ -70,7 +68,6 @@ def unchecked(reason: str) -> Authentication:
 
 
 def _read(mime: bytes) -> tuple[list[ReceivedSignature], list[str]]:
-    organizational("example.com")  # loads the list
     return signatures_of(mime), from_domains(mime)
 
 
@@ -88,12 +85,12 @@ async def _dkim(resolver: Resolver, checks: SenderChecks, number: int, now: int,
     checks.dkim[number] = await on_thread(partial(verdict, signature, records, now // SECOND))
 
 
-async def _policy(resolver: Resolver, checks: SenderChecks, on_thread: OnThread) -> None:
+async def _policy(resolver: Resolver, checks: SenderChecks) -> None:
     """Find the record of the From domain, or of its organizational domain (RFC 7489 6.6.3)."""
     if not checks.domain:
         checks.policy = CheckResult.PERMERROR
         return
-    parent = await on_thread(organizational, checks.domain)
+    parent = organizational(checks.domain)
     names = [checks.domain] if parent in ("", checks.domain) else [checks.domain, parent]
     for name in names:
         try:

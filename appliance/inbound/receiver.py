@@ -1,41 +1,48 @@
 """Checks the senders of received mail, and stores each message with the posts of its event.
 
-The queue is that of feedback; mail takes turns by account and client network. Several messages are checked at once: it
-waits for the DNS servers of senders. A turn and an account have a few of these places, so that mail with slow DNS
-does not delay others'. A message that cannot be read, or ended the process, is stored without content rather than lost.
+The queue is that of feedback; mail takes turns by account and client network. Many messages are claimed in one
+transaction, checked at the same time, since each waits for its sender's DNS servers, and stored together. A turn and an
+account have some of the places, so that mail with slow DNS does not delay others'. A message that cannot be read, or
+ended the process, is stored without content rather than lost; to find the one that did, each is then checked alone.
 """
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.wake import until_stored
+from appliance.config.values import MIB
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import StorageFault, StorageUnavailable
-from appliance.inbound.authentication import authenticate, unchecked
+from appliance.inbound.authentication import authenticate, organizational, unchecked
 from appliance.intake.received import received_data
 from appliance.keys.received_links import ReceivedLinks
 from appliance.message.received import SHOWN_FIELD, ReceivedContent, read_received
-from appliance.model.received import Authentication, ReceivedFacts, WaitingReceived
+from appliance.model.received import Authentication, QueuedReceived, ReceivedFacts, WaitingReceived
 from appliance.model.received_event import received_envelope
 from appliance.store import Store
 from appliance.store.received import CheckedMessage, turn_account
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import RECEIVED
 
-MESSAGES_CHECKED: Final = 16  # messages being checked
-ACCOUNT_AT_ONCE: Final = 8
-TURN_AT_ONCE: Final = 4
-TURNS_TRIED: Final = 64  # for the next mail, before others are let run
+PLACES: Final = 64  # for messages being checked: 64 small ones, or 5 of the largest
+ACCOUNT_PLACES: Final = 32
+TURN_PLACES: Final = 16
+BYTES_PER_PLACE: Final = MIB
+TURNS_TRIED: Final = 64  # for the next messages, before other tasks run
+CLAIM_REST: Final = 0.02  # seconds between two claims, so that each is of several messages
+CLAIMED_ON_LOOP: Final = 256 * 1024  # bytes of the messages of a claim
 CHECK_TRIES: Final = 5  # per message; each ended with an error or with the process
 RECEIVED_POLL: Final = 10.0  # seconds; another node may have accepted mail
 RECEIVED_PAUSE: Final = 2.0  # seconds before a retry
+ALONE_FROM: Final = 2  # tries after which a message is checked alone: it may have ended the process
 READING_THREADS: Final = 2  # that read messages
+CHECKED_ON_LOOP: Final = 4 * 1024  # bytes, hostile ones in 4 ms; a thread would cost more than it saves
 
 T = TypeVar("T")
 
@@ -43,63 +50,106 @@ log = get_logger("inbound")
 _stored = partial(until_stored, log=log, failure="received mail not stored")
 
 
-@dataclass(slots=True)
-class Receiver:
+class Receiver(Struct):
     store: Store
     env: Environment
     resolver: Resolver
     links: ReceivedLinks
-    _checked: dict[str, str] = field(default_factory=dict)  # turns of the messages being checked, by id
+    _checked: dict[str, QueuedReceived] = field(default_factory=dict)  # the messages being checked, by id
+    _failed: set[str] = field(default_factory=set)  # messages whose check raised an error in this process
     _after: str = ""  # the last turn
+    _is_ready: bool = False
     _threads: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, READING_THREADS))
 
     async def run(self) -> None:
         async with trio.open_nursery() as checking:
             while True:
                 try:
-                    if await self.store.engine.has_chore("feedback"):
-                        while len(self._checked) < MESSAGES_CHECKED and (mail_id := await self._next()) is not None:
-                            checking.start_soon(self._check, mail_id)
-                    await self.store.received.arrived.wait(RECEIVED_POLL)
+                    queued = await self._next() if await self.store.engine.has_chore("feedback") else []
+                    if queued:
+                        await self._start(queued, checking)
+                    else:
+                        await self.store.received.arrived.wait(RECEIVED_POLL)
+                    await trio.sleep(CLAIM_REST)
                 except StorageUnavailable as refused:
                     log.warning("received mail not read: storage unavailable", reason=refused.text)
                     await trio.sleep(RECEIVED_PAUSE)
 
-    async def _next(self) -> str | None:
-        """Take the next message: of the turn after the last one that may have a place."""
-        accounts = Counter(map(turn_account, self._checked.values()))
-        wrapped = self._after == ""
-        for _ in range(TURNS_TRIED):
-            waiting = await self.store.received.next_turn(self._after, TURN_AT_ONCE + 1)
-            if not waiting and wrapped:
-                return None
-            if not waiting:
-                self._after, wrapped = "", True
-                continue
-            turn = waiting[0][0]
-            account_id = turn_account(turn)
-            if accounts[account_id] >= ACCOUNT_AT_ONCE:
-                self._after = f"{account_id}!"  # after all turns of the account: `!` follows the space in them
-                continue
-            self._after = turn
-            unchecked_ids = [mail_id for _, mail_id in waiting if mail_id not in self._checked]
-            if unchecked_ids and sum(item == turn for item in self._checked.values()) < TURN_AT_ONCE:
-                self._checked[unchecked_ids[0]] = turn
-                return unchecked_ids[0]
-        return None
+    async def _next(self) -> list[QueuedReceived]:
+        """Return the next messages that have a place, in turns from the one after the last.
 
-    async def _check(self, mail_id: str) -> None:
+        A message that may have ended the process is the only one. The walk stops before it until no other is checked.
+        """
+        chosen: list[QueuedReceived] = []
+        accounts, turns = Counter[str](), Counter[str]()
+        for item in self._checked.values():
+            if self._is_suspect(item):
+                return []
+            _take_places(item, accounts, turns)
+        visited = set[str]()
+        for _ in range(TURNS_TRIED):
+            waiting = await self.store.received.next_turn(self._after, 2 * TURN_PLACES)
+            if not waiting and not self._after:
+                break
+            turn = waiting[0].turn if waiting else ""
+            if turn in visited or turns.total() >= PLACES:
+                break
+            visited.add(turn)
+            for item in waiting:
+                if item.id in self._checked:
+                    continue
+                if self._is_suspect(item):
+                    if not self._checked and not chosen:
+                        self._after = turn
+                        return [item]
+                    return chosen
+                if not _has_place(item, accounts, turns):
+                    break
+                chosen.append(item)
+                _take_places(item, accounts, turns)
+            self._after = turn
+        return chosen
+
+    def _is_suspect(self, item: QueuedReceived) -> bool:
+        return item.tries >= ALONE_FROM and item.id not in self._failed
+
+    async def _start(self, queued: list[QueuedReceived], checking: trio.Nursery) -> None:
+        if not self._is_ready:
+            await self._on_thread(organizational, "example.com")  # loads the list of public suffixes: 0.1 s
+            self._is_ready = True
+        self._checked |= {item.id: item for item in queued}
+        claimed: list[WaitingReceived] = []
         try:
-            mail = await self.store.received.claim(mail_id)
-            if mail is not None:
-                await self._finish(mail)
+            large = sum(item.size for item in queued) > CLAIMED_ON_LOOP
+            claimed = await self.store.received.claim([item.id for item in queued], large=large)
+        except (StorageFault, StorageUnavailable):
+            raise
+        except Exception as error:
+            if len(queued) == 1:
+                log.exception("received mail not read", error, mail_id=queued[0].id)
+                await trio.sleep(RECEIVED_PAUSE)
+            else:
+                for item in queued:
+                    await self._start([item], checking)
+        finally:
+            for mail_id in {item.id for item in queued} - {mail.id for mail in claimed}:
+                self._checked.pop(mail_id, None)
+        for mail in claimed:
+            checking.start_soon(self._check, mail)
+            await trio.lowlevel.checkpoint()  # one message on each turn of the event loop
+
+    async def _check(self, mail: WaitingReceived) -> None:
+        try:
+            await self._finish(mail)
+            self._failed.discard(mail.id)
         except StorageFault:
             raise
         except Exception as error:
-            log.exception("received mail not read", error, mail_id=mail_id)
+            self._failed.add(mail.id)
+            log.exception("received mail not read", error, mail_id=mail.id)
             await trio.sleep(RECEIVED_PAUSE)
         finally:
-            del self._checked[mail_id]
+            del self._checked[mail.id]
             self.store.received.arrived.set()
 
     async def _finish(self, mail: WaitingReceived) -> None:
@@ -107,9 +157,10 @@ class Receiver:
         read: Callable[[bytes], ReceivedContent] = partial(
             read_received, recipients=envelope.recipients, null_sender=not envelope.sender
         )
+        run = _at_once if len(mail.mime) <= CHECKED_ON_LOOP else self._on_thread
         if mail.tries <= CHECK_TRIES:
-            content = await self._on_thread(read, mail.mime)
-            checks = await authenticate(self.resolver, envelope, mail.mime, self.env.now(), self._on_thread)
+            content = await run(read, mail.mime)
+            checks = await authenticate(self.resolver, envelope, mail.mime, self.env.now(), run)
         else:
             log.error("received mail stored unread: reading failed repeatedly", mail_id=mail.id, bytes=len(mail.mime))
             content, checks = read(b""), unchecked("reading failed repeatedly")
@@ -124,15 +175,32 @@ class Receiver:
             attachments=len(content.attachments),
             facts=facts,
             event_id=event_id,
-            event=await self._on_thread(
-                lambda: received_envelope(event_id, mail.received_at, described(self.env.now()))
-            ),
+            event=await run(lambda: received_envelope(event_id, mail.received_at, described(self.env.now()))),
         )
         if await _stored(partial(self.store.received.finish, mail, checked)):
             _note(mail, checks)
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await trio.to_thread.run_sync(partial(work, *arguments), limiter=self._threads)
+
+
+async def _at_once(work: Callable[..., T], *arguments: object) -> T:
+    await trio.lowlevel.checkpoint()  # other tasks run before each step
+    return work(*arguments)
+
+
+def _places(item: QueuedReceived) -> int:
+    return 1 + item.size // BYTES_PER_PLACE
+
+
+def _take_places(item: QueuedReceived, accounts: Counter[str], turns: Counter[str]) -> None:
+    accounts[turn_account(item.turn)] += _places(item)
+    turns[item.turn] += _places(item)
+
+
+def _has_place(item: QueuedReceived, accounts: Counter[str], turns: Counter[str]) -> bool:
+    free = PLACES - turns.total(), ACCOUNT_PLACES - accounts[turn_account(item.turn)], TURN_PLACES - turns[item.turn]
+    return _places(item) <= min(free)
 
 
 def _note(mail: WaitingReceived, checks: Authentication) -> None:

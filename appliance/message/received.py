@@ -6,16 +6,18 @@ with mailboxes is split before its encoded words are decoded: a decoded name may
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import idna
+from msgspec import Struct
 
 from appliance.message.decoding import display_text
 from appliance.message.limits import DOMAIN_LENGTH, FIELD_BYTES, HOPS, RAW_LENGTH
 from appliance.message.reader import AttachedFile, MimeReader
 
 BODY_BYTES: Final = 256 * 1024  # of each text in an event, by the interface
+FROM_DOMAINS: Final = 2  # of a From field: with more than one, no policy applies
 MAILBOXES: Final = 200  # read of a field
 SHOWN_FIELD: Final = 1_000  # characters of sender and subject in a list
 MESSAGE_IDS: Final = 20  # that a reply names
@@ -30,8 +32,7 @@ _NOT_IN_A_BODY: Final = dict.fromkeys((*range(9), 11, *range(14, 32), 127), "�
 _AUTOMATIC: Final = ("x-autoreply", "x-autorespond", "x-auto-response")
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedContent:
+class ReceivedContent(Struct, frozen=True):
     """`text` and `html` have at most BODY_BYTES in UTF-8; `truncated` if something was left out."""
 
     sender: str  # the From field
@@ -80,15 +81,23 @@ def read_received(mime: bytes, recipients: Iterable[str] = (), *, null_sender: b
 def from_domains(header: bytes) -> list[str]:
     """The domains of the mailboxes in all From fields, in A-labels; "" for one that cannot be read."""
     fields = [value for name, value in MimeReader(header).header(0, len(header))[0] if name.lower() == "from"]
-    return [domain_of(mailbox) for value in fields for mailbox in split_mailboxes(_raw_text(value))]
+    domains = dict.fromkeys(_raw_domain(mailbox) for value in fields for mailbox in split_mailboxes(_raw_text(value)))
+    return [_a_labels(domain) for domain in islice(domains, FROM_DOMAINS)]
 
 
 def domain_of(mailbox: str) -> str:
     """Return the domain of one mailbox in A-labels; empty if it cannot be read."""
+    return _a_labels(_raw_domain(mailbox))
+
+
+def _raw_domain(mailbox: str) -> str:
     start = mailbox.rfind("<")
     bare = mailbox[start + 1 :].partition(">")[0] if start >= 0 else _COMMENT.sub("", mailbox)
-    domain = bare.strip(" \t").rpartition("@")[2].rstrip(".").lower()
-    if "@" not in bare or not 0 < len(domain) <= DOMAIN_LENGTH:
+    return bare.strip(" \t").rpartition("@")[2].rstrip(".").lower() if "@" in bare else ""
+
+
+def _a_labels(domain: str) -> str:
+    if len(domain) > DOMAIN_LENGTH:
         return ""
     if domain.isascii():
         return domain

@@ -5,12 +5,14 @@ Each read counts as a try, so a mail that ends the process is given up. A late b
 returns the credit, and the recipient shows the first `late_bounce`.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_from, identifier_time
@@ -51,7 +53,7 @@ _ANY = "SELECT 1 FROM feedback_mail WHERE turn = '' LIMIT 1"
 NEXT_MAIL = "SELECT id FROM feedback_mail WHERE turn = '' ORDER BY tries, without_token, id LIMIT 1"
 _NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
     RETURNING id, addresses, mime, received_at, tries"""
-_DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
+_TAKE_OUT = Bulk("DELETE FROM feedback_mail WHERE id IN ({?}) RETURNING id, shares, size")
 
 # Ends with the account's domain that has this return path; otherwise NULL.
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
@@ -118,8 +120,7 @@ _DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM fee
 _stored = msgspec.json.Decoder(list[QueueShare])
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(Struct, frozen=True):
     mails: int = QUEUED_MAILS
     bytes: int = QUEUED_BYTES
 
@@ -138,17 +139,15 @@ def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
         distinct.add(QueueShare(ShareScope.RECEIVED, ""))
     elif not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
-    return sorted(distinct, key=lambda share: (share.scope is not ShareScope.ALL, share))
+    return in_order(distinct)
+
+
+def in_order(shares: Iterable[QueueShare]) -> list[QueueShare]:
+    return sorted(shares, key=lambda share: (share.scope is not ShareScope.ALL, share))
 
 
 def has_token(shares: Iterable[QueueShare]) -> bool:
     return any(share.scope is ShareScope.TOKEN for share in shares)
-
-
-def count_out(tx: Tx, stored: str, size: int) -> None:
-    if shares := _stored.decode(stored):
-        _COUNT_SHARES.run(tx, [(scope.value, name, -1, -size) for scope, name in shares])
-        run(tx, _DELETE_EMPTY, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +174,18 @@ def put(tx: Tx, limits: QueueLimits, mail: QueuedMail, now: int) -> None:
     run(tx, _ADD, row | {"turn": mail.turn, "envelope": mail.envelope, "parts_size": mail.parts_size})
 
 
-def take_out(tx: Tx, mail_id: str) -> bool:
-    """Delete a mail from the queue; return whether it was there."""
-    deleted = first(tx, _DELETE, {"id": mail_id})
-    if deleted is not None:
-        count_out(tx, *deleted)
-    return deleted is not None
+def take_out(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Delete mails from the queue; return those that were there."""
+    deleted = _TAKE_OUT.run(tx, [(mail_id,) for mail_id in sorted(ids)])
+    counts = defaultdict[QueueShare, list[int]](lambda: [0, 0])
+    for _, stored, size in deleted:
+        for share in _stored.decode(stored):
+            counts[share][0] -= 1
+            counts[share][1] -= size
+    if counts:
+        _COUNT_SHARES.run(tx, [(share.scope.value, share.name, *counts[share]) for share in in_order(counts)])
+        run(tx, _DELETE_EMPTY, {})
+    return {mail_id for mail_id, _, _ in deleted}
 
 
 # ---- verbs
@@ -193,11 +198,10 @@ class ResultPending(Exception):
     """The recipient of a bounce has no result yet: a server may send the bounce before its 250 is recorded."""
 
 
-@dataclass(frozen=True, slots=True)
 class FeedbackStore(StorePart):
     posts: WebhookPosts
-    arrived: Wake = field(default_factory=Wake)  # there may be mail to read
-    limits: QueueLimits = field(default_factory=QueueLimits)
+    arrived: Wake = msgspec.field(default_factory=Wake)  # there may be mail to read
+    limits: QueueLimits = msgspec.field(default_factory=QueueLimits)
 
     # ---- mail
 
@@ -226,7 +230,7 @@ class FeedbackStore(StorePart):
         """Run the steps and delete the mail; None if another node did. `large` steps run off the event loop."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
-            if not take_out(tx, mail_id):
+            if not take_out(tx, [mail_id]):
                 return None
             results, accounts = list[str](), set[str]()
             for step in steps:

@@ -6,6 +6,7 @@ contain its text. Mail is read in turns: a turn is an account and a client netwo
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -21,15 +22,16 @@ from appliance.model.mail import header_id_of
 from appliance.model.received import (
     AnsweredEmail,
     NewReceived,
+    QueuedReceived,
     ReceivedEnvelope,
     ReceivedFacts,
     ReceivedMessage,
     WaitingReceived,
 )
 from appliance.model.webhooks import EventType
-from appliance.store.body_parts import BodyParts, loosen_parts, parts_are_there, split, unlist, whole
+from appliance.store.body_parts import HEAD, BodyParts, loosen_parts, parts_are_there, split, unlist, whole
 from appliance.store.body_parts import add as count_bytes
-from appliance.store.engine import NEWEST, Bulk, Slice, StorePart, Tx, changed, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, Slice, StorePart, Tx, changed, rows, run
 from appliance.store.feedback import LARGE_MAIL, FeedbackStore, QueuedMail, put, take_out
 from appliance.store.message_records import readable_metadata
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -38,17 +40,19 @@ RECORD = 4_096  # bytes of its rows without the message and the event
 RECEIVED_SEARCHED = 500  # messages between two checks of the time: a few milliseconds
 RECEIVED_SEARCH_TIME = 0.05  # seconds of searching for one page
 PAGES_OF_MESSAGE = 16  # weight of a deleted message
+FINISHED_ON_LOOP = 32 * 1024  # bytes of a message and its event that are written on the event loop
 
 _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
-_NEXT_TURN = """SELECT turn, id FROM feedback_mail WHERE turn <> ''
+# SQLite stores `size` behind the message, and would read all of its pages for it.
+_NEXT_TURN = f"""SELECT turn, id, CASE WHEN length(mime) <= {HEAD} THEN size ELSE length(mime) END, tries
+    FROM feedback_mail WHERE turn <> ''
         AND turn = (SELECT min(f.turn) FROM feedback_mail f WHERE f.turn <> '' AND f.turn > :after)
     ORDER BY tries, id LIMIT :most"""
-_CLAIM = """UPDATE feedback_mail SET tries = tries + 1 WHERE id = :id AND turn <> ''
-    RETURNING turn, envelope, mime, parts_size, received_at, tries"""
-_INSERT = """INSERT INTO received_messages (account_id, id, received_at, envelope, sender, recipients, subject, spf,
-        dkim, dmarc, auto_submitted, attachments, facts, size, counted, mime, parts_size)
-    VALUES (:account_id, :id, :received_at, :envelope, :sender, :recipients, :subject, :spf, :dkim,
-        :dmarc, :auto_submitted, :attachments, :facts, :size, :counted, :mime, :parts_size)"""
+_CLAIM = Bulk("""UPDATE feedback_mail SET tries = tries + 1 WHERE id IN ({?}) AND turn <> ''
+    RETURNING id, turn, envelope, mime, parts_size, received_at, tries""")
+_INSERT = Bulk("""INSERT INTO received_messages (account_id, id, received_at, envelope, sender, recipients, subject,
+        spf, dkim, dmarc, auto_submitted, attachments, facts, size, counted, mime, parts_size)
+    VALUES {(?, ?, ?i, ?, ?, ?, ?, ?, ?, ?, ?i, ?i, ?, ?i, ?i, ?b, ?i)}""")
 _LISTED = "id, received_at, envelope, sender, subject, spf, dkim, dmarc, auto_submitted, attachments, size, facts"
 _PAGE = f"""SELECT {_LISTED} FROM received_messages WHERE account_id = :account_id AND id < :before
     ORDER BY id DESC LIMIT :most"""
@@ -97,12 +101,11 @@ class MailboxFull(Refused):
         super().__init__(Code.RATE_LIMITED, "The mailbox is full. Try again later.")
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivedStore(StorePart):
     parts: BodyParts
     feedback: FeedbackStore  # the queue
     posts: WebhookPosts
-    arrived: Wake = field(default_factory=Wake)  # there may be mail to check
+    arrived: Wake = msgspec.field(default_factory=Wake)  # there may be mail to check
 
     # ---- the queue
 
@@ -134,55 +137,57 @@ class ReceivedStore(StorePart):
             await self.engine.write(work, bulk=sum(len(mail.mime) for mail in queued) > LARGE_MAIL, locks=True)
         self.arrived.set()
 
-    async def next_turn(self, after: str, most: int) -> list[tuple[str, str]]:
-        """Return the turn after this one and the ids of its first mails: (turn, id)."""
-        return [(turn, mail_id) for turn, mail_id in await self.engine.rows(_NEXT_TURN, {"after": after, "most": most})]
+    async def next_turn(self, after: str, most: int) -> list[QueuedReceived]:
+        """Return the first mails of the turn after this one."""
+        return await self.engine.all(QueuedReceived, _NEXT_TURN, {"after": after, "most": most})
 
-    async def claim(self, mail_id: str) -> WaitingReceived | None:
-        """Count one more try and return the mail; None if it is gone."""
+    async def claim(self, ids: Sequence[str], *, large: bool) -> list[WaitingReceived]:
+        """Count one more try of each of these mails, and return those still queued."""
 
-        def work(tx: Tx) -> WaitingReceived | None:
-            claimed = rows(tx, _CLAIM, {"id": mail_id})
-            if not claimed:
-                return None
-            turn, envelope, head, parts_size, received_at, tries = claimed[0]
-            mime = whole(tx, mail_id, bytes(head), parts_size)
-            return WaitingReceived(mail_id, turn_account(turn), _envelopes.decode(envelope), mime, received_at, tries)
+        def work(tx: Tx) -> list[WaitingReceived]:
+            return [
+                WaitingReceived(
+                    mail_id,
+                    turn_account(turn),
+                    _envelopes.decode(envelope),
+                    whole(tx, mail_id, bytes(head), parts_size),
+                    received_at,
+                    tries,
+                )
+                for mail_id, turn, envelope, head, parts_size, received_at, tries in _CLAIM.run(
+                    tx, [(mail_id,) for mail_id in sorted(ids)]
+                )
+            ]
 
-        return await self.engine.write(work, large=True)
+        return await self.engine.write(work, large=large, locks=True)
 
     async def finish(self, mail: WaitingReceived, checked: CheckedMessage) -> bool:
-        """Move a message out of the queue and write the posts of its event; False if another node did."""
-        head, parts_size = split(mail.mime)
-        authentication = checked.facts.authentication
-        row: dict[str, Any] = {"account_id": mail.account_id, "id": mail.id, "received_at": mail.received_at}
-        row |= {"sender": checked.sender, "recipients": ",".join(mail.envelope.recipients), "subject": checked.subject}
-        row |= {"spf": authentication.spf.result.value, "dkim": authentication.dkim_result.value}
-        row |= {"dmarc": authentication.dmarc.result.value, "auto_submitted": int(checked.auto_submitted)}
-        row |= {"attachments": checked.attachments, "size": len(mail.mime), "mime": head, "parts_size": parts_size}
-        row |= {"envelope": _encoder.encode(mail.envelope).decode(), "facts": _encoder.encode(checked.facts).decode()}
-        row["counted"] = RECORD + len(mail.mime) + len(checked.event)
-        event = (
-            checked.event_id,
-            mail.account_id,
-            mail.id,
-            "",
-            EventType.RECEIVED.value,
-            checked.event,
-            self.env.now(),
-        )
+        """Move a message out of the queue and write the posts of its event; False if another node did.
 
-        def work(tx: Tx) -> set[str] | None:
-            if not take_out(tx, mail.id):
-                return None
-            run(tx, _INSERT, row)
-            count_bytes(tx, mail.account_id, len(checked.event))
-            return post_events(tx, self.env, [event])
+        All messages that wait for this are written in one transaction.
+        """
+        large = len(mail.mime) + len(checked.event) > FINISHED_ON_LOOP
+        account_id = await self.engine.write_item(self._finish, (mail, checked), large=large)
+        if account_id:
+            self.posts.add_new({account_id})
+        return account_id is not None
 
-        accounts = await self.engine.write(work, large=True)
-        if accounts:
-            self.posts.add_new(accounts)
-        return accounts is not None
+    def _finish(self, tx: Tx, finished: Sequence[tuple[WaitingReceived, CheckedMessage]]) -> list[str | None]:
+        """Return for each message the account if it has a new post, "" without one, and None if it is gone."""
+        gone = take_out(tx, [mail.id for mail, _ in finished])
+        moved = [(mail, checked) for mail, checked in finished if mail.id in gone]
+        _INSERT.run(tx, [_row(mail, checked) for mail, checked in moved])
+        sizes = Counter[str]()
+        for mail, checked in moved:
+            sizes[mail.account_id] += len(checked.event)
+        for account_id, size in sorted(sizes.items()):
+            count_bytes(tx, account_id, size)
+        now, kind = self.env.now(), EventType.RECEIVED.value
+        events = [(item.event_id, mail.account_id, mail.id, "", kind, item.event, now) for mail, item in moved]
+        posted = post_events(tx, self.env, events)
+        return [
+            (mail.account_id if mail.account_id in posted else "") if mail.id in gone else None for mail, _ in finished
+        ]
 
     async def answered(self, account_id: str, header_ids: Sequence[str]) -> AnsweredEmail | None:
         """Return the message of the account with the first of these Message-IDs that one has."""
@@ -267,6 +272,19 @@ class ReceivedStore(StorePart):
 
         deleted, seconds = await self.engine.write(work, large=True)
         return Slice(deleted, seconds, more=deleted > 0)
+
+
+def _row(mail: WaitingReceived, checked: CheckedMessage) -> Row:
+    head, parts_size = split(mail.mime)
+    results, envelope = checked.facts.authentication, mail.envelope
+    shown = checked.sender, ",".join(envelope.recipients), checked.subject
+    verdicts = results.spf.result.value, results.dkim_result.value, results.dmarc.result.value
+    counted = RECORD + len(mail.mime) + len(checked.event)
+    return (
+        *(mail.account_id, mail.id, mail.received_at, _encoder.encode(envelope).decode()),
+        *(*shown, *verdicts, int(checked.auto_submitted), checked.attachments),
+        *(_encoder.encode(checked.facts).decode(), len(mail.mime), counted, head, parts_size),
+    )
 
 
 def shares_of(network: str, account_id: str, addresses: Sequence[str]) -> set[QueueShare]:

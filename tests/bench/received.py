@@ -1,11 +1,13 @@
-"""What receiving costs: deliveries beside 200 received messages a second, and the honest client beside a flood.
+"""What receiving costs: 200 messages a second alone, deliveries beside them, and the honest client beside a flood.
 
-    .venv/bin/python -m tests.bench.received                   # as many deliveries as possible, and 200 a second
-    .venv/bin/python -m tests.bench.received --flood           # honest p99 beside a flood from one network
+    .venv/bin/python -m tests.bench.received --only alone      # received messages and their events
+    .venv/bin/python -m tests.bench.received --only steady     # 200 deliveries a second
+    .venv/bin/python -m tests.bench.received --only most       # as many deliveries as possible
+    .venv/bin/python -m tests.bench.received --only flood      # honest p99 beside a flood from one network
 
-Messages of 2 KB arrive on kept connections from twenty addresses; a webhook does not
-exist. They count once they are stored. Needs root and Debian's smtp-sink. Rounds with and without received mail
-alternate. The clients, the sink and the DNS run on the same machine.
+Messages of 2 KB arrive on kept connections from twenty addresses, and an HTTPS receiver gets their events. They count
+once they are stored with their event. Needs root and Debian's smtp-sink. Rounds with and without received mail
+alternate. The clients, the sink, the receiver and the DNS run on the same machine.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from threading import Event, Thread
 from urllib.parse import urlsplit
 
 from tests import engines
+from tests.bench import webhooks
 from tests.bench.attacker import RECEIVING
 from tests.bench.deliver import (
     CREDITS,
@@ -37,15 +40,15 @@ from tests.bench.deliver import (
 )
 from tests.bench.honest_client import WANTED, attacked, honest, receive, show
 from tests.bench.smtp_load import MESSAGE
-from tests.running_appliance import Running, add_account
+from tests.running_appliance import Running, add_account, command
 
 SOURCES = 20  # client networks, each within its rate of 20 messages a second
 RATE = 200  # messages a second
 LOSS = 0.1  # of deliveries, at most
 
 
-def arrive(host: str, port: int, number: int, rate: float, ended: Event) -> None:
-    """Send to the receiving domain from one address, so many a second."""
+def arrive(host: str, port: int, number: int, rate: float, ended: Event) -> Iterator[int]:
+    """Send to the receiving domain from one address, so many a second; yield 1 for a message that was accepted."""
     with smtplib.SMTP(
         host, port, local_hostname="mx.example.net", source_address=(f"127.0.1.{number + 1}", 0)
     ) as client:
@@ -54,41 +57,42 @@ def arrive(host: str, port: int, number: int, rate: float, ended: Event) -> None
             with suppress(
                 smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused
             ):  # refused for now: it counts less
-                client.sendmail("ada@example.net", [f"support+{number}@{RECEIVING}"], MESSAGE.removesuffix(b".\r\n"))
-            due += 1 / rate
+                client.sendmail("ada@example.net", [f"support{number}@{RECEIVING}"], MESSAGE.removesuffix(b".\r\n"))
+                yield 1
+            due = max(due + 1 / rate, time.monotonic() - 1)
             ended.wait(max(0.0, due - time.monotonic()))
 
 
+class Arrivals:
+    accepted = 0
+
+
 @contextmanager
-def arriving(running: Running, rate: float = RATE) -> Iterator[None]:
-    """Received mail from a process of its own, meanwhile."""
-    parts = urlsplit(running.inbound[0])
-    words = [
-        sys.executable,
-        "-m",
-        "tests.bench.received",
-        "--send",
-        f"{parts.hostname}:{parts.port}",
-        "--rate",
-        str(rate),
-    ]
+def arriving(running: Running, rate: float = RATE) -> Iterator[Arrivals]:
+    """Received mail from a process of its own, meanwhile; how much was accepted in the end."""
+    parts, arrivals = urlsplit(running.inbound[0]), Arrivals()
+    target = ["--send", f"{parts.hostname}:{parts.port}", "--rate", str(rate)]
+    words = [sys.executable, "-m", "tests.bench.received", *target]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "sending\n"
         try:
-            yield
+            yield arrivals
         finally:
             process.stdin.close()
+            arrivals.accepted = int(process.stdout.readline())
             process.wait()
 
 
 def send(target: str, rate: float) -> None:
     host, _, port = target.rpartition(":")
-    ended = Event()
-    threads = [
-        Thread(target=arrive, args=(host, int(port), number, rate / SOURCES, ended)) for number in range(SOURCES)
-    ]
+    ended, accepted = Event(), [0] * SOURCES
+
+    def arrive_from(number: int) -> None:
+        accepted[number] = sum(arrive(host, int(port), number, rate / SOURCES, ended))
+
+    threads = [Thread(target=arrive_from, args=(number,)) for number in range(SOURCES)]
     for thread in threads:
         thread.start()
     print("sending", flush=True)
@@ -96,21 +100,46 @@ def send(target: str, rate: float) -> None:
     ended.set()
     for thread in threads:
         thread.join()
+    print(sum(accepted), flush=True)
 
 
 def stored(running: Running) -> int:
-    ((count,),) = engines.rows(running.data_dir, "SELECT count(*) FROM received_messages")
+    """Messages that are stored with their event."""
+    ((count,),) = engines.rows(
+        running.data_dir,
+        "SELECT count(*) FROM received_messages r JOIN webhook_deliveries d ON d.message_id = r.id",
+    )
     return int(count)
 
 
 @contextmanager
 def server(there: Sink, directory: Path) -> Iterator[Running]:
-    with names() as dns_port:
+    with names() as dns_port, webhooks.receiver(directory) as hooks:
         account = add_account(directory / "data", "demo", credit=CREDITS)
         inbound = '[inbound]\nbind = ["127.0.0.1:0"]'
-        with started(directory, account, dns_port, there.port, more=inbound) as running:
+        with started(directory, account, dns_port, there.port, more=inbound, webhooks=hooks.settings()) as running:
             receive(running)
+            command(running.config_file, "webhook", "set", "demo", hooks.url, "--event", "received")
             yield running
+
+
+def alone(rounds: int, seconds: float) -> None:
+    """So many received messages a second, without deliveries."""
+    with tempfile.TemporaryDirectory() as directory, sink() as there, server(there, Path(directory)) as running:
+        for number in range(rounds + 1):
+            had, used, began = stored(running), processor_seconds(running), time.perf_counter()
+            with arriving(running) as arrivals:
+                time.sleep(seconds)
+            took, now = time.perf_counter() - began, stored(running)
+            spent = (processor_seconds(running) - used) / max(now - had, 1)
+            if number:  # the first is a warm-up
+                print(
+                    f"alone: {arrivals.accepted / took:,.0f} accepted/s, {(now - had) / took:,.0f} stored with their"
+                    f" event/s, {spent * 1e3:.2f} ms of the processor each",
+                    flush=True,
+                )
+            while stored(running) < had + arrivals.accepted:
+                time.sleep(0.1)
 
 
 def measure(running: Running, there: Sink, messages: int, rate: float) -> tuple[float, float, float]:
@@ -168,20 +197,24 @@ def flood(rounds: int, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("alone", "steady", "most", "flood"), default="")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--messages", type=int, default=4_000, help="delivered in a round")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of a round of the flood")
-    parser.add_argument("--flood", action="store_true")
+    parser.add_argument("--messages", type=int, default=4_000, help="delivered in a round, of as many as possible")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of a round of the others")
     parser.add_argument("--send", default="", help=argparse.SUPPRESS)
     parser.add_argument("--rate", type=float, default=RATE, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.send:
         send(options.send, options.rate)
-    elif options.flood:
-        flood(options.rounds, options.seconds)
-    else:
+        return
+    if options.only in ("", "alone"):
+        alone(options.rounds, options.seconds)
+    if options.only in ("", "steady"):
+        compare(options.rounds, int(options.seconds) * RATE, RATE)
+    if options.only in ("", "most"):
         compare(options.rounds, options.messages, 0)
-        compare(options.rounds, options.messages // 4, RATE)
+    if options.only in ("", "flood"):
+        flood(options.rounds, options.seconds)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ import pytest
 from appliance.errors import Code
 from appliance.inbound.authentication import unchecked
 from appliance.model.accounts import Account
-from appliance.model.received import NewReceived, ReceivedEnvelope, ReceivedFacts
+from appliance.model.received import NewReceived, QueuedReceived, ReceivedEnvelope, ReceivedFacts
 from appliance.store import Store
 from appliance.store.body_parts import INLINE
-from appliance.store.received import CheckedMessage, MailboxFull, shares_of
+from appliance.store.received import RECORD, CheckedMessage, MailboxFull, shares_of
 from tests.store import hooks
-from tests.store.samples import DAY, Clock, Messages, refusal
+from tests.store.samples import DAY, HASH, Clock, Messages, refusal
 
 
 def mail(store: Store, account: Account, mime: bytes, *recipients: str) -> NewReceived:
@@ -19,20 +19,23 @@ def mail(store: Store, account: Account, mime: bytes, *recipients: str) -> NewRe
     return NewReceived(store.received.env.identifier("inb"), account.id, "192.0.2.1", envelope, shares, mime)
 
 
-async def stored(store: Store, account: Account, mime: bytes, subject: str = "Hello") -> str:
-    new = mail(store, account, mime, "a@in.example.com")
-    await store.received.add([new], None)
-    ((turn, mail_id), *_) = await store.received.next_turn("", 5)
-    assert (turn, mail_id) == (f"{account.id} 192.0.2.1", new.id)
-    assert await store.received.next_turn(turn, 5) == []
-    waiting = await store.received.claim(mail_id)
-    assert waiting is not None
-    assert (waiting.mime, waiting.tries, waiting.envelope) == (mime, 1, new.envelope)
-    checked = CheckedMessage(
+def checked_as(store: Store, subject: str) -> CheckedMessage:
+    return CheckedMessage(
         sender="Ada <ada@example.net>", subject=subject, auto_submitted=False, attachments=0,
         facts=ReceivedFacts(unchecked("test")), event_id=store.received.env.identifier("evt"),
         event=b'{"type":"email.received"}',
     )  # fmt: skip
+
+
+async def stored(store: Store, account: Account, mime: bytes, subject: str = "Hello") -> str:
+    new = mail(store, account, mime, "a@in.example.com")
+    await store.received.add([new], None)
+    turn = f"{account.id} 192.0.2.1"
+    assert await store.received.next_turn("", 5) == [QueuedReceived(turn, new.id, len(mime), 0)]
+    assert await store.received.next_turn(turn, 5) == []
+    (waiting,) = await store.received.claim([new.id, "inb_gone"], large=False)
+    assert (waiting.mime, waiting.tries, waiting.envelope) == (mime, 1, new.envelope)
+    checked = checked_as(store, subject)
     assert await store.received.finish(waiting, checked)
     assert not await store.received.finish(waiting, checked)
     return new.id
@@ -60,6 +63,32 @@ async def test_from_the_queue_to_its_end(store: Store, account: Account, clock: 
     while (await store.body_parts.clear(1_000)).more:
         pass
     assert await store.engine.rows("SELECT count(*) FROM message_body_parts", {}) == [(0,)]
+
+
+async def test_many_are_claimed_and_stored_in_one_transaction_each(store: Store, account: Account) -> None:
+    """Of two accounts, one without a webhook, and one message that another node has stored meanwhile."""
+    await hooks.save(store, account.id)
+    other = await store.accounts.create("other", "other@example.org", HASH, credit=1)
+    new = [
+        mail(store, owner, b"x", f"{n}@in.example.com") for n, owner in enumerate([account, other, account, account])
+    ]
+    for item in new:
+        await store.received.add([item], None)
+    waiting = await store.received.claim([item.id for item in new], large=True)
+    assert {item.id for item in waiting} == {item.id for item in new}
+    finished = [(item, checked_as(store, "Hello")) for item in sorted(waiting, key=lambda item: item.id)]
+    assert await store.received.finish(*finished.pop())
+    gone = finished[0][0]
+    assert await store.received.finish(*finished[0])
+    results = await store.engine.write(lambda tx: store.received._finish(tx, finished))
+    assert results == [None, "", account.id]
+    assert (await store.received.page(account.id, None, 10))[-1].id == gone.id
+    assert len(await store.received.page(other.id, None, 10)) == 1
+    for table, count in (("feedback_mail", 0), ("feedback_counts", 0), ("webhook_deliveries", 3)):
+        assert await store.engine.rows(f"SELECT count(*) FROM {table}", {}) == [(count,)]
+    for owner, messages in ((account, 3), (other, 1)):
+        kept = messages * (RECORD + 1 + len(finished[0][1].event))
+        assert (await store.accounts.find(owner.id)).stored_bytes == kept
 
 
 async def test_a_full_mailbox_stores_nothing(store: Store, account: Account) -> None:

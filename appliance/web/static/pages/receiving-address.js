@@ -40,7 +40,7 @@ export default async function receivingAddress(page) {
 	// DNS may be slow, and the page does not wait for it.
 	check().catch((error) => {
 		if (error.name === "AbortError") return;
-		if (error.status === 404) for (const action of [remove, again]) action.remove();
+		if (error.status === 404) for (const action of [remove, again]) action?.remove();
 		place.replaceChildren(errorText(error));
 	});
 	return fragment(
