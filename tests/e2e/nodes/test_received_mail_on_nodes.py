@@ -11,15 +11,18 @@ from tests.e2e.feedback.feedback import LISTENS
 from tests.e2e.nodes.cluster import Cluster, cluster
 
 DOMAIN = "in.example.com"
+HOOKS = '[webhooks]\nallow_networks = ["127.0.0.0/8"]'  # a section of the settings
 ON_EACH = 40
 
 
 async def test_every_accepted_message_is_stored_once_whichever_node_is_lost(tmp_path: Path, url: str) -> None:
     """The node that stores received mail is killed while both accept some."""
-    async with cluster(tmp_path, url, ("a", "b"), more=LISTENS) as made:
+    async with cluster(tmp_path, url, ("a", "b"), more=f"{LISTENS}\n{HOOKS}") as made:
+        made.dns.zone["hooks.example.net"] = {"A": ["127.0.0.1"]}  # where nothing answers
         assert (await made.ask("POST", "/v1/inbound/addresses", {"address": DOMAIN})).status_code == 201
         hook = {"url": "https://hooks.example.net/", "events": ["email.received"], "enabled": True}
-        assert (await made.ask("PUT", "/v1/webhook", hook)).status_code == 200
+        answer = await made.ask("PUT", "/v1/webhook", hook)
+        assert answer.status_code == 200, answer.text
         accepted: list[str] = []
         async with trio.open_nursery() as sending:
             for node in made.nodes:
