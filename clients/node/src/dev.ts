@@ -43,10 +43,12 @@ export class DevAppliance {
     const options = ["dev", "--port", "0", "--smtp-port", "0", "--json"];
     const { APPLIANCE_CONFIG: _, NOTIFY_SOCKET: __, ...env } = process.env;
     const started = spawn(program, [...words, ...options], { env, stdio: ["ignore", "pipe", "inherit"] });
+    let cause: Error | undefined;
+    started.once("error", (error) => (cause = error));
     for await (const line of createInterface({ input: started.stdout })) {
       return new DevAppliance(started, JSON.parse(line) as Addresses);
     }
-    throw new Error(`${command} dev did not start`);
+    throw new Error(`${command} dev did not start`, { cause });
   }
 
   /** A client that sends to it. */
@@ -71,6 +73,7 @@ export class DevAppliance {
 
   /** Stop the server. */
   async stop(): Promise<void> {
+    if (this.#process.exitCode !== null || this.#process.signalCode !== null) return;
     const ended = once(this.#process, "exit");
     this.#process.kill();
     await ended;

@@ -28,3 +28,13 @@ test("a sign-up mails a link", { skip }, async () => {
 test("a message that does not come is an error", { skip }, async () => {
   await assert.rejects(appliance.wait({ to: "ada@example.net" }, { timeout: 0 }), /no message/);
 });
+
+test("a program that is not there is an error", async () => {
+  await assert.rejects(DevAppliance.start("/nowhere/appliance"), /appliance dev did not start/);
+});
+
+test("stopping twice does nothing", { skip }, async () => {
+  const another = await DevAppliance.start();
+  await another.stop();
+  await another.stop();
+});
