@@ -8,8 +8,9 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import trio
@@ -50,8 +51,7 @@ async def _dial(address: str, port: int, source: str | None = None) -> "trio.abc
     return trio.SocketStream(connection)
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """`now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
 
     now: Callable[[], int] = lambda: time.time_ns() // 1000

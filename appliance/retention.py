@@ -7,10 +7,10 @@ tables are partitioned by time, a task first drops whole partitions, and then de
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from math import inf
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
@@ -40,8 +40,7 @@ ROWS_PER_CHECKPOINT = 100
 log = get_logger("retention")
 
 
-@dataclass(slots=True)
-class DeletionPace:
+class DeletionPace(Struct):
     """The size of the next slice, from the duration of the last one. No I/O."""
 
     budget: int = FIRST_BUDGET
@@ -58,8 +57,7 @@ def rest(took: float, *, hurried: bool) -> float:
     return max(LEAST_REST, took if hurried else took * REST_FACTOR)
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(Struct):
     """One kind of data to delete, and the progress of the deletion."""
 
     kind: str

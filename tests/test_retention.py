@@ -1,12 +1,12 @@
 """Retention: everything old is deleted, at a pace that leaves the writer to others."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from appliance.concurrency.wake import SLEEP_LIMIT

@@ -5,9 +5,9 @@ It is open to every client, so each client gets few resources: a few kilobytes, 
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from appliance.config.values import Endpoint
 from appliance.net.connection_server import ConnectionTable, accept_connections
@@ -51,8 +51,7 @@ def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
     return response("308 Permanent Redirect", f"{place}\n", f"Location: {place}\r\n", whole=whole)
 
 
-@dataclass(slots=True)
-class ChallengeServer:
+class ChallengeServer(Struct):
     """The listeners, and the texts of pending challenges by token; `look_up` finds texts of other nodes."""
 
     https: str

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec import Struct
 
 from appliance import __version__
 from appliance.acme import messages
@@ -42,8 +43,7 @@ T = TypeVar("T")
 Stated = TypeVar("Stated", Order, Authorization)
 
 
-@dataclass(frozen=True, slots=True)
-class AcmeRequest:
+class AcmeRequest(Struct, frozen=True):
     """Send this request; the generator receives the response."""
 
     method: str
@@ -52,8 +52,7 @@ class AcmeRequest:
     accept: str = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishToken:
+class PublishToken(Struct, frozen=True):
     """Answer the challenge of this token with this text on port 80 from now on."""
 
     token: str
@@ -200,8 +199,7 @@ class Issuance:
 
 
 # ---- the client
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """An HTTPS client; `context` must verify certificates and host names."""
 
     resolver: Resolver

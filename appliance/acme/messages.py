@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
@@ -17,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from msgspec import Struct
 
 PREFIX = "urn:ietf:params:acme:error:"
 DETAIL_LIMIT = 500  # characters of an authority's own text
@@ -123,8 +123,7 @@ def explain(
 
 
 # ---- objects (RFC 8555 7.1)
-@dataclass(frozen=True, slots=True)
-class AcmeResponse:
+class AcmeResponse(Struct, frozen=True):
     status: int = 0
     body: bytes = b""
     nonce: str = ""  # Replay-Nonce

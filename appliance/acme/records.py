@@ -6,13 +6,13 @@ state and certificate are copies of the database records (`shared.py`).
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import trio
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec import Struct
 
 from appliance.acme.messages import NotIssued, names_of, new_key, read_key
 from appliance.concurrency.wake import SLEEP_LIMIT
@@ -41,8 +41,7 @@ class AcmeState(msgspec.Struct, frozen=True):
     not_before: int = 0  # Retry-After of the authority
 
 
-@dataclass(frozen=True, slots=True)
-class HeldCertificate:
+class HeldCertificate(Struct, frozen=True):
     """The certificate in use; `self_signed` until the authority issues one."""
 
     names: frozenset[str]
@@ -51,8 +50,7 @@ class HeldCertificate:
     self_signed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AcmeView:
+class AcmeView(Struct, frozen=True):
     settings: AcmeSettings
     state: AcmeState
     held: HeldCertificate | None
@@ -88,8 +86,7 @@ def read_files(directory: Path) -> tuple[AcmeState, HeldCertificate | None]:
     return read_state(contents[STATE]), read_certificate(contents[ACME_FILE])
 
 
-@dataclass(slots=True)
-class FileRecords:
+class FileRecords(Struct):
     settings: AcmeSettings
     directory: Path
     in_thread: Callable[..., Awaitable[None]] = trio.to_thread.run_sync  # for writing to disk

@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from math import inf
 
 import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec import Struct, field
 
 from appliance.acme import schedule
 from appliance.acme.challenges import ChallengeServer
@@ -35,8 +35,7 @@ log = get_logger("acme")
 Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
 
 
-@dataclass(slots=True)
-class Renewer:
+class Renewer(Struct):
     """Renews one certificate; `issue` runs an issuance and returns the chain."""
 
     records: FileRecords | SharedRecords

@@ -5,8 +5,9 @@ are shown on the screen only. Such mail is free of charge and appears in no stat
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.environment import Environment
@@ -28,8 +29,7 @@ PASSWORD_MAIL = Actor("service", "password mail")
 log = get_logger("attention")
 
 
-@dataclass(frozen=True, slots=True)
-class Mailer:
+class Mailer(Struct, frozen=True):
     config: Config
     store: Store
     env: Environment

@@ -5,12 +5,12 @@ problems of the machine (certificates, disk, queue, held pools) concern administ
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from urllib.parse import quote, urlsplit
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.config.settings import Config
@@ -44,8 +44,7 @@ _QUEUED, _ADMIN = "/dashboard/messages?waiting=true", "/dashboard/admin"
 _ORDER = list(Severity)
 
 
-@dataclass(slots=True)
-class Problems:
+class Problems(Struct):
     config: Config
     store: Store
     env: Environment

@@ -8,9 +8,10 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from appliance.backup import archive
 from appliance.backup.archive import Verified, verify
@@ -33,8 +34,7 @@ class NotRestored(Exception):
     """Nothing was changed; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     verified: Verified
     waiting: AllWaiting
     kept: Path | None

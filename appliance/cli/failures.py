@@ -35,7 +35,7 @@ from appliance.store import (
     UpgradeRefused,
 )
 from appliance.system.data_directory import LOCK_FILE, AlreadyRunning, system_user, user_argument
-from appliance.system.service import START_SERVICE, is_managed
+from appliance.system.service import start_command
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.
@@ -123,11 +123,12 @@ def _line(error: BaseException, config: Config) -> str | None:
 
 
 def _free_ports(config: Config) -> Iterator[str]:
-    """Yield the options of `serve` that replace ports in use by the next free ones."""
-    for option, address in (("--port", config.http.bind[0]), ("--smtp-port", config.smtp.bind[0])):
-        if bind_error(address) is not None:
-            others = (address._replace(port=port) for port in range(address.port + 1, 65536))
-            yield f"{option} {next((other.port for other in others if bind_error(other) is None), 0)}"
+    """Yield the options that replace ports in use by the next free ones."""
+    for option, addresses in (("--port", config.http.bind), ("--smtp-port", config.smtp.bind)):
+        ports = range(addresses[0].port, 65536)
+        free = (port for port in ports if not any(bind_error(one._replace(port=port)) for one in addresses))
+        if (port := next(free, 0)) != addresses[0].port:
+            yield f"{option} {port}"
 
 
 def damaged(error: BaseException) -> str:
@@ -167,7 +168,7 @@ def _system_line(error: OSError, config: Config) -> str:
             if bind_error(address) == error.errno:
                 advice = _ADVICE[error.errno].format(key=key)
                 if config.embedded and error.errno == errno.EADDRINUSE:
-                    advice = f"use another port: appliance serve {' '.join(_free_ports(config))}"
+                    advice = f"use another port: appliance {config.command} {' '.join(_free_ports(config))}"
                 return f"cannot listen on {address}: {reason}; {advice}"
     return f"operating system error: {reason}"
 
@@ -193,20 +194,13 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
     return None
 
 
-def why_not_served(data_dir: Path) -> str | None:
+def why_not_served(settings: Config) -> str | None:
     """Return why root must not run the server on it: its owner could not open the files that root writes there."""
+    data_dir = settings.server.data_dir
     if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
         return None
-    facts = data_dir.stat()
-    command = START_SERVICE if is_managed() else f"{_become(facts.st_uid, facts.st_gid)} appliance serve"
+    command = start_command(settings, by_root=True)
     return f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, with `{command}`"
-
-
-def _become(uid: int, gid: int) -> str:
-    """The command with which root runs another as this user: runuser takes only names."""
-    if (name := user_argument(uid)).isdigit():
-        return f"setpriv --reuid {uid} --regid {gid} --clear-groups"
-    return f"runuser -u {name} --"
 
 
 def _why_not_made(data_dir: Path) -> str | None:

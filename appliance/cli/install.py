@@ -4,11 +4,11 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from appliance.cli.database import refusals
 from appliance.cli.options import common, flag, is_json, named_config

@@ -4,10 +4,10 @@ A search reads the newest messages first and ends within a bounded time.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from appliance.cli import database
 from appliance.cli.options import (

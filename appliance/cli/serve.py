@@ -105,7 +105,7 @@ def _run(read_settings: "Callable[[], Config]") -> None:
     sys.unraisablehook = lambda error: serving.exception("error ignored", error.exc_value, where=repr(error.object))
     settings = read_settings()
     log.set_level(settings.server.log_level)
-    if reason := why_not_served(settings.server.data_dir):
+    if reason := why_not_served(settings):
         raise click.ClickException(reason)
     check_usable(settings.server.data_dir, make=True)
     try:

@@ -12,13 +12,14 @@ import secrets
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.cli import database
 from appliance.cli.domain import domain_name, proposed, records_of, register, zone_summary
@@ -46,8 +47,7 @@ NEW_PASSWORD_BYTES = 12  # random; 16 characters that can be typed
 _FULL_NAME = "Full name of this machine, such as mail.example.com"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sender:
+class _Sender(Struct, frozen=True):
     """The account; its secrets only if this run created them."""
 
     account: str

@@ -11,10 +11,12 @@ import re
 import socket
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from appliance.config.check_relays import check_relays
 from appliance.config.check_sources import check_sources
@@ -96,8 +98,7 @@ def _tables(text: str, file: Path) -> dict[str, Any]:
         raise ConfigError(str(file), place, reason) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """The file, the directory where its relative paths start, and a list for unknown names; None: they are errors."""
 
     file: str
@@ -366,16 +367,14 @@ LIVE = frozenset(f"{section}.{key}" for section, keys in _LIVE.items() for key i
 Prepare = Callable[[Config], Callable[[], None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The keys that a reload changed, and the keys that need a restart."""
 
     adopted: tuple[str, ...]
     need_restart: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class LiveSettings:
+class LiveSettings(Struct):
     config: Config
     _services: list[Prepare] = field(default_factory=list)
 

@@ -7,12 +7,14 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -52,8 +54,7 @@ class ConfigError(Exception):
         super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
-@dataclass(frozen=True, slots=True)
-class ValueKind(Generic[T_co]):
+class ValueKind(Struct, Generic[T_co], frozen=True):
     """A kind of value: its name in the documentation, and its reader, which raises ValueError with the reason."""
 
     name: str
@@ -308,8 +309,7 @@ def optional(kind: ValueKind[T], nothing: T) -> ValueKind[T]:
 # ---- declarations
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     section: str
     key: str
     default: object
@@ -317,8 +317,7 @@ class Setting:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTables:
+class NamedTables(Struct, frozen=True):
     """The tables `[section.key.NAME]` of a section: the kind of NAME, and the class of a table."""
 
     section: str

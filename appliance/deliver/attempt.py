@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.outcome import (
@@ -82,8 +83,7 @@ class Holder(NamedTuple):
     answers: bool
 
 
-@dataclass(slots=True, eq=False)
-class ActiveAttempt:
+class ActiveAttempt(Struct, eq=False):
     """One envelope in its SMTP session, with the resources it holds until the session ends."""
 
     ready: Ready

@@ -18,6 +18,7 @@ from itertools import islice
 from math import inf
 
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.fair_share import SHARE_OF_FREE, SPARE_SHARE, Shares
 from appliance.concurrency.ttl_cache import TtlCache
@@ -57,8 +58,7 @@ class Lack(Enum):
     SESSION = auto()
 
 
-@dataclass(slots=True)
-class ShortageBrake:
+class ShortageBrake(Struct):
     """Lowers the number of sessions when this machine runs out of a resource, and raises it again with time."""
 
     slots: Shares[Holder]

@@ -17,12 +17,12 @@ Sandbox mail has simulated outcomes: the local part of a recipient selects its o
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter, Wake
 from appliance.deliver.pool_limiter import PoolLimiter
@@ -155,8 +155,7 @@ class Contact(NamedTuple):
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(Struct, frozen=True):
     delays: Sequence[float]  # seconds before the second attempt, the third and so on
     random: Callable[[], float]  # returns numbers from 0 to 1
 

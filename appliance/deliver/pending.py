@@ -15,9 +15,9 @@ all older untried mail first. Invariant: a recipient that was taken is not read 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.fair_share import PriorityQueue, may_take
 from appliance.deliver.pool_limiter import PoolLimiter
@@ -192,8 +192,7 @@ FEW_PENDING = 50  # envelopes, in total or of one pool, below which a poll for m
 UNROUTED_NEW = "*new"  # as UNROUTED, for mail from memory: older mail that is being routed must not delay it
 
 
-@dataclass(slots=True)
-class Admission:
+class Admission(Struct):
     pending: Pending
     limiters: PoolLimiters
     warmup: Warmup
@@ -284,8 +283,7 @@ OVERLAP = 5_000_000  # microseconds that polls for new mail overlap: mail is due
 MayTake = Callable[[Flow, str, Via | None], bool]
 
 
-@dataclass(slots=True)
-class DueMail:
+class DueMail(Struct):
     """Reads envelopes of one priority. `may_take` decides whether to take more untried mail of a flow for a domain."""
 
     store: Store

@@ -1,8 +1,9 @@
 """Decides when delivery reads the store, and what. No I/O."""
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
+
+from msgspec import Struct
 
 from appliance.concurrency.wake import SLEEP_LIMIT
 
@@ -16,8 +17,7 @@ class Poll(Enum):
     LIMITERS = auto()  # no mail: the holds of pools, so that ready mail can go
 
 
-@dataclass(slots=True)
-class PollState:
+class PollState(Struct):
     """The inputs of `next_poll`. Times are on Trio's clock."""
 
     polled_at: float = -inf

@@ -35,6 +35,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from appliance.concurrency.fair_share import LOW_TURN
 from appliance.deliver.providers import PoolLimits
 from appliance.model.queue import SlowedAccount
@@ -57,8 +59,7 @@ class JudgedSender(NamedTuple):
     only: bool = False  # the installation has no other account
 
 
-@dataclass(slots=True)
-class Throttle:
+class Throttle(Struct):
     """Slots that shrink when a server asks for less mail, and grow again with deliveries."""
 
     limit: int

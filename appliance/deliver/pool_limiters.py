@@ -15,12 +15,13 @@ from, so each node holds and probes its own mail; the operator's holds apply to 
 
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from types import MappingProxyType
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.concurrency.wake import until_stored
@@ -96,15 +97,13 @@ class ProviderServers:
         self._providers.discard(address)
 
 
-@dataclass(slots=True)
-class Probe:
+class Probe(Struct):
     hold: PoolHold
     under_way: bool = False
     failed_for: str = ""  # the account of the last probe, if that reached no server of the pool
 
 
-@dataclass(slots=True)
-class PoolSlot:
+class PoolSlot(Struct):
     """A transaction's slot in the pool of the server it talks to; it moves with the transaction between servers."""
 
     limiter: PoolLimiter
@@ -127,8 +126,7 @@ class PoolSlot:
         return self.probes is not None or any(limiter.hold_reason is not None for limiter in self.answered)
 
 
-@dataclass(slots=True)
-class PoolLimiters:
+class PoolLimiters(Struct):
     store: Store
     env: Environment
     servers: ProviderServers

@@ -11,28 +11,27 @@ under which a provider's customers name machines of their own (`compute.amazonaw
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings
 from appliance.config.values import place_of
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
+class PoolLimits(Struct, frozen=True):
     concurrency: int = 10  # sessions
     messages_per_connection: int = 100  # then delivery reconnects, so that the receiver's load balancer can balance
     per_minute: int | None = None  # messages; None: no limit
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     name: str
     limits: PoolLimits = PoolLimits()
     is_provider: bool = False  # built in: a server counts for it only after it has answered
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(Struct, frozen=True):
     """The suffixes of a provider's MX hosts (`*` is one label), and the initial limits of its pool."""
 
     name: str
@@ -139,8 +138,7 @@ def _suffixes(host: str) -> Iterator[str]:
             yield ".".join((*rest[:star], "*", *rest[star + 1 :]))
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderPools:
+class ProviderPools(Struct, frozen=True):
     """The pools of the providers, and one for each other organisation with the limits of `others`."""
 
     providers: Mapping[str, Pool] = field(default_factory=lambda: by_suffix(PROVIDERS))

@@ -9,10 +9,12 @@ addresses. Every other fault is temporary, even a domain without an address: its
 
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.config.settings import DeliveryMode, DeliverySettings, RelayTls
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
@@ -83,8 +85,7 @@ class Relays:
     ramp: Relay | None = None  # for mail under the ramp, in mode direct, too: a relay may have it already
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     domain: str
     hosts: tuple[Host, ...]
     port: int
@@ -125,8 +126,7 @@ def in_order(records: tuple[Mx, ...], random: Callable[[], float]) -> list[Mx]:
     return [record for record in by_preference if first.get(record.host) is record]
 
 
-@dataclass(frozen=True, slots=True)
-class _MxHost:
+class _MxHost(Struct, frozen=True):
     mx: Mx
     addresses: tuple[Address, ...] = ()  # that may be dialled, in order
     authentic: bool = False
@@ -171,8 +171,7 @@ def _no_host(domain: str, mx_hosts: list[_MxHost], *, complete: bool) -> NoRoute
 
 
 # ---- I/O
-@dataclass(frozen=True, slots=True)
-class Router:
+class Router(Struct, frozen=True):
     """Finds routes. `random` returns numbers from 0 to 1; `own_names` are the host names of this service."""
 
     resolver: Resolver

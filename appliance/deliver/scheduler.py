@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
@@ -38,8 +39,7 @@ POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a milli
 TAKEN_PER_SLICE = 5  # envelopes taken from the store between two checkpoints: the same
 
 
-@dataclass(slots=True, kw_only=True)
-class SessionRunner:
+class SessionRunner(Struct, kw_only=True):
     pending: Pending
     in_flight: InFlight
     slow: SlowSessions

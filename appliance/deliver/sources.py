@@ -8,10 +8,11 @@ If all sources of an envelope are out, it is postponed without an attempt: it ne
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from appliance.concurrency.wake import STORAGE_PAUSE
 from appliance.deliver.outcome import NAMED_POOLS, OTHER_POOLS
@@ -41,8 +42,7 @@ ABOUT_SOURCE = frozenset((BounceClass.REPUTATION, BounceClass.POLICY))  # server
 log = get_logger("deliver")
 
 
-@dataclass(slots=True)
-class Sources:
+class Sources(Struct):
     store: Store
     env: Environment
     limiters: PoolLimiters
@@ -247,4 +247,4 @@ def _from_source(route: Route, source: OutgoingSource) -> Route | None:
 
 
 def _of_family(host: Host, versions: Iterable[int]) -> Host:
-    return replace(host, addresses=tuple(address for address in host.addresses if address.version in versions))
+    return Host(host.name, tuple(address for address in host.addresses if address.version in versions), host.authentic)

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import partial
 
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import RelayTls
@@ -137,8 +138,7 @@ class PolicyMode(StrEnum):
     NONE = "none"  # the domain has ended its policy
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     mode: PolicyMode
     mx: tuple[str, ...]  # lower case; `*` is one label
     max_age: int  # seconds
@@ -200,8 +200,7 @@ async def _dial(address: Address, port: int) -> trio.abc.Stream:
     return await trio.open_tcp_stream(str(address), port)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyFetcher:
+class PolicyFetcher(Struct, frozen=True):
     """Fetches policies; `context` must verify certificates and their names."""
 
     resolver: Resolver

@@ -3,9 +3,8 @@
 No mail depends on it, so an error is logged and delivery continues.
 """
 
-from dataclasses import dataclass
-
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.wake import ClockJumps
 from appliance.deliver.attempt import Deliverer
@@ -21,8 +20,7 @@ NOT_PUBLISHED = "delivery state not published"
 log = get_logger("deliver")
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """Seconds between two runs of periodic work."""
 
     poll_all: float = 1.0  # polls for all due mail, while mail was left in the store
@@ -32,8 +30,7 @@ class Intervals:
     check_clock: float = 600.0  # for mail that a wrong clock postponed
 
 
-@dataclass(frozen=True, slots=True)
-class Upkeep:
+class Upkeep(Struct, frozen=True):
     deliverer: Deliverer
     new_mail: NewMail
     pending: Pending

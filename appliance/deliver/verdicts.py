@@ -5,11 +5,11 @@ Each kind of verdict counts once in a transaction: ten refused recipients are on
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct
 
 from appliance.deliver.outcome import DELIVERED, Contact, FaultSide, Judgement, judge
 from appliance.deliver.pool_limiter import PoolLimiter
@@ -32,8 +32,7 @@ class Reached(NamedTuple):
     relayed: bool = False  # the server is the operator's relay
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True):
     env: Environment
     limiters: PoolLimiters
     sources: Sources

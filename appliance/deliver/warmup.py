@@ -8,9 +8,10 @@ envelope gets a permit for the right source.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import WarmupSettings
@@ -34,8 +35,7 @@ UNLIMITED = 1_000_000_000
 log = get_logger("deliver")
 
 
-@dataclass(slots=True)
-class Permit:
+class Permit(Struct):
     """Allows `count` recipients to a pool, from one source at a time."""
 
     pool: str
@@ -48,8 +48,7 @@ class Permit:
     route: Route | None = None  # if its source decides the address
 
 
-@dataclass(slots=True)
-class Warmup:
+class Warmup(Struct):
     """The paces of sources and pools in use; the store has the others. Disabled by the settings, it counts nothing."""
 
     settings: WarmupSettings

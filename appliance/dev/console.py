@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import trio
+from msgspec import Struct, field
 
 from appliance.intake.request_log import RequestLog, SubmittedRequest
 from appliance.model.mail import Message, MessageStatus, NewMessage
@@ -16,8 +17,7 @@ LINE_SHOWN = 70  # characters of a subject or a reply
 PRINT_EVERY = 0.1  # seconds: under load, lines are written together
 
 
-@dataclass(slots=True)
-class Console:
+class Console(Struct):
     """Prints a line when every recipient of a message has a result."""
 
     store: Store

@@ -4,7 +4,7 @@ A page that the developer visits can send requests to this machine. So a request
 stops pages whose name leads here (DNS rebinding), and must not come from a page of another origin.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from appliance.dev.settings import is_loopback
 from appliance.errors import Code
@@ -30,8 +30,7 @@ def foreign(method: str, path: str, headers: dict[bytes, bytes]) -> str | None:
     return None if is_link else "Sec-Fetch-Site: a web page of another origin may not use this server."
 
 
-@dataclass(slots=True)
-class Guard:
+class Guard(Struct):
     """The edge, for requests from this machine only."""
 
     edge: Edge

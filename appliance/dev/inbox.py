@@ -1,9 +1,9 @@
 """The messages of `appliance dev`: finds them, waits for them, and deletes the oldest. Memory and time are bounded."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from appliance.errors import Code, Refused
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage
@@ -19,8 +19,7 @@ WAITERS = 100  # requests that wait at once
 PAGE = 100  # messages read together
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
+class _Waiter(Struct, eq=False):
     """A request that waits. `recipient` is an address or a domain, `subject` a part in lower case."""
 
     recipient: str
@@ -34,8 +33,7 @@ class _Waiter:
         return is_addressed and self.subject in new.subject.casefold()
 
 
-@dataclass(slots=True)
-class Inbox:
+class Inbox(Struct):
     """The account's messages, and the requests that wait for one."""
 
     store: Store

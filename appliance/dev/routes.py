@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 from quart import Response, request
 
 from appliance.dev.access import SESSION_ID

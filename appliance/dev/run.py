@@ -4,7 +4,6 @@ Mail is simulated as in the sandbox. Webhooks go to this machine only: every oth
 saved and again when it is dialled.
 """
 
-import dataclasses
 import errno
 import signal
 import ssl
@@ -12,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+import msgspec.structs
 import trio
 
 from appliance.concurrency.wake import repeat
@@ -168,7 +168,7 @@ async def _developer(config: Config, store: Store) -> User:
     if [account.name for account in accounts] != [DEV_ACCOUNT] or user is None:
         reason = f"{config.server.data_dir} has the data of another server. Choose an empty directory"
         raise ConfigError("appliance dev", "--data", reason)
-    return dataclasses.replace(user, role=Role.CUSTOMER)
+    return msgspec.structs.replace(user, role=Role.CUSTOMER)
 
 
 async def _register_domains(store: Store, new: NewMessage) -> None:
@@ -183,7 +183,7 @@ def _open_services(
 ) -> IntakeServices:
     shared = build_services(config, env, store, key)
     shared.intake.links = UnsubscribeLinks(key, config.http.base_url, plain=True)
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         shared,
         credentials=OpenCredentials(store, env, shared.guesses, everyone=caller),
         requests=PrintedRequests(store, env, shared.intake.free_space, console=console),

@@ -1,6 +1,6 @@
 """Asks DNS blocklists (RFC 5782) whether they list an address."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.net.address_policy import Address
@@ -8,8 +8,7 @@ from appliance.net.address_policy import Address
 REFUSED_RESOLVER = "127.255.255."  # the reply of blocklists to a resolver that they do not serve
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The answer of a blocklist: the text says why the address is listed, or why there is no answer."""
 
     blocklist: str

@@ -8,12 +8,13 @@ depends on the single message.
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import chain
 from typing import TypeVar
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.config.settings import Config
 from appliance.dns.records import RETURN_PATH_KINDS, SPF_NAMES, DnsRecord, RecordKind, Senders, senders, spf_term
@@ -53,8 +54,7 @@ async def permits(resolver: Resolver, domain: str, text: str, address: Address) 
     return await _Evaluation(resolver, address).evaluate(domain, text) == PASS
 
 
-@dataclass(frozen=True, slots=True)
-class _Directive:
+class _Directive(Struct, frozen=True):
     """`sign` is the qualifier; `prefixes` are the prefix lengths for IPv4 and IPv6."""
 
     sign: str
@@ -188,8 +188,7 @@ _DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
 _TLS_RPT = re.compile(r"v=TLSRPTv1\s*;")  # RFC 8460 3
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRecord:
+class CheckedRecord(Struct, frozen=True):
     """A record, what DNS has in its place, and what is wrong with that."""
 
     record: DnsRecord

@@ -6,11 +6,12 @@ the closest name above the domain with an SOA record: DNS consoles show names re
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, RecordKind
@@ -127,8 +128,7 @@ _ROUTE_53 = re.compile(r"ns-[0-9]+\.awsdns-[0-9]+\.(com|net|org|co\.uk)")
 ROUTE_53 = DnsHost("Amazon Route 53", "https://console.aws.amazon.com/route53/v2/hostedzones")
 
 
-@dataclass(frozen=True, slots=True)
-class DnsZone:
+class DnsZone(Struct, frozen=True):
     name: str
     name_servers: tuple[str, ...] = ()
 

@@ -4,10 +4,11 @@ Records for a return path and for reports are proposed only if the installation 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_address
+
+from msgspec import Struct
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.model.accounts import Domain, StoredDkimKey
@@ -35,8 +36,7 @@ class RecordKind(StrEnum):
 RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH_SPF))  # both are there, or it is not
 
 
-@dataclass(frozen=True, slots=True)
-class DnsRecord:
+class DnsRecord(Struct, frozen=True):
     """A record to publish; not `needed` for a return path, reports, and keys of mail signed earlier."""
 
     kind: RecordKind
@@ -59,8 +59,7 @@ def receiving_hosts(config: Config, others: Iterable[str] = ()) -> tuple[str, ..
     return tuple(dict.fromkeys([config.server.hostname, *sorted(others)])) if config.inbound.bind else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Senders:
+class Senders(Struct, frozen=True):
     """The hosts that hand mail to receivers, and the SPF terms that permit them. All nodes make the same."""
 
     hosts: tuple[str, ...]

@@ -8,7 +8,6 @@ tasks.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -24,6 +23,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.resolver
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.values import DNS_PORT, Endpoint
@@ -87,8 +87,7 @@ class NotAsked(LookupFailed):
 Record = TypeVar("Record", Mx, IPv4Address, IPv6Address, str, Tlsa, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class DnsAnswer(Generic[Record]):
+class DnsAnswer(Struct, Generic[Record], frozen=True):
     """The records of a name; `authentic`: a trusted validator verified them (DNSSEC)."""
 
     records: tuple[Record, ...]

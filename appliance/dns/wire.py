@@ -5,33 +5,30 @@ dnspython takes a fifth of a second for a reply of 1,200 bytes with long names.
 """
 
 import re
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from struct import Struct
-from struct import error as StructError
 from typing import Any, Final, NamedTuple
 
 import dns.flags
 import dns.rcode
 import dns.rdataclass
 import dns.rdatatype
+from msgspec import Struct
 
 # These may come without the question.
 _NO_QUESTION = (dns.rcode.FORMERR, dns.rcode.SERVFAIL, dns.rcode.NOTIMP, dns.rcode.REFUSED)
 
 
-@dataclass(frozen=True, slots=True)
-class Mx:
+class Mx(Struct, frozen=True):
     """A mail exchanger; `host` is lower case without a final dot, "" for the root (a null MX, RFC 7505)."""
 
     preference: int
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tlsa:
+class Tlsa(Struct, frozen=True):
     """A certificate association, as published (RFC 6698 2.1)."""
 
     usage: int
@@ -44,9 +41,11 @@ class BadDnsReply(Exception):
     """A packet that is not a well-formed reply to the query."""
 
 
-_HEADER: Final = Struct("!HHHHHH")  # id, flags, and the numbers of questions, answers, authorities, additional records
-_RECORD: Final = Struct("!HHIH")  # after the name: type, class, TTL, length of the data
-_SOA: Final = Struct("!IIIII")  # after its two names; the last is the TTL of negative answers
+_HEADER: Final = struct.Struct(
+    "!HHHHHH"
+)  # id, flags, and the numbers of questions, answers, authorities, additional records
+_RECORD: Final = struct.Struct("!HHIH")  # after the name: type, class, TTL, length of the data
+_SOA: Final = struct.Struct("!IIIII")  # after its two names; the last is the TTL of negative answers
 _QUESTION_TAIL: Final = 4  # bytes of type and class
 _ROOT: Final = b"\0"
 _NAME_BYTES: Final = 255
@@ -188,8 +187,7 @@ READERS: Final[dict[str, Callable[[DnsPacket, int, int], Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DnsReply:
+class DnsReply(Struct, frozen=True):
     """A complete, well-formed reply to a query for the records of one name."""
 
     packet: DnsPacket
@@ -216,7 +214,7 @@ def read_reply(query: bytes, wire: bytes) -> DnsReply:
         additional_records, at = packet.records(at, additional)
         if at != len(wire):
             raise BadDnsReply("bytes after the last record")
-    except (IndexError, StructError) as cause:
+    except (IndexError, struct.error) as cause:
         raise BadDnsReply("the packet ends too early") from cause
     for record in additional_records:
         if record.kind == dns.rdatatype.OPT:

@@ -1,7 +1,8 @@
 """`appliance doctor`: checks everything that mail depends on; a finding says what is wrong and what to do."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class FindingLevel(StrEnum):
@@ -10,15 +11,13 @@ class FindingLevel(StrEnum):
     FAULT = "fault"  # mail is not delivered, or not trusted by receivers
 
 
-@dataclass(frozen=True, slots=True)
-class RecordToPublish:
+class RecordToPublish(Struct, frozen=True):
     name: str
     type: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One line of the report: `check` is the kind of check, `subject` its object, `text` the result."""
 
     level: FindingLevel

@@ -1,11 +1,12 @@
 """A complete examination: runs all checks concurrently, within one timeout, and returns their findings."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
@@ -58,8 +59,7 @@ Check = Callable[[], Awaitable[list[Finding]]]
 Report = Callable[[list[Finding]], None]
 
 
-@dataclass(slots=True)
-class Stored:
+class Stored(Struct):
     senders: list[tuple[Domain, list[StoredDkimKey]]] = field(default_factory=list)  # From domains and their keys
     reports: dict[str, DmarcStanding] = field(default_factory=dict)  # what DMARC reports say, by domain
     nodes: tuple[str, ...] = ()  # host names of those that share the database
@@ -75,8 +75,7 @@ class Stored:
     receiving_domains: dict[str, list[str]] = field(default_factory=dict)  # by sending domain
 
 
-@dataclass(slots=True)
-class Examination:
+class Examination(Struct):
     """One examination; `blocklists` may be empty."""
 
     config: Config

@@ -1,10 +1,10 @@
 """Checks how other servers see this machine: its name and addresses in DNS, port 25, logins at relays, blocklists."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import trio
+from msgspec import Struct
 
 from appliance.config.settings import Config, DeliveryMode, RelayTls
 from appliance.deliver.route import Host, Relay, Route, configured_relays
@@ -101,8 +101,7 @@ async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list
 
 
 # ---- mail servers
-@dataclass(frozen=True, slots=True)
-class MailServerProbe:
+class MailServerProbe(Struct, frozen=True):
     """An attempt to reach a mail server: its greeting, or the failure."""
 
     target: str

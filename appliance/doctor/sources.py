@@ -4,10 +4,10 @@ The SPF records of the domains that use them are checked with the domains.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from appliance.config.settings import Config
 from appliance.dns.check import public_addresses

@@ -6,9 +6,10 @@ its unsubscribe address, in any field, or by its DKIM signature and Message-ID. 
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from appliance.feedback.mime import ReceivedMail, field_groups, first_value, open_mail
 from appliance.message.decoding import one_line
@@ -35,8 +36,7 @@ class FeedbackType(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complaint:
+class Complaint(Struct, frozen=True, kw_only=True):
     feedback_type: FeedbackType
     reporter: str = ""  # the User-Agent, or the sender of the report
     return_paths: tuple[str, ...] = ()  # addresses that look like ours, in lower case; not checked

@@ -19,9 +19,11 @@ mail reports several recipients and none is ours, that must hold for all of them
 """
 
 import re
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.feedback.mime import ReceivedMail, field_groups, open_mail
 from appliance.feedback.reply_rules import judge_reply
@@ -47,8 +49,7 @@ class NoticeKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     kind: NoticeKind
     code: int | None = None  # SMTP
     status: str | None = None  # enhanced, as in `5.1.1`

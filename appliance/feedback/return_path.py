@@ -29,11 +29,11 @@ days an expired token looks forged.
 import base64
 import hmac
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import pybase64
+from msgspec import Struct
 
 from appliance.keys.keyfile import derive
 from appliance.times import DAY, HOUR
@@ -76,8 +76,7 @@ class TokenFault(StrEnum):
     FORGED = "forged"  # it is none of ours, not of this name, or over three months old
 
 
-@dataclass(frozen=True, slots=True)
-class FeedbackAddress:
+class FeedbackAddress(Struct, frozen=True):
     """An address in the form of a return path: either a token, not yet checked, or the kind of report."""
 
     domain: str
@@ -86,8 +85,7 @@ class FeedbackAddress:
     list_number: int | None = None  # of the list that the token unsubscribes from; None: it takes bounces
 
 
-@dataclass(frozen=True, slots=True)
-class RecipientIds:
+class RecipientIds(Struct, frozen=True):
     """The range of ids that includes the recipient's, and their common time."""
 
     first: str
@@ -160,8 +158,7 @@ _LINK_MAC_BYTES: Final = 16
 _LINK_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{30,1000}")  # 500 with the longest address and tag
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscription:
+class Unsubscription(Struct, frozen=True):
     """No more messages of this list (a tag or a template) to this address, in its key form."""
 
     account_id: str

@@ -5,11 +5,11 @@ temperror, so a sender with slow DNS servers delays only its own mail, and not f
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import trio
+from msgspec import Struct
 from publicsuffixlist import PublicSuffixList
 
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, records_of
@@ -28,8 +28,7 @@ T = TypeVar("T")
 OnThread = Callable[..., Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
+class _Policy(Struct, frozen=True):
     """A DMARC record: the policy for the From domain, and which domains align with it."""
 
     policy: str

@@ -8,11 +8,11 @@ ended the process, is stored without content rather than lost; to find the one t
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.wake import until_stored
 from appliance.config.values import MIB
@@ -50,8 +50,7 @@ log = get_logger("inbound")
 _stored = partial(until_stored, log=log, failure="received mail not stored")
 
 
-@dataclass(slots=True)
-class Receiver:
+class Receiver(Struct):
     store: Store
     env: Environment
     resolver: Resolver

@@ -7,10 +7,11 @@ text, which a stranger writes, has no use here.
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.message.limits import DOMAIN_LENGTH
@@ -49,8 +50,7 @@ def _permanent(reason: str) -> SpfError:
 
 
 # ---- records; no I/O
-@dataclass(frozen=True, slots=True)
-class Directive:
+class Directive(Struct, frozen=True):
     result: CheckResult
     mechanism: str
     spec: str  # domain or network; empty: the current domain
@@ -58,8 +58,7 @@ class Directive:
     network: _Network | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     directives: tuple[Directive, ...]
     redirect: str | None
 
@@ -151,8 +150,7 @@ def _check_spec(spec: str) -> None:
 
 
 # ---- evaluation
-@dataclass(slots=True)
-class _Evaluation:
+class _Evaluation(Struct):
     resolver: Resolver
     client: _Address
     sender: str  # local@domain

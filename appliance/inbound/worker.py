@@ -20,11 +20,11 @@ in the inbox for a person to read.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.wake import until_stored
 from appliance.environment import Environment
@@ -72,8 +72,7 @@ log = get_logger("inbound")
 _stored = partial(until_stored, log=log, failure="feedback not read")
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     kind: str  # of the address
     step: FeedbackStep
     note: dict[str, Any] = field(default_factory=dict)  # for the message log
@@ -87,8 +86,7 @@ def _nothing(result: str) -> FeedbackStep:
 _GIVEN_UP: Final = _Reading(TOKEN, _nothing(FeedbackResult.GIVEN_UP))
 
 
-@dataclass(slots=True)
-class FeedbackWorker:
+class FeedbackWorker(Struct):
     store: Store
     return_paths: ReturnPaths
     forwarding_rate: RequestRate

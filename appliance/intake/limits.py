@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import MIB, Share
@@ -67,8 +68,7 @@ class RequestRate:
             raise Refused(Code.RATE_LIMITED, self.refusal.format(rate=self.per_second), retry_after=seconds)
 
 
-@dataclass(slots=True)
-class FreeSpace:
+class FreeSpace(Struct):
     directory: Path
     min_bytes: int  # 0: the watermark is off
     min_percent: float

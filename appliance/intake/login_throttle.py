@@ -44,6 +44,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec import Struct
+
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.database import FailureKind, LoginFailure
@@ -78,8 +80,7 @@ QUIET = 15 * MINUTE  # time without refused logins after which the log reports t
 log = get_logger("login")
 
 
-@dataclass(slots=True)
-class _Refusals:
+class _Refusals(Struct):
     since: int
     last: int
     count: int = 0
@@ -162,8 +163,7 @@ class _Account:
         return self.turns[site]
 
 
-@dataclass(slots=True)
-class LoginAttempt:
+class LoginAttempt(Struct):
     """A login that may be checked after `wait` seconds. It counts as failed unless it succeeds or is withdrawn."""
 
     wait: float
@@ -203,8 +203,7 @@ class LoginAttempt:
                 failures.remove(self._at)
 
 
-@dataclass(slots=True)
-class CodeGuess:
+class CodeGuess(Struct):
     """A code that may be compared. It counts as wrong unless `was_right` is called."""
 
     _throttle: "LoginThrottle"

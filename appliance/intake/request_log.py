@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
@@ -144,8 +145,7 @@ def _is_secret(name: str) -> bool:
 
 
 # ---- the log
-@dataclass(slots=True)
-class SubmittedRequest:
+class SubmittedRequest(Struct):
     caller: Caller
     request_id: str
     source: str

@@ -1,6 +1,6 @@
 """The services of intake that HTTP and SMTP share, so that limits apply across both."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.environment import Environment
@@ -14,8 +14,7 @@ from appliance.net.connection_server import KnownNetworks
 from appliance.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class IntakeServices:
+class IntakeServices(Struct, frozen=True):
     intake: MessageIntake
     credentials: Credentials
     guesses: LoginThrottle

@@ -6,10 +6,10 @@ MAC is checked before any lookup.
 
 import hmac
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import pybase64
+from msgspec import Struct
 
 from appliance.keys.keyfile import derive
 from appliance.times import HOUR
@@ -24,8 +24,7 @@ _MAC_BYTES: Final = 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{30,400}")
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedFile:
+class LinkedFile(Struct, frozen=True):
     account_id: str
     message_id: str
     number: int

@@ -6,11 +6,10 @@ A batch comes as JSON, or from a door in another form; a series is one message t
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from appliance.errors import Refused, invalid
 from appliance.message import limits
@@ -64,8 +63,7 @@ class Batch(msgspec.Struct, frozen=True):
         return requests_of(len(self.items))
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One message for many recipients, with a request for each. They are made in parts, when they are composed."""
 
     count: int

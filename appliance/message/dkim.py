@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
+from msgspec import Struct
 
 from appliance.message.limits import HEADER_LINE_LENGTH
 
@@ -60,8 +61,7 @@ class Algorithm(StrEnum):
     ED25519 = "ed25519"
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
+class SigningKey(Struct, frozen=True):
     """A private key and the DNS name of its public half, in lower-case A-labels."""
 
     domain: str

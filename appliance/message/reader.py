@@ -10,8 +10,9 @@ Delimiters of an outer multipart end all inner parts (RFC 2046 5.1.2). Attached 
 import binascii
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from appliance.message.decoding import codec_of, decode_charset, display_text, read_parameters
 from appliance.message.limits import CANDIDATES, DEPTH, FIELDS, PART_HEADER_BYTES, PARTS, TEXT_BYTES, TOTAL_HEADER_LINES
@@ -23,16 +24,14 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{1,1
 _NOT_BASE64: Final = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedFile:
+class AttachedFile(Struct, frozen=True):
     filename: str
     content_type: str
     size: int
     content_id: str | None
 
 
-@dataclass(slots=True)
-class MessageView:
+class MessageView(Struct):
     """A message for the dashboard; `truncated` if content was dropped."""
 
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -42,8 +41,7 @@ class MessageView:
     truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ContentPart:
+class ContentPart(Struct, frozen=True):
     """A decoded part that is not a multipart; `complete` unless its content was cut."""
 
     kind: str
@@ -56,13 +54,13 @@ class ContentPart:
         return decode_charset(self.content[: 4 * most], self.codec)[:most]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Part:
+class _Part(Struct, kw_only=True):
     """A leaf part, or a multipart shown as one: the extent of its content, and how to decode it."""
 
     start: int
     end: int
     kind: str
+    parameters: dict[str, str]  # of its media type
     codec: str
     encoding: str
     filename: str
@@ -296,6 +294,7 @@ def _describe(fields: list[tuple[str, bytes]], default_type: str, start: int, en
         start=start,
         end=end,
         kind=kind,
+        parameters=parameters,
         codec=codec_of(parameters.get("charset", "utf-8").strip()) or "ascii",
         encoding=first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
         filename=display_text(placing.get("filename", "") or parameters.get("name", "")),

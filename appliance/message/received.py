@@ -6,11 +6,11 @@ with mailboxes is split before its encoded words are decoded: a decoded name may
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 import idna
+from msgspec import Struct
 
 from appliance.message.decoding import display_text
 from appliance.message.limits import DOMAIN_LENGTH, FIELD_BYTES, HOPS, RAW_LENGTH
@@ -32,8 +32,7 @@ _NOT_IN_A_BODY: Final = dict.fromkeys((*range(9), 11, *range(14, 32), 127), "�
 _AUTOMATIC: Final = ("x-autoreply", "x-autorespond", "x-auto-response")
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedContent:
+class ReceivedContent(Struct, frozen=True):
     """`text` and `html` have at most BODY_BYTES in UTF-8; `truncated` if something was left out."""
 
     sender: str  # the From field

@@ -6,8 +6,9 @@ makes it fail or take long: it reads each character once, and HTML over the limi
 
 import html.entities
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from appliance.message.characters import fault_in_body
 
@@ -78,8 +79,7 @@ def _after(markup: str, end: str, start: int) -> int:
     return len(markup) if position < 0 else position + len(end)
 
 
-@dataclass(slots=True)
-class _Page:
+class _Page(Struct):
     """The text so far, and the pending separators before the next word."""
 
     written: list[str] = field(default_factory=list)

@@ -61,8 +61,7 @@ _PERMISSIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     id: str
     account_id: str
     account_name: str
@@ -140,8 +139,7 @@ class Caller(Struct, frozen=True, gc=False):
 # ---- accounts and their people
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     id: str
     name: str
     email: str
@@ -254,8 +252,7 @@ class RecordStatus(StrEnum):
     UNKNOWN = "unknown"  # the lookup failed
 
 
-@dataclass(frozen=True, slots=True)
-class DomainDns:
+class DomainDns(Struct, frozen=True):
     """The state of a domain's records at the last check: the worst of each kind."""
 
     checked_at: int
@@ -277,8 +274,7 @@ class DomainDns:
         return {self.spf, self.dkim, self.dmarc, self.return_path}
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     name: str
     usable: bool
     created_at: int

@@ -1,11 +1,10 @@
 """Records of the dashboard beyond mail itself: sessions, lists, searches and statistics."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from appliance.model.mail import (
     BounceClass,
@@ -32,8 +31,7 @@ class LoginSession(Struct, frozen=True):
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class MailFilter:
+class MailFilter(Struct, frozen=True):
     """A filter for messages of an account; None matches any."""
 
     status: MessageStatus | None = None
@@ -183,8 +181,7 @@ class WaitingInPool(Struct, frozen=True):
     deferred: int
 
 
-@dataclass(frozen=True, slots=True)
-class AccountStatistics:
+class AccountStatistics(Struct, frozen=True):
     """Recipients by hour (since 1970) and result. An hour may stand for its day; `previous` is None if not stored."""
 
     by_hour: Mapping[tuple[int, str], int]

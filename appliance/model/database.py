@@ -1,7 +1,6 @@
 """The database as operators see it, pending upgrades of it, and what the nodes that share it tell each other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
@@ -17,8 +16,7 @@ class TableRows(Struct, frozen=True):
     dead: int  # rows not yet vacuumed
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     place: str  # without user and password
     version: str
     schema: int  # 0: empty database
@@ -131,16 +129,14 @@ class LoginFailure(NamedTuple):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequest:
+class CancelRequest(Struct, frozen=True):
     id: str
     message_id: str
     account_id: str | None  # None: the operator asks
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelAnswer:
+class CancelAnswer(Struct, frozen=True):
     cancelled: int
     refusal: str | None = None
 

@@ -5,7 +5,6 @@ of a reference cycle, so the garbage collector does not track them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
@@ -372,8 +371,7 @@ class Outcome(Struct, frozen=True, gc=False):
 # ---- messages for operators
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingSession:
+class OutgoingSession(Struct, frozen=True):
     """An open SMTP session for a recipient, and its current step."""
 
     recipient_id: str
@@ -384,8 +382,7 @@ class OutgoingSession:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class TriedRecipient:
+class TriedRecipient(Struct, frozen=True):
     """A recipient with all its attempts; `next_attempt_at` is None if final or scheduled."""
 
     recipient: Recipient
@@ -399,8 +396,7 @@ class TriedRecipient:
     route: str | None = None  # as in DueRecipient
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRecord:
+class MessageRecord(Struct, frozen=True):
     account_name: str
     message: Message
     recipients: tuple[TriedRecipient, ...]

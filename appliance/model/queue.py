@@ -1,7 +1,5 @@
 """The queue for operators and customers: queued mail, and the state of each provider pool."""
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from appliance.model.warmup import WarmupStatus
@@ -22,8 +20,7 @@ class AllWaiting(Struct, frozen=True):
     oldest_at: int | None  # acceptance time of the oldest message
 
 
-@dataclass(frozen=True, slots=True)
-class PoolHold:
+class PoolHold(Struct, frozen=True):
     """A held pool; an automatic hold sends one message as a probe at `probe_at`.
 
     Servers judge the source address, so each node has its own automatic holds.
@@ -41,8 +38,7 @@ class PoolHold:
         return f" by node {self.node}" if self.node else ""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowedAccount:
+class SlowedAccount(Struct, frozen=True):
     """An account whose mail to a pool is throttled by the servers, or waits for a session."""
 
     account_id: str
@@ -55,8 +51,7 @@ class SlowedAccount:
         return self.slots == 0
 
 
-@dataclass(frozen=True, slots=True)
-class PoolState:
+class PoolState(Struct, frozen=True):
     pool: str
     in_use: int
     allowed: int
@@ -80,14 +75,12 @@ class ResumedPool(Struct, frozen=True):
         return bool(self.holds) or self.slowed is not None
 
 
-@dataclass(frozen=True, slots=True)
-class SourceView:
+class SourceView(Struct, frozen=True):
     name: str
     reason: str | None  # why it is out for a pool; None: in use
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
+class PoolView(Struct, frozen=True):
     """A pool: no name before the domain is looked up, no state before its first use."""
 
     name: str | None = None

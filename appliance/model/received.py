@@ -91,14 +91,12 @@ class ReceivedFacts(Struct, frozen=True):
     answers: AnsweredEmail | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivingAddress:
+class ReceivingAddress(Struct, frozen=True):
     address: str  # or a domain
     created_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivingAccount:
+class ReceivingAccount(Struct, frozen=True):
     """The account that a domain receives for; `is_known`: it receives the address, too."""
 
     account_id: str

@@ -6,7 +6,9 @@ names the limits of the source `news` in the pool `google`. Mail without a sourc
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from appliance.config.settings import Config
 from appliance.config.values import Address
@@ -14,8 +16,7 @@ from appliance.config.values import Address
 AT = "@"  # in no name of a pool or of a source
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingSource:
+class OutgoingSource(Struct, frozen=True):
     name: str
     addresses: tuple[Address, ...]  # one or none of each family
     hostname: str  # for EHLO
@@ -43,8 +44,7 @@ def pool_and_source(name: str) -> tuple[str, str]:
     return pool, source
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTable:
+class SourceTable(Struct, frozen=True):
     """The sources of the settings, and the streams that use them."""
 
     by_name: Mapping[str, OutgoingSource] = field(default_factory=dict)
@@ -83,8 +83,7 @@ def configured_sources(config: Config) -> SourceTable:
     return SourceTable(by_name, by_stream)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceState:
+class SourceState(Struct, frozen=True):
     """What a node last found about a source."""
 
     source: str
@@ -94,8 +93,7 @@ class SourceState:
     changed_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolDay:
+class PoolDay(Struct, frozen=True):
     """Recipients of a day's attempts from a source to a pool, and the last reply that deferred or refused one."""
 
     delivered: int = 0

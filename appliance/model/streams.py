@@ -1,7 +1,9 @@
 """Streams keep kinds of mail apart, so that a newsletter neither delays a login code nor spoils its reputation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct, field
 
 from appliance.config.settings import StreamPriority, StreamSettings
 from appliance.errors import invalid
@@ -18,8 +20,7 @@ TRANSACTIONAL = Stream("transactional")
 BROADCAST = Stream("broadcast", is_low=True, unsubscribe=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
+class Streams(Struct, frozen=True):
     """The streams of this installation, by name."""
 
     by_name: Mapping[str, Stream] = field(default_factory=lambda: {one.name: one for one in (TRANSACTIONAL, BROADCAST)})

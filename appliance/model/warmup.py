@@ -12,9 +12,11 @@ Recipients are counted, as providers do, not messages. Those that did not reach 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.config.settings import WarmupSettings
 from appliance.times import DAY, HOUR
@@ -34,8 +36,7 @@ def hourly_limit(settings: WarmupSettings, day: int) -> int | None:
     return None if day >= settings.days else _recipients(settings.first_hour, settings.growth, day)
 
 
-@dataclass(frozen=True, slots=True)
-class WarmupPace:
+class WarmupPace(Struct, frozen=True):
     pool: str
     source: str
     day: int
@@ -110,8 +111,7 @@ class WarmupPace:
         return min(max(0, self.rested_at - now), _burst(most) * HOUR // most)
 
 
-@dataclass(frozen=True, slots=True)
-class WarmupStatus:
+class WarmupStatus(Struct, frozen=True):
     pool: str
     source: str
     day: int

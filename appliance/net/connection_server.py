@@ -17,12 +17,12 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import Endpoint, Network
@@ -69,8 +69,7 @@ class _Rank(IntEnum):
     AUTHENTICATED = 2  # evicted for known networks only
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     network: str
     unknown: bool  # unauthenticated, from an unknown network
     credential: str | None = None
@@ -78,8 +77,7 @@ class _Entry:
     rank: _Rank | None = None  # None: busy with a request or message
 
 
-@dataclass(slots=True)
-class ConnectionTable(Generic[Connection]):
+class ConnectionTable(Struct, Generic[Connection]):
     limit: int
     limit_per_address: int  # unauthenticated connections of one network; HTTP counts all of them
     trusted: tuple[Network, ...] = ()  # proxies, exempt from the limit per address
@@ -330,8 +328,7 @@ class ServedConnection(Evictable, Protocol):
 Served = TypeVar("Served", bound=ServedConnection)
 
 
-@dataclass(slots=True)
-class ConnectionServer(Generic[Served]):
+class ConnectionServer(Struct, Generic[Served]):
     """Calls `serve(client, address, secure)` or `refuse(client, secure)` for each connection; both close it."""
 
     name: str  # in metrics

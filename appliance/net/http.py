@@ -6,10 +6,10 @@ server chooses how much work its bytes are; other tasks run in between. Webhooks
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 
 import h11
 import trio
+from msgspec import Struct
 
 from appliance.net.connection_server import ConnectionTable
 from appliance.telemetry.log import Log
@@ -33,8 +33,7 @@ class TooLong(BadResponse):
     """The body is longer than the caller reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(Struct, frozen=True):
     status: int
     headers: tuple[tuple[bytes, bytes], ...]  # names in lower case
     _stream: trio.abc.Stream
@@ -98,8 +97,7 @@ PLAIN_TEXT = "text/plain; charset=utf-8"
 _FIRST_LINE = re.compile(rb"([A-Z]+) (/[\x21-\x7e]*) HTTP/1\.[01]\r\n")
 
 
-@dataclass(slots=True, eq=False)
-class ShortConnection:
+class ShortConnection(Struct, eq=False):
     scope: trio.CancelScope
 
     def evict(self) -> None:

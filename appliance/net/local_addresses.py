@@ -6,8 +6,9 @@ The system is asked every time, nothing is cached. Addresses of other nodes on t
 import errno
 import socket
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from msgspec import Struct
 
 from appliance.config.settings import Config
 from appliance.config.values import Endpoint
@@ -19,8 +20,7 @@ _NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCE
 UNASSIGNED = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # for documentation, RFC 5737, RFC 3849
 
 
-@dataclass(frozen=True, slots=True)
-class LocalAddresses:
+class LocalAddresses(Struct, frozen=True):
     """The machine's addresses, for `in`; `further` are public addresses behind a NAT, `others` those of other nodes.
 
     Each test binds a socket to the address, which takes microseconds. A list made at startup would be wrong after the

@@ -1,10 +1,10 @@
 """Explains the state of a recipient in one sentence: the state, its reason, and the next attempt. No I/O."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from appliance.model.mail import (
     Attempt,

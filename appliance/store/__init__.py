@@ -7,12 +7,12 @@ posts, recipients under delivery) belongs to the store, too.
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 import trio.lowlevel
+from msgspec import Struct, field
 
 from appliance import __version__
 from appliance.concurrency.wake import Wake
@@ -206,8 +206,7 @@ class Store:
         check.ended.set()
 
 
-@dataclass(slots=True)
-class _WriteCheck:
+class _WriteCheck(Struct):
     ended: trio.Event = field(default_factory=trio.Event)
     error: Exception | None = None
 

@@ -6,12 +6,12 @@ a secret is stored. A rolled key has two secrets until the old one expires.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 import pybase64
+from msgspec import Struct
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -95,8 +95,7 @@ _FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS N
         ORDER BY {ended} DESC, {name} DESC LIMIT :revoked)"""
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialLimits:
+class CredentialLimits(Struct, frozen=True):
     working: int = 100  # at once
     revoked: int = 1_000  # kept for display; a program that creates and revokes all day must not fill the list
 
@@ -228,7 +227,6 @@ def _make_room(
     run(tx, _FORGET.format(table=table, name=name, ended=ended), bindings)
 
 
-@dataclass(frozen=True, slots=True)
 class Access(StorePart):
     limits: CredentialLimits = CredentialLimits()
 

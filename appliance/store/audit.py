@@ -9,10 +9,10 @@ Without one the lines are written at the end, once within EQUAL_WITHIN.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment, identifier_from
@@ -52,8 +52,7 @@ _SCANNED_TO = """SELECT id FROM audit_log
     ORDER BY id DESC LIMIT 1 OFFSET :skipped"""
 
 
-@dataclass(slots=True)
-class AuditNote:
+class AuditNote(Struct):
     """A pending change, and the accounts whose audit logs record it."""
 
     env: Environment

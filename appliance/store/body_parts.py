@@ -16,11 +16,11 @@ Invariants, at every commit:
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 import trio
+from msgspec import field
 
 from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, PublicError, Refused
@@ -272,7 +272,6 @@ def _message_row(new: NewMessage) -> Row:
 
 
 # ---- transactions
-@dataclass(frozen=True, slots=True)
 class BodyParts(StorePart):
     _in_hand: set[str] = field(default_factory=set)  # messages being accepted
 

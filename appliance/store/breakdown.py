@@ -12,7 +12,6 @@ writer and the event loop never handle more.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple, TypeVar
@@ -172,7 +171,6 @@ class _Slice(NamedTuple):
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Breakdown(StorePart):
     rows_summed: int = ROWS_SUMMED
 

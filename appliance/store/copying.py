@@ -9,10 +9,11 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import Protocol
+
+from msgspec import Struct
 
 from appliance.model.database import UNFINISHED_COPY, NewerDatabase
 from appliance.store.engine import Bindings, Bulk, Row, Tx, run
@@ -33,8 +34,7 @@ class NotCopied(Exception):
     """The copy was refused or failed; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     name: str
     columns: tuple[str, ...]
     kinds: tuple[str, ...]  # of the columns, as in `Bulk`
@@ -84,8 +84,7 @@ class CopyEndpoint(Protocol):
         """Run `work` as one durable transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyProgress:
+class CopyProgress(Struct, frozen=True):
     verifying: bool  # instead of copying
     table: str
     rows: int  # done, of this table
@@ -93,8 +92,7 @@ class CopyProgress:
     fraction: float  # of all work
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     resumed: bool  # continued an earlier copy
     tables: int
     rows: int

@@ -5,10 +5,10 @@ the pending keys of a rotation retires the others in the same transaction.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, RecordStatus, StoredDkimKey
@@ -57,7 +57,6 @@ _OWNERS = """SELECT account_id, name FROM domains
     WHERE coalesce(return_path, 'bounces.' || name) = :return_path AND removed_at IS NULL ORDER BY account_id, name"""
 
 
-@dataclass(frozen=True, slots=True)
 class Domains(StorePart):
     most: int = DOMAINS_PER_ACCOUNT
 

@@ -8,7 +8,6 @@ durable. Both engines run the same statements: PostgreSQL's connection translate
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from operator import itemgetter
@@ -18,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, get
 
 import outcome
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import Environment
@@ -166,8 +166,7 @@ def distinct(column: str, rows: str, after: str = "") -> str:
 START = ""  # sorts before every id: the start of a walk
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """The result of one deleting transaction: its duration, and where to continue."""
 
     deleted: int
@@ -332,8 +331,7 @@ class Engine(ABC):
         return [kind(*row) for row in await self.rows(sql, bindings)]
 
 
-@dataclass(frozen=True, slots=True)
-class StorePart:
+class StorePart(Struct):
     """Verbs over the tables of one subject, each a single transaction."""
 
     engine: Engine
@@ -381,8 +379,7 @@ JOBS_PER_COMMIT = 64  # functions and items per commit: a few milliseconds on th
 ALONE: Any = object()  # stands for no item
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     work: Callable[..., Any]  # Work, or with an item JointWork
     item: Any
     large: bool

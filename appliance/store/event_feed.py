@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from appliance.store.engine import StorePart, Tx, rows
@@ -38,7 +37,6 @@ class StoredEvent(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class EventFeed(StorePart):
     clock: Callable[[], float] = time.monotonic
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_from, identifier_time
@@ -119,8 +120,7 @@ _DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM fee
 _stored = msgspec.json.Decoder(list[QueueShare])
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(Struct, frozen=True):
     mails: int = QUEUED_MAILS
     bytes: int = QUEUED_BYTES
 
@@ -198,11 +198,10 @@ class ResultPending(Exception):
     """The recipient of a bounce has no result yet: a server may send the bounce before its 250 is recorded."""
 
 
-@dataclass(frozen=True, slots=True)
 class FeedbackStore(StorePart):
     posts: WebhookPosts
-    arrived: Wake = field(default_factory=Wake)  # there may be mail to read
-    limits: QueueLimits = field(default_factory=QueueLimits)
+    arrived: Wake = msgspec.field(default_factory=Wake)  # there may be mail to read
+    limits: QueueLimits = msgspec.field(default_factory=QueueLimits)
 
     # ---- mail
 

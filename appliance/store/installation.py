@@ -1,9 +1,9 @@
 """Records of the installation: its key file, its last start, resumed pools, and the certificates that nodes share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from appliance.model.database import LastStart
 from appliance.store.engine import StorePart, Tx, first, one, run, transaction
@@ -85,8 +85,7 @@ _PUBLISH = """INSERT INTO acme_challenges (token, text) VALUES (:token, :text)
 _WITHDRAW = "DELETE FROM acme_challenges"
 
 
-@dataclass(frozen=True, slots=True)
-class SharedAcme:
+class SharedAcme(Struct, frozen=True):
     wanted: list[str]  # announcements of live nodes, last started first
     records: dict[str, bytes]  # sealed, by their names
 

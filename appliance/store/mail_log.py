@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import merge
 from itertools import dropwhile, groupby, islice, pairwise, takewhile
 from math import inf
@@ -159,7 +158,6 @@ _RARE: dict[MessageStatus | None, str] = {
 _ID_BEGINNING = re.compile("msg_[0-9a-f]{0,32}")
 
 
-@dataclass(frozen=True, slots=True)
 class MailLog(StorePart):
     clock: Callable[[], float] = time.monotonic
     block: int = MESSAGES_SEARCHED

@@ -7,9 +7,9 @@ the result is the same as writing them one after the other. Delivery gets a mess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from appliance.concurrency.ttl_cache import RecentBytes
@@ -68,8 +68,7 @@ class KeyTaken(Exception):
     """Another message took this idempotency key first; nothing was written."""
 
 
-@dataclass(slots=True)
-class _Standing:
+class _Standing(Struct):
     """The account as this transaction sees it, not as it was at authentication."""
 
     balance: int | None
@@ -87,8 +86,7 @@ class _Standing:
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
 
 
-@dataclass(frozen=True, slots=True)
-class NewBatch:
+class NewBatch(Struct, frozen=True):
     """Messages of one request. The first accepted one gets the key and the receipt."""
 
     messages: Sequence[NewMessage]
@@ -196,8 +194,7 @@ def _decide(
     return Acceptance(charged, bool(standing.suppressed))
 
 
-@dataclass(slots=True)
-class _Earlier:
+class _Earlier(Struct):
     """What earlier messages of the same transaction have taken."""
 
     credits: Counter[str] = field(default_factory=Counter)  # by account
@@ -341,7 +338,6 @@ _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids 
 LARGE_RECIPIENTS = 16  # writing so many, all of them suppressed, takes 3 ms: too long for the event loop
 
 
-@dataclass(frozen=True, slots=True)
 class Messages(StorePart):
     parts: BodyParts
     posts: WebhookPosts

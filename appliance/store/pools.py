@@ -5,10 +5,10 @@ release ends all. A server slows a pool down in its memory: each `resume` of a p
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, astuple, replace
 
 from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
@@ -132,7 +132,6 @@ class WarmupStates(StorePart):
         return list(statuses(settings, paces, now))
 
 
-@dataclass(frozen=True, slots=True)
 class PoolStates(StorePart):
     warmups: WarmupStates
 

@@ -9,7 +9,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 
 from msgspec.structs import astuple
@@ -177,7 +176,6 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
     return (MessageStatus.PARTIAL if delivered else MessageStatus.FAILED), billing
 
 
-@dataclass(frozen=True, slots=True)
 class Queue(StorePart):
     posts: WebhookPosts
 

@@ -4,9 +4,10 @@ The queue may hold a million recipients. Sums read only the index of lanes, in i
 slices, so that a running server can write in between.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
@@ -125,15 +126,13 @@ class Cancelled(NamedTuple):
 NOTHING_CANCELLED = Cancelled(0, set())
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
+class Depth(Struct, frozen=True):
     due: int
     deferred: int
     overdue: float  # seconds since the first was due
     held: tuple[str, ...]  # pools
 
 
-@dataclass(frozen=True, slots=True)
 class QueueControl(StorePart):
     posts: WebhookPosts
     under_delivery: UnderDelivery

@@ -5,10 +5,10 @@ Invariant: the route of a recipient under the ramp is stored before its first at
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import starmap
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.config.settings import WarmupSettings
@@ -54,15 +54,13 @@ _IS_COUNTED = "SELECT 1 FROM ramp_hours WHERE provider = :provider LIMIT 1"
 _plan = msgspec.json.Decoder(RampPlan)
 
 
-@dataclass(slots=True)
-class Ramping:
+class Ramping(Struct):
     """The plan in force in this process, for acceptance and delivery."""
 
     plan: RampPlan | None = None  # None: the ramp is off
     refusal: str = ""  # why it cannot start, as logged
 
 
-@dataclass(frozen=True, slots=True)
 class RampStore(StorePart):
     pools: PoolStates
 

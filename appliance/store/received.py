@@ -101,12 +101,11 @@ class MailboxFull(Refused):
         super().__init__(Code.RATE_LIMITED, "The mailbox is full. Try again later.")
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivedStore(StorePart):
     parts: BodyParts
     feedback: FeedbackStore  # the queue
     posts: WebhookPosts
-    arrived: Wake = field(default_factory=Wake)  # there may be mail to check
+    arrived: Wake = msgspec.field(default_factory=Wake)  # there may be mail to check
 
     # ---- the queue
 

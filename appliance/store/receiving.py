@@ -4,8 +4,6 @@ A domain receives for one account only, so that no account can take mail from an
 domain of the account, or a subdomain of one; removing that removes the addresses, too.
 """
 
-from dataclasses import dataclass
-
 from appliance.errors import Code, Refused
 from appliance.model.database import Feature
 from appliance.model.received import ReceivingAccount, ReceivingAddress
@@ -35,7 +33,6 @@ REMOVE_OF_DOMAIN = "DELETE FROM receiving_addresses WHERE account_id = :account_
 REMOVE_OF_ACCOUNT = "DELETE FROM receiving_addresses WHERE account_id = :account_id"
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivingAddresses(StorePart):
     most: int = RECEIVING_ADDRESSES
 

@@ -6,9 +6,11 @@ are partitioned by time, whole partitions are dropped, and only rows before a ti
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from appliance.environment import identifier_from
 from appliance.model.accounts import LedgerKind
@@ -123,7 +125,6 @@ _DELETE_KEYS = Bulk("DELETE FROM idempotency_keys WHERE message_id IN ({?})")
 Found = tuple[list[Row], str, bool]  # rows to delete, where to continue, and whether more can follow at once
 
 
-@dataclass(frozen=True, slots=True)
 class Deletion(StorePart):
     """Deletes old data of all accounts. Parts of large messages become loose, for `BodyParts.clear`."""
 
@@ -332,8 +333,7 @@ _OLD_TEMPLATES = """DELETE FROM templates
 _TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_STREAM_HOURS, _OLD_TEMPLATES)
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Struct, frozen=True):
     first: str
     last: str
     lines: int

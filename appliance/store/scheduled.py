@@ -8,11 +8,11 @@ NULL) until it is resumed, and of a deleted account are cancelled. A message tha
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused, StorageFault, StorageUnavailable
@@ -124,8 +124,7 @@ class _Scheduled(NamedTuple):
         return {parse(f"x@{address.rpartition('@')[2]}", "from").domain for address in addresses}
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     messages: int  # that are queued, held or failed now
     accounts: frozenset[str] = frozenset()  # with new posts
     real: bool = False  # whether delivery has new recipients
@@ -137,7 +136,6 @@ def forget_scheduled(tx: Tx, messages: Sequence[Row]) -> list[Row]:
     return _FORGET.run(tx, messages)
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduledMail(StorePart):
     posts: WebhookPosts
     new_mail: NewMail

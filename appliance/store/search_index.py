@@ -12,7 +12,6 @@ none. Messages enter a block when they are INDEXED_AFTER old.
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 from struct import unpack
@@ -21,6 +20,7 @@ from typing import Final
 
 import msgspec
 import trio
+from msgspec import Struct, field
 
 from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
@@ -98,8 +98,7 @@ _CHANGED = """SELECT message_id FROM search_changes
 _AFTER_ALL = "\U0010ffff"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     number: int
     after_id: str
     last_id: str
@@ -196,8 +195,7 @@ _CHECKED = """SELECT b.number, b.account_id, b.last_id, b.size, (SELECT count(*)
     FROM search_blocks b WHERE b.number > :after AND b.size > 0 ORDER BY b.number LIMIT :most"""
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     """Indexing state beyond the database; a restart rebuilds it."""
 
     is_known: bool = False  # whether the fields below are valid; if not, any account may have enough for a block
@@ -212,7 +210,6 @@ class _Overtaken(Exception):
     """Another node indexes."""
 
 
-@dataclass(frozen=True, slots=True)
 class SearchIndex(StorePart):
     block_messages: int = BLOCK_MESSAGES
     read_together: int = INDEXED_TOGETHER

@@ -1,7 +1,8 @@
 """Logins to the dashboard: sessions, renewed one generation after the other, and second factors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import SecondFactor, User
@@ -41,8 +42,7 @@ _OF_USER = f"""SELECT {_COLUMNS} FROM sessions WHERE user_id = :user_id AND expi
 _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND expires_at > :now"
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(Struct, frozen=True):
     """The result for a cookie: the next generation of its session; or none, and whether that ended a session."""
 
     session: LoginSession | None

@@ -1,7 +1,8 @@
 """Sources: those that accounts have of their own, where they are, and the results of their attempts by pool and day."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple
+
+from msgspec.structs import astuple
 
 from appliance.config.settings import Config
 from appliance.model.sources import OutgoingSource, PoolDay, SourceState, SourceTable, configured_sources

@@ -9,7 +9,6 @@ installation without streams stores nothing more.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
@@ -174,7 +173,6 @@ _COUNTINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Statistics(StorePart):
     rows_counted: int = ROWS_COUNTED  # in one transaction
 

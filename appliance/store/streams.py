@@ -1,7 +1,8 @@
 """What uses each stream of an account: its keys, credentials and templates, and who has unsubscribed from it."""
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from appliance.model.streams import TRANSACTIONAL
 from appliance.store.engine import StorePart, Tx, rows
@@ -27,8 +28,7 @@ class StreamUser(NamedTuple):
     hint: str | None  # the last characters of a key
 
 
-@dataclass(slots=True)
-class StreamUse:
+class StreamUse(Struct):
     api_keys: list[StreamUser] = field(default_factory=list)
     smtp_credentials: list[StreamUser] = field(default_factory=list)
     templates: list[StreamUser] = field(default_factory=list)

@@ -6,7 +6,6 @@ template until the entry is removed.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.errors import Code, Refused
@@ -65,7 +64,6 @@ def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: s
     return Suppression(address, result, created_at, SuppressionOrigin(origin), mail_list)
 
 
-@dataclass(frozen=True, slots=True)
 class Suppressions(StorePart):
     clock: Callable[[], float] = time.monotonic
 

@@ -1,6 +1,5 @@
 """The history of an account's webhook: its posts with their results, pings and replays, which are made by hand."""
 
-from dataclasses import dataclass
 from time import perf_counter
 
 from appliance.environment import Environment
@@ -47,7 +46,6 @@ _NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:accou
     ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at"""
 
 
-@dataclass(frozen=True, slots=True)
 class WebhookHistory(StorePart):
     posts: WebhookPosts
 

@@ -4,10 +4,11 @@ An account has one URL for its events, with the secret that signs them and the f
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
+
+from msgspec import field
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
@@ -253,7 +254,6 @@ class WaitingLane(NamedTuple):
     last_due: int
 
 
-@dataclass(frozen=True, slots=True)
 class WebhookPosts(StorePart):
     posts_changed: int = POSTS_CHANGED  # in one transaction
     _wake: Wake = field(default_factory=Wake)

@@ -7,10 +7,11 @@ refuses the message: nothing after a smuggled end is ever read as a command.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
 from typing import Final
+
+from msgspec import Struct
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.errors import Code, PublicError, Refused
@@ -30,8 +31,7 @@ RCPT_COMMANDS: Final = 1_000  # in one transaction, accepted or not
 ADDRESS_COST: Final = 300  # estimated microseconds; more expensive addresses are parsed on a worker thread
 
 
-@dataclass(frozen=True, slots=True)
-class Logins:
+class Logins(Struct, frozen=True):
     """How clients of a listener log in; the first two do not block."""
 
     known_caller: Callable[[Login], Caller | None]  # the cached caller
@@ -42,8 +42,7 @@ class Logins:
     anonymous: Login | None = None  # of clients that send no AUTH; None: they must log in
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """The functions that the protocol and its driver call, and in which listeners differ.
 
     With `logins` a message requires a caller; otherwise AUTH is not offered and callers are None. The first two do not
@@ -69,8 +68,7 @@ class PlainAction(Enum):
     YIELD = auto()  # let other connections run; then call `resume`
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """Store this message; then call `submitted`."""
 
     caller: Caller | None
@@ -85,14 +83,12 @@ class Submit:
     helo: str = ""  # the client's name in EHLO or HELO
 
 
-@dataclass(frozen=True, slots=True)
-class FindRecipient:
+class FindRecipient(Struct, frozen=True):
     owner: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FindCaller:
+class FindCaller(Struct, frozen=True):
     """Look up the account of a login; then call `caller_found`."""
 
     login: Login

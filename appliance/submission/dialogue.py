@@ -9,10 +9,10 @@ login. Only the SHA-256 of a password leaves this module, which is also all that
 
 import re
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Final
 
 import pybase64
+from msgspec import Struct
 
 from appliance.errors import Code, PublicError, Refused
 from appliance.message import addresses
@@ -373,8 +373,7 @@ def parse_address(text: str, field: str = "RCPT TO") -> Address:
 
 
 # ---- AUTH
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     username: str | None  # None: the password is an API key, and any username goes with it
     password_sha256: bytes
 

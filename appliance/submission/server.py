@@ -14,13 +14,13 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Final
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.fair_share import MemoryBudget
 from appliance.config.load import LiveSettings
@@ -59,8 +59,7 @@ log = get_logger("submission")
 BackendFor = Callable[[str, Callable[[Caller], bool]], Backend]  # from a client's address and `Logins.admit`
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpService:
+class SmtpService(Struct, frozen=True):
     way: str  # the service's name in metrics, and its section of the settings
     files: Callable[[Config], Files | None]  # of the certificate; None: no TLS
     memory: int  # bytes for messages being received
@@ -303,8 +302,7 @@ def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 
 
 # ---- submission
-@dataclass(slots=True)
-class Submission:
+class Submission(Struct):
     config: Config
     env: Environment
     services: IntakeServices

@@ -22,6 +22,7 @@ LOCK_PAUSE = 0.05  # seconds between two tries
 NOTE_BYTES = 4096
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # root reads here as well, and must not wait for a FIFO
 ROOT_UID = 0
+READ, ENTER = 0o4, 0o1  # bits of a mode
 
 
 class AlreadyRunning(Exception):
@@ -105,13 +106,42 @@ def user_argument(uid: int) -> str:
         return str(uid)
 
 
+def as_user(uid: int, gid: int, *, low_ports: bool) -> str:
+    """The command with which root runs another as this user. `low_ports`: it may listen on ports below 1024."""
+    name = user_argument(uid)
+    if low_ports or name.isdigit():  # runuser takes only names
+        caps = " --inh-caps +net_bind_service --ambient-caps +net_bind_service" if low_ports else ""
+        return f"setpriv --reuid {name} --regid {gid} --clear-groups{caps}"
+    return f"runuser -u {name} --"
+
+
+def allows(path: Path, user: os.stat_result, access: int) -> bool:
+    """Whether a file or directory allows this to the owner of another; asked by any user."""
+    try:
+        facts = path.stat()
+    except OSError:  # this user may not even look
+        return False
+    shift = 6 if facts.st_uid == user.st_uid else 3 if facts.st_gid == user.st_gid else 0
+    return bool(facts.st_mode >> shift & access)
+
+
+_was_root = False
+
+
+def is_roots_command() -> bool:
+    """Whether root started this command, which may run as the owner of the data directory by now."""
+    return _was_root or os.geteuid() == ROOT_UID
+
+
 def become_owner(directory: Path) -> None:
     """Turn root into the directory's owner: so the server can open new files, and root follows no link of its user.
 
     Exits with one line if that user may not read this program, whose modules are loaded when they are needed.
     """
+    global _was_root
     if os.geteuid() != ROOT_UID or not directory.is_dir() or (facts := directory.stat()).st_uid == ROOT_UID:
         return
+    _was_root = True
     unpacked = Path(getattr(sys, "_MEIPASS", "/"))
     if not unpacked.stat().st_mode & 0o001:  # the single binary has unpacked its files for root alone
         for path in (unpacked, *unpacked.rglob("*")):

@@ -8,8 +8,9 @@ anywhere.
 import os
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from appliance.config.values import MIB
 
@@ -21,8 +22,7 @@ MIN_MESSAGE_MEMORY = 8 * MIB  # enough for one message at a time
 MEMORY_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(Struct, frozen=True):
     """The paths where Linux describes a process and its control groups; a parameter for tests."""
 
     process: Path = Path("/proc/self")

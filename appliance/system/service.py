@@ -11,15 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct
 
 from appliance.config.settings import Config
-from appliance.system.data_directory import ROOT_UID, system_user
+from appliance.system.data_directory import ENTER, READ, ROOT_UID, allows, as_user, is_roots_command, user_argument
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
@@ -30,8 +30,7 @@ log = get_logger("notify")
 SOCKET, WATCHDOG, WATCHDOG_PROCESS = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceManager:
+class ServiceManager(Struct, frozen=True):
     """Its socket (None without a manager), and the interval of its watchdog's keep-alives."""
 
     address: bytes | None = None
@@ -208,16 +207,14 @@ _WORKING_LINE = "WorkingDirectory=/var/lib/appliance"
 HOSTNAME_LINE = 'hostname = ""'
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """The program to run: a single file that is copied, or a script in a virtual environment that is linked."""
 
     path: Path
     single_file: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(Struct, frozen=True):
     """The options of an installation; `data_dir` is from the settings."""
 
     root: Path = Path("/")
@@ -235,20 +232,35 @@ class Installation:
         return self.root != Path("/")
 
 
-def is_managed() -> bool:
-    """Whether systemd runs and knows the service."""
-    return RUNNING_SYSTEMD.is_dir() and any(path.exists() for path in (UNIT_FILE, PACKAGES_UNIT_FILE))
+def is_managed(config: Config) -> bool:
+    """Whether systemd runs, and its service has these settings."""
+    if config.source is None or not RUNNING_SYSTEMD.is_dir():
+        return False
+    settings = f" --config {_quoted(config.source.resolve())}\n"
+    return any(path.exists() and settings in path.read_text("utf-8") for path in (UNIT_FILE, PACKAGES_UNIT_FILE))
+
+
+def start_command(config: Config, *, by_root: bool) -> str:
+    """The command that starts the server. Root starts it as the owner of its data, who must be able to read it all."""
+    if is_managed(config):
+        return START_SERVICE
+    source, data_dir = config.source, config.server.data_dir
+    written = shlex.quote(str(source))
+    command = "appliance serve" if source in (None, CONFIG_FILE) else f"appliance serve --config {written}"
+    if not by_root or not data_dir.is_dir() or (owner := data_dir.stat()).st_uid == ROOT_UID:
+        return command
+    binds = (*config.http.bind, *config.smtp.bind, *config.smtp.bind_tls, *config.inbound.bind)
+    has_low = config.acme.enabled or any(0 < bind.port < 1024 for bind in binds)
+    user, become = user_argument(owner.st_uid), as_user(owner.st_uid, owner.st_gid, low_ports=has_low)
+    if source is None or all(allows(above, owner, ENTER) for above in source.resolve().parents):
+        readable = source is None or allows(source, owner, READ)
+        return f"{become} {command}" if readable else f"chown {user} {written} && {become} {command}"
+    copied = shlex.quote(str(data_dir / CONFIG_FILE.name))
+    return f"install -m 400 -o {user} {written} {copied} && {become} appliance serve --config {copied}"
 
 
 def start_advice(config: Config) -> str:
-    """How to start the server. Root may not start it on the data of another user."""
-    if is_managed() and not config.embedded:
-        return f"Start it: {START_SERVICE}"
-    data_dir = config.server.data_dir
-    owner = data_dir.stat().st_uid if data_dir.is_dir() else ROOT_UID
-    user = "" if owner == ROOT_UID else f" as {system_user(owner)}"
-    settings = "" if config.source in (None, CONFIG_FILE) else f" --config {config.source}"
-    return f"Start it{user}: appliance serve{settings}"
+    return f"Start it: {start_command(config, by_root=is_roots_command())}"
 
 
 def file(name: str) -> str:

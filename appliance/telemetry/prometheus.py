@@ -9,12 +9,12 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
+from msgspec import Struct, field
 
 from appliance import __version__
 from appliance.config.values import Endpoint
@@ -49,8 +49,7 @@ _response = partial(response, kind=CONTENT_TYPE)
 
 
 # ---- the text format
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A metric read at the time of the request: one value, or one per label value."""
 
     name: str
@@ -106,8 +105,7 @@ def _escaped(text: str) -> str:
 
 
 # ---- readings
-@dataclass(slots=True)
-class Readings:
+class Readings(Struct):
     data_dir: Path
     store: Store
     _started_at: float = field(default_factory=time.time)

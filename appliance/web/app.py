@@ -4,7 +4,6 @@ import gzip
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from pkgutil import iter_modules
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import trio
+from msgspec import Struct
 from quart import Blueprint, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -58,8 +58,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 log = get_logger("web")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServices:
+class ApiServices(Struct, frozen=True, kw_only=True):
     config: Config
     store: Store
     env: Environment

@@ -15,7 +15,7 @@ import hashlib
 import hmac
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import jwt
@@ -23,6 +23,8 @@ import msgspec
 import pybase64
 import trio
 from jwt.types import Options
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
@@ -61,8 +63,7 @@ _VALUE = re.compile(r"(ses_[0-9a-f]{32})\.([0-9]{1,18})\.([0-9a-f]{64})")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """The claims of a valid token. `epoch` ties it to a password, `session_id` to a login."""
 
     user_id: str
@@ -71,8 +72,7 @@ class Claims:
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Struct, frozen=True):
     key: bytes
     env: Environment
 
@@ -102,8 +102,7 @@ class Tokens:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionCookies:
+class SessionCookies(Struct, frozen=True):
     """Writes and reads cookies. Nothing is stored: the session's generation decides which cookie is valid."""
 
     key: bytes

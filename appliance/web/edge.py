@@ -8,9 +8,9 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.config.settings import HttpSettings
@@ -87,8 +87,7 @@ _MESSAGE = Form(decode, lambda body: cost_of_size(len(body)))
 _BATCH = Form(decode_batch, lambda body: cost_of_batch(len(body)))
 
 
-@dataclass(slots=True, kw_only=True)
-class Edge:
+class Edge(Struct, kw_only=True):
     services: ApiServices
     rate: RequestRate
     read_rate: RequestRate

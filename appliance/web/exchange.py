@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
-from msgspec import Meta
+from msgspec import Meta, Struct
 from quart import request
 
 from appliance.concurrency.fair_share import MemoryBudget
@@ -178,8 +178,7 @@ def answer_bytes(status: int, headers: Headers, body: bytes) -> bytes:
 
 
 # ---- a request and its response
-@dataclass(slots=True)
-class Peer:
+class Peer(Struct):
     """The client of a connection; the application sets `authenticated`."""
 
     address: tuple[str, int] | None  # with the port; None for a socket without addresses
@@ -291,8 +290,7 @@ class ClientGone(Exception):
     """The client closed the connection before the body was complete. No response is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyOwner:
+class BodyOwner(Struct, frozen=True):
     """The account or network that a body counts for, and its budgets."""
 
     name: str

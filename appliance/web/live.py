@@ -8,9 +8,9 @@ when the process stops.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.store import translated
@@ -26,8 +26,7 @@ STREAMS_PER_ACCOUNT = STREAMS_PER_NETWORK = 50
 _BEAT, _MAIL = b"\n", b":\n"  # an empty line and an empty comment, both ignored in an event stream
 
 
-@dataclass(slots=True)
-class LiveStreams:
+class LiveStreams(Struct):
     accepted: Mapping[str, int]  # messages by account
     stopping: trio.Event
     by_account: Counter[str] = field(default_factory=Counter)

@@ -8,12 +8,13 @@ this one declaration.
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from quart import Response
 
 from appliance.errors import Code
@@ -79,8 +80,7 @@ class Limited(Enum):
     OPEN = auto()  # contains no data of any domain
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One method of one path, such as `GET /emails/{id}`. A path parameter is `{name}` or `{name:converter}`.
 
     The handler gets the principal (if a permission is required), the path parameters and the decoded body.

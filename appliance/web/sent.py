@@ -6,9 +6,9 @@ every other message is not found. The database decides between a change and the 
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from appliance.errors import Code, Refused
 from appliance.intake.limits import RequestRate
@@ -44,8 +44,7 @@ class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     scheduled_at: ScheduledAt
 
 
-@dataclass(slots=True)
-class SentMessages:
+class SentMessages(Struct):
     services: ApiServices
     rate: RequestRate
     budgets: BodyBudgets

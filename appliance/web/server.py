@@ -10,13 +10,13 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import h11
 import trio
+from msgspec import Struct
 
 from appliance.attention.mail import Mailer
 from appliance.attention.problems import Problems
@@ -229,8 +229,7 @@ LINGER_READ = 16 * 1024  # bytes per read
 _TOO_MANY = "Too many connections, in total or from this address. Use fewer, or retry in a second with the same key."
 
 
-@dataclass(slots=True)
-class TurnedAway:
+class TurnedAway(Struct):
     """Rejects connections with a 503 and Retry-After, without reading a request.
 
     The response is one write that does not wait. Then the connection is read until the client closes it, because

@@ -10,12 +10,12 @@
 import re
 import ssl
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from math import inf
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import is_host_name
@@ -187,8 +187,7 @@ class NoAddress(NotPosted):
         self.temporary = temporary
 
 
-@dataclass(slots=True)
-class AddressLookup:
+class AddressLookup(Struct):
     """Finds the addresses to dial. `allowed` admits private ones; `own` are this machine's addresses."""
 
     resolver: Resolver
@@ -273,8 +272,7 @@ class ReceiverEndpoint(NamedTuple):
     address: Address
 
 
-@dataclass(eq=False, slots=True)
-class ReceiverConnection:
+class ReceiverConnection(Struct, eq=False):
     endpoint: ReceiverEndpoint
     stream: trio.abc.Stream  # encrypted, except for plain http
     transport: LimitedStream  # below it
@@ -324,8 +322,7 @@ CONNECTIONS_KEPT = 200
 CONNECTIONS_PER_HOST = 16
 
 
-@dataclass(slots=True)
-class IdleConnections:
+class IdleConnections(Struct):
     idle_seconds: float = IDLE_SECONDS
     limit: int = CONNECTIONS_KEPT
     limit_per_host: int = CONNECTIONS_PER_HOST

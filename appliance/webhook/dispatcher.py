@@ -5,12 +5,12 @@ events, pings or replays) with due posts, holding a few of them. `receivers.py` 
 """
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
 from urllib.parse import urlsplit
 
 import trio
+from msgspec import Struct
 
 from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter
 from appliance.config.settings import Config
@@ -303,8 +303,7 @@ class Dispatcher:
 CLOSE_IDLE_EVERY = 5.0  # seconds between two checks for idle connections
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookService:
+class WebhookService(Struct, frozen=True):
     poster: Poster
     dispatcher: Dispatcher
 

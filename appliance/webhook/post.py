@@ -8,13 +8,13 @@ bytes, reads, headers, chunks and interim answers are bounded, whatever a receiv
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Container, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import h11
 import trio
+from msgspec import Struct
 
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
@@ -59,8 +59,7 @@ class Step(StrEnum):
     ENDED = "the receiver did not finish its answer"
 
 
-@dataclass(slots=True)
-class Posted:
+class Posted(Struct):
     """The result of one attempt; during the attempt its progress, so that a timeout can name the step."""
 
     status: int | None = None
@@ -349,8 +348,7 @@ BROKEN_SEAL = "the signing secret cannot be read: rotate it, or have the operato
 OWN_FAULT = "the attempt failed on our side; the operator's log has the details"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempts:
+class Attempts(Struct, frozen=True):
     post: Callable[[str, Sequence[tuple[str, str]], bytes], Awaitable[Posted]]
     secrets: WebhookSecrets
     env: Environment

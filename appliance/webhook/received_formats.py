@@ -7,12 +7,12 @@ docs/webhook-formats.md documents each shape. Resend's event has no content, so 
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 import pybase64
+from msgspec import Struct
 
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import AttachedFile, read_attachments
@@ -39,8 +39,7 @@ class ShapedMessage(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """What a shape is made from."""
 
     event_id: str

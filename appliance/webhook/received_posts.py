@@ -6,11 +6,11 @@ accounts; a post that waits too long for its turn is not an attempt.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import trio
+from msgspec import Struct, field
 
 from appliance.concurrency.fair_share import FairQueue
 from appliance.errors import Refused, StorageUnavailable
@@ -31,8 +31,7 @@ TURN_WAIT: Final = 20.0  # seconds
 GONE: Final = "the received message is no longer stored"
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedPosts:
+class ReceivedPosts(Struct, frozen=True):
     load: Callable[[str, str], Awaitable[bytes | None]]  # the message by account and id
     _turns: FairQueue = field(default_factory=partial(FairQueue, LARGE_AT_ONCE, patience=TURN_WAIT, rest=0.0))
     _thread: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))

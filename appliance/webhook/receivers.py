@@ -8,9 +8,10 @@
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+
+from msgspec import Struct, field
 
 from appliance.concurrency.fair_share import Shares, TurnQueue
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus
@@ -30,8 +31,7 @@ class ReceiverHealth(StrEnum):
     TROUBLED = "troubled"  # it is slow, or keeps failing
 
 
-@dataclass(slots=True, eq=False)
-class ReceiverQueue:
+class ReceiverQueue(Struct, eq=False):
     """The posts of one lane in memory, and the state of its receiver."""
 
     lane: Lane
@@ -108,8 +108,7 @@ SHARE_OF_SLOTS = {ReceiverHealth.GOOD: 1, ReceiverHealth.UNKNOWN: 2, ReceiverHea
 LATE_AFTER = 1.0  # seconds within which a post should be answered
 
 
-@dataclass(slots=True, eq=False)
-class PostSlot:
+class PostSlot(Struct, eq=False):
     health: ReceiverHealth  # of its receiver, when the post started
     since: float  # Trio's clock
     late: bool = False  # the slot was given back

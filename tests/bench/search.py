@@ -9,11 +9,11 @@ it, in turns: the ratio is what the index costs while it has something to do, of
 import argparse
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import trio
+from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.message.search_words import query_words

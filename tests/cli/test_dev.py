@@ -57,7 +57,8 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with running_dev(tmp_path) as server:
         code, text = refused(tmp_path, "dev", "--smtp-port", str(server.smtp_port), "--port", "0")
     assert code == 1
-    assert str(server.smtp_port) in text
+    assert f"cannot listen on 127.0.0.1:{server.smtp_port}: address already in use" in text
+    assert re.search(r"use another port: appliance dev --smtp-port [1-9]", text)
 
 
 @pytest.mark.slow

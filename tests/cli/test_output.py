@@ -42,7 +42,12 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
     acme.json("domain", "add", "acme.example")
     acme.json("credential", "create")
     acme.json("suppression", "add", "someone.with.a.long.name@a-long-domain.example.net")
+    acme.json("inbound", "add", "someone.with.a.long.name@acme.example")
+    acme.json("queue", "pause", "google", "--reason", "a reason that is longer than a small terminal is wide")
     for words in (
+        "attention",
+        "inbound list",
+        "queue show",
         "key list",
         "account list",
         "credential list",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +90,7 @@ def test_commands_find_a_server_on_another_port(tmp_path: Path) -> None:
     ran = run(tmp_path, "doctor", "--json")
     (server,) = findings(ran, "server")
     assert (ran.returncode, server["level"]) == (1, "fault")
-    assert re.fullmatch("Start it(?: as [a-z_][a-z0-9_-]*)?: appliance serve", server["advice"])
+    assert server["advice"] == "Start it: appliance serve"
 
 
 @without_settings

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import force_setattr
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
@@ -382,7 +383,7 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
                 raise OSError(lack, "the machine's own words")
             return await good(address, port)
 
-        object.__setattr__(played.env, "dial", dial)
+        force_setattr(played.env, "dial", dial)
         await begin(played, 500)
         sent = [await played.offer(f"ada@{name}") for name in SLOW]
         await trio.sleep(60)
@@ -407,7 +408,7 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
                 raise OSError(errno.EMFILE, "Too many open files")
             return await good(address, port)
 
-        object.__setattr__(played.env, "dial", dial)
+        force_setattr(played.env, "dial", dial)
         await begin(played, 500)
         for name in SLOW:
             await played.final(await played.offer(f"ada@{name}"), within=5)
@@ -423,7 +424,7 @@ async def test_sessions_come_back_with_time_after_a_shortage(tmp_path: Path, aut
                 raise OSError(errno.EMFILE, "Too many open files")
             return await good(address, port)
 
-        object.__setattr__(played.env, "dial", dial)
+        force_setattr(played.env, "dial", dial)
         await begin(played, 100)
         first = await played.offer(f"ada@{SLOW[0]}")
         await trio.sleep(3)

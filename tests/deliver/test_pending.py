@@ -1,12 +1,13 @@
 """What is pending is counted by pool and account, whatever happens to an envelope until its session starts."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.pending import (

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import pytest
 import trio
+from msgspec.structs import force_setattr
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
@@ -247,8 +248,8 @@ class World:
                     await trio.sleep(150)
                 return await dial(address, port)
 
-            object.__setattr__(played.env, "dial", trouble)
-            object.__setattr__(played.env, "random_bits", lambda: self.random.getrandbits(74))
+            force_setattr(played.env, "dial", trouble)
+            force_setattr(played.env, "random_bits", lambda: self.random.getrandbits(74))
             for hold in (await played.store.pools.holds()).values():  # of an operator who was stopped with the program
                 if hold.probe_at is None:
                     await played.store.pools.release(hold.pool)

@@ -1,14 +1,14 @@
 """Which address mail leaves from: the choice among sources, a source that is out, and mail that waits for one."""
 
 from collections import Counter
-from dataclasses import replace as dataclass_replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace as dataclass_replace
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
@@ -153,11 +153,11 @@ def test_a_source_of_another_node_is_no_choice() -> None:
 def test_postpone_mail_returns_at_a_steady_rate() -> None:
     chosen = sources()
     now = chosen.env.now()
-    object.__setattr__(chosen.env, "now", lambda: now)
+    force_setattr(chosen.env, "now", lambda: now)
     times = [chosen.postponed_until() for _ in range(1_000)]
     assert times[0] == now + SOURCE_WAIT
     assert times[-1] == now + SOURCE_WAIT + 999 * SOURCE_WAIT_EACH
-    object.__setattr__(chosen.env, "now", lambda: now - 3 * 86_400 * SECOND)  # the clock was set back
+    force_setattr(chosen.env, "now", lambda: now - 3 * 86_400 * SECOND)  # the clock was set back
     assert chosen.postponed_until() == now - 3 * 86_400 * SECOND + SOURCE_WAIT
 
 
@@ -271,7 +271,7 @@ async def test_an_address_that_vanishes_before_the_session_costs_no_attempt(
 
         machine = Machine()
         deliverer.sources.trouble = machine.trouble
-        object.__setattr__(play.env, "dial_from", vanished)
+        force_setattr(play.env, "dial_from", vanished)
         mail = await send(play, 20)
         await play.final(*mail, within=120)
         assert await used(play) == {"b": 20}
@@ -305,7 +305,7 @@ async def test_a_source_returns_when_a_probe_is_delivered(tmp_path: Path, autoju
         await play.final(*await send(play, 10))
         assert await play.store.pools.holds()
         servers[f"{MX} from 192.0.2.1"] = FakeMx()
-        object.__setattr__(play.env, "now", lambda now=play.env.now: now() + FIRST_PROBE)
+        force_setattr(play.env, "now", lambda now=play.env.now: now() + FIRST_PROBE)
         await play.final(*await send(play, 20, start=100))
         await play.until(play.store.pools.holds, lambda holds: not holds)
         later = await send(play, 20, start=200)

@@ -4,7 +4,6 @@ import hashlib
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import cache
 from ipaddress import ip_address, ip_network
 
@@ -13,6 +12,7 @@ import trio
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_der_x509_certificate
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from appliance.config.settings import RelayTls
@@ -573,7 +573,7 @@ async def test_dane_goes_before_mta_sts(records: Records, alone: TlsLevel, with_
 
 
 @pytest.mark.parametrize(
-    "route", [replace(ROUTE, authentic=False), replace(ROUTE, hosts=(replace(HOST, authentic=False),))]
+    "route", [replace(ROUTE, authentic=False), replace(ROUTE, hosts=(Host(HOST.name, HOST.addresses),))]
 )
 async def test_without_dnssec_no_tlsa_is_asked(route: Route) -> None:
     resolver = ZoneResolver({TLSA_NAME: {"TLSA": Trouble.SERVFAIL}}, authentic=True)

@@ -1,6 +1,5 @@
 """The warm-up of sending addresses within delivery, on a virtual clock: what goes when, from where, and what waits."""
 
-from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings

@@ -5,12 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 import trio
+from msgspec.structs import replace
 
 from appliance.doctor import Finding, FindingLevel, database_server, machine
 from appliance.doctor.database_server import judge_server

@@ -2,13 +2,13 @@
 
 import shutil
 import ssl
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 import trio
 import trustme
+from msgspec.structs import replace
 
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings

@@ -257,7 +257,8 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
             owners = {path: path.stat().st_uid for path in (directory / "data").rglob("*")}
             assert set(owners.values()) == {OTHER_UID}, (words, owners)
         assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
-        told = "{data} belongs to nobody: start the server as that user, with `runuser -u nobody -- appliance serve`"
+        start = f"runuser -u nobody -- appliance serve --config {directory}/config.toml"
+        told = f"{{data}} belongs to nobody: start the server as that user, with `{start}`"
         check_refusal(directory, 0, told, "serve")
 
 
@@ -265,10 +266,11 @@ def test_a_user_without_a_name_gets_commands_that_work() -> None:
     """`runuser` and `install -o` fail for `user 54321`."""
     with installation(NAMELESS_UID) as directory:
         data = directory / "data"
-        start = f"setpriv --reuid {NAMELESS_UID} --regid {data.stat().st_gid} --clear-groups appliance serve"
-        told = f"{{data}} belongs to user {NAMELESS_UID}: start the server as that user, with `{start}`"
+        start = f"setpriv --reuid {NAMELESS_UID} --regid {data.stat().st_gid} --clear-groups"
+        command = f"{start} appliance serve --config {directory}/config.toml"
+        told = f"{{data}} belongs to user {NAMELESS_UID}: start the server as that user, with `{command}`"
         check_refusal(directory, 0, told, "serve")
-        shown = subprocess.run([*start.split()[:-2], "id", "-u"], capture_output=True, text=True, check=True)
+        shown = subprocess.run([*start.split(), "id", "-u"], capture_output=True, text=True, check=True)
         assert shown.stdout == f"{NAMELESS_UID}\n"
         shutil.rmtree(data)
         os.chown(directory, 0, 0)

@@ -1,11 +1,12 @@
 """The protocol of the listener by itself: which envelopes are taken, and how guessing ends."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.concurrency.fair_share import MemoryBudget, Workers
 from appliance.environment import Environment

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import force_setattr
 
 from appliance.config.values import MIB
 from appliance.environment import Environment
@@ -202,7 +203,7 @@ async def test_a_network_fills_half_of_an_accounts_share(tmp_path: Path) -> None
     """Another network, and another account, still have room; feedback, too."""
     async with receiving(tmp_path) as world:
         await world.store.receiving.add(world.account_id, DOMAIN)
-        object.__setattr__(world.store.feedback, "limits", feedback.QueueLimits(mails=64))
+        force_setattr(world.store.feedback, "limits", feedback.QueueLimits(mails=64))
         for number in range(4):
             assert len(await world.send(f"{number}@in.example.com")) == 2
         assert (await world.send("5@in.example.com"))[-1].startswith("451 ")

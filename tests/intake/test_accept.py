@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
 from appliance.config.values import Share
 from appliance.deliver.preparing import Envelope

@@ -1,12 +1,13 @@
 """The limits of intake: requests a second of each credential, and the bytes an account may keep."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from appliance.config.values import MIB, Share
 from appliance.environment import Environment

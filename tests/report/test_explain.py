@@ -1,8 +1,7 @@
 """The words in which an operator is told where a recipient stands, by table."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from appliance.model.mail import (
     Attempt,

@@ -1,9 +1,9 @@
 """Who may send: domains, credentials, keys, and the callers they stand for."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, CredentialKind, KeyPrincipal, Permission, Scope

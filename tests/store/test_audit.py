@@ -1,10 +1,10 @@
 """The audit log: a line is written with the change it tells of, shown to its account, and kept for a year."""
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Account, Scope

@@ -1,11 +1,11 @@
 """Numbers by domain, tag, template and provider: each recipient once, bounded values, the same before and after."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from appliance.model.accounts import Account
 from appliance.model.dashboard import Dimension

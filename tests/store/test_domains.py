@@ -1,8 +1,7 @@
 """Domains that customers add: not usable before they are proven, and a limit to how many."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, DomainDns, RecordStatus

@@ -1,10 +1,10 @@
 """The feed of events: each event once, from either end, only the account's own, within a bounded time."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.model.accounts import Account
 from appliance.model.mail import RecipientStatus

@@ -1,10 +1,10 @@
 """Mail that came back: what it does and its deletion are one step; the first late bounce of a recipient counts."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.keys.secrets import WebhookSecrets
@@ -264,7 +264,7 @@ async def test_the_queue_is_bounded_in_mails_and_in_bytes(store: Store, mails: i
     assert await store.engine.rows("SELECT count(*) FROM feedback_mail", {}) == [(fits,)]
 
 
-class CountedLimits(QueueLimits):
+class CountedLimits(QueueLimits, frozen=True):
     checks = 0
 
     def check(self, scope: str, mails: int, size: int) -> None:

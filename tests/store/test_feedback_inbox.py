@@ -1,8 +1,7 @@
 """The feedback inbox on both engines: whose mail is whose, how much is kept, and what is forwarded with it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from appliance.errors import Refused
 from appliance.model.accounts import Account

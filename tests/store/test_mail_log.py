@@ -1,11 +1,11 @@
 """Searching messages: everything once, newest first, in blocks, and within a bounded time."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from appliance.environment import identifier_time
 from appliance.model.accounts import Account

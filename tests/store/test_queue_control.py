@@ -1,9 +1,10 @@
 """What an operator sees and does of the queue, on a real database."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable

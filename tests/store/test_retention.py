@@ -1,9 +1,9 @@
 """Retention: old mail goes when it has been final for long enough, whole, by index, and never undelivered."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.model.accounts import Account
 from appliance.model.mail import Outcome, RecipientStatus

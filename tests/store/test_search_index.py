@@ -1,6 +1,5 @@
 """Searching by words: the index and a plain reading of all messages find the same, whatever has happened since."""
 
-from dataclasses import replace
 from itertools import count, islice, pairwise
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused

@@ -1,6 +1,6 @@
 """Statistics: everything is counted once, whether it was added up already or not."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from appliance.model.accounts import Account
 from appliance.model.dashboard import AccountStatistics

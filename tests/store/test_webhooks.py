@@ -1,10 +1,10 @@
 """Webhook settings: one for an account, its secret sealed, gone for good when it is deleted."""
 
 import json
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Account

@@ -1,13 +1,14 @@
 """The systemd service: notifications over a real socket, the steps of an installation, and their plan."""
 
-import getpass
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -267,17 +268,45 @@ def test_a_data_directory_of_ones_own_can_be_written() -> None:
 
 
 def test_the_advice_to_start_it_fits_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root is told the user; a service is started by its manager, if one runs."""
+    """A service is started by its manager, if one runs and its service has these settings."""
     config = parse(f'[server]\ndata_dir = "{tmp_path}"', tmp_path / "config.toml")
-    user = "" if os.geteuid() == 0 else f" as {getpass.getuser()}"
-    monkeypatch.setattr(plan, "UNIT_FILE", tmp_path)  # exists
-    monkeypatch.setattr(plan, "RUNNING_SYSTEMD", tmp_path / "none")
-    assert plan.start_advice(config) == f"Start it{user}: appliance serve --config {tmp_path}/config.toml"
-    if os.geteuid() == 0:
-        os.chown(tmp_path, 65534, 65534)
-        assert plan.start_advice(replace(config, source=CONFIG_FILE)) == "Start it as nobody: appliance serve"
+    unit, by_hand = tmp_path / "unit", f"Start it: appliance serve --config {tmp_path}/config.toml"
+    monkeypatch.setattr(plan, "UNIT_FILE", unit)
     monkeypatch.setattr(plan, "RUNNING_SYSTEMD", tmp_path)
+    unit.write_text(plan.unit(SCRIPT, Installation()))
+    assert plan.start_advice(config) == by_hand
+    assert plan.start_advice(replace(config, source=CONFIG_FILE)) == "Start it: systemctl start appliance"
+    unit.write_text(plan.unit(SCRIPT, Installation(config_file=tmp_path / "config.toml")))
     assert plan.start_advice(config) == "Start it: systemctl start appliance"
+    monkeypatch.setattr(plan, "RUNNING_SYSTEMD", tmp_path / "none")
+    assert plan.start_advice(config) == by_hand
+    assert plan.start_advice(replace(config, source=CONFIG_FILE)) == "Start it: appliance serve"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
+@pytest.mark.parametrize("uid", [65534, 54321])
+@pytest.mark.parametrize(("above", "mode"), [(0o755, 0o644), (0o755, 0o600), (0o700, 0o644)])
+@pytest.mark.parametrize(("port", "capabilities"), [(8587, 0), (587, 1 << 10)])  # CAP_NET_BIND_SERVICE
+def test_what_root_is_told_to_run_starts_it_as_the_owner_of_its_data(
+    uid: int, above: int, mode: int, port: int, capabilities: int
+) -> None:
+    """The commands work as they are, also if that user may not read the settings or listen on low ports."""
+    with TemporaryDirectory(dir="/tmp") as made:
+        place, data, programs = (Path(made) / name for name in ("of root", "data", "bin"))
+        for path, path_mode in ((Path(made), 0o755), (place, above), (data, 0o700), (programs, 0o755)):
+            path.mkdir(exist_ok=True)
+            path.chmod(path_mode)
+        os.chown(data, uid, uid)
+        settings, program = place / "config.toml", programs / "appliance"
+        settings.write_text(f'[server]\ndata_dir = "{data}"\n[smtp]\nbind = ["127.0.0.1:{port}"]\nbind_tls = []\n')
+        settings.chmod(mode)
+        shows = 'cat "$3" && id -u && sed -n "s/CapEff:.//p" /proc/self/status'
+        program.write_text(f'#!/bin/sh\ntest "$1 $2" = "serve --config" && {shows}\n')
+        program.chmod(0o755)
+        command = plan.start_command(parse(settings.read_text(), settings), by_root=True)
+        searched = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+        ran = subprocess.run(["sh", "-c", command], env=searched, capture_output=True, text=True)
+        assert (ran.stdout, ran.stderr) == (f"{settings.read_text()}{uid}\n{capabilities:016x}\n", "")
 
 
 def test_odd_paths_are_quoted() -> None:

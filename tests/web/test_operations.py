@@ -1,12 +1,13 @@
 """Operations: one declaration registers the method that answers, describes it, and has its caller authenticated."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from quart import Response
 
 from appliance.errors import Code, Refused, StorageUnavailable

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.smtp.protocol import (
@@ -41,8 +43,7 @@ SLOW_FOR, SLOW_SERVERS_KEPT = 3_600.0, 10_000  # seconds; addresses
 CONNECTION, HANDSHAKE = "connection", "handshake"
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Seconds for each complete reply (RFC 5321 4.5.3.2)."""
 
     greeting: float = 300

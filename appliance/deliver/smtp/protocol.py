@@ -20,6 +20,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
+
 REPLY_LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
 REPLY_LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
 KEPT_CHARACTERS = 8_192  # of one reply's text; the rest is dropped
@@ -142,8 +144,7 @@ def _enhanced(code: int, first_line: str) -> str | None:
     return match[1] if match and int(match[2]) == code // 100 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """The extensions that matter to a sender; the defaults are for a server that supports only HELO."""
 
     pipelining: bool = False  # RFC 2920

@@ -23,6 +23,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from msgspec import Struct
 
 from appliance.deliver.smtp.protocol import Cause
 
@@ -35,8 +36,7 @@ PKIX, MTA_STS, DANE = "PKIX", "MTA-STS", "DANE"  # ways to verify a certificate;
 Verifier = Callable[[tuple[bytes, ...], str], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class TlsPlan:
+class TlsPlan(Struct, frozen=True):
     context: ssl.SSLContext
     server_name: str  # for SNI, and required in the certificate
     required: bool = False  # never in the clear

@@ -9,11 +9,11 @@ beats on time. A node that starts on the data directory of an earlier run ends t
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 
 import psycopg
+from msgspec import Struct
 from psycopg import errors
 
 from appliance.errors import StorageFault
@@ -122,8 +122,7 @@ class Fenced(StorageFault):
     """Other nodes have taken this run's rows because its lease expired, so it must not deliver them."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
+class NodeIdentity(Struct, frozen=True):
     owner: str  # of this run
     name: str
     home: str

@@ -14,11 +14,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol, TypeVar
 
 import psycopg
+from msgspec import Struct, field
 from psycopg import errors
 
 from appliance.environment import identifier_from, identifier_time
@@ -45,8 +45,7 @@ Connection = psycopg.Connection[Row]
 
 
 # ---- tables
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     name: str
     prefix: str  # of the ids by which it is partitioned
     early: int = 0  # microseconds by which its partitions begin before the first table's
@@ -71,8 +70,7 @@ _PARTITIONS = """SELECT pg_get_expr(c.relpartbound, c.oid), c.oid::bigint FROM p
 _BOUNDS = re.compile(r"FROM \('(\w+)'\) TO \('(\w+)'\)")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(Struct, frozen=True, order=True):
     """The time span of a partition, and its oid."""
 
     start: int
@@ -175,8 +173,7 @@ _LOOK = """WITH looked AS ({looked}) SELECT account_id, count(*) FILTER (WHERE N
 _IS_CLOSED = "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = 'closed'"
 
 
-@dataclass(slots=True)
-class _Look:
+class _Look(Struct):
     span: Span
     after: str = ""
     goes: int = 0

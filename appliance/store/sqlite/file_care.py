@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
+from msgspec import Struct
 
 from appliance.errors import StorageFault
 from appliance.store.engine import Engine, Slice, Tx, rows, timed
@@ -140,8 +140,7 @@ _USAGE = ("PRAGMA page_size", "PRAGMA page_count", "PRAGMA freelist_count", "PRA
 _INCREMENTAL = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     page_size: int
     pages: int
     free_pages: int

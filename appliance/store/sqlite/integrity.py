@@ -3,11 +3,11 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
+from msgspec import Struct
 
 from appliance.model.database import NewerDatabase
 from appliance.store.engine import first, rows
@@ -54,8 +54,7 @@ class StoredFactor(NamedTuple):
     sealed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     schema: int
     accounts: int
     messages: int
@@ -90,8 +89,7 @@ def schema_inside(path: Path, begin: int, size: int) -> int:
         return schema_of(connection)
 
 
-@dataclass(frozen=True, slots=True)
-class QuickCheck:
+class QuickCheck(Struct, frozen=True):
     schema: int
     damage: str  # empty: none was found
     finished: bool  # whether every page was checked

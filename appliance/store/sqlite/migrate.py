@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from msgspec import Struct
 
 from appliance.model.database import NewerDatabase
 from appliance.store.sqlite.connection import Connection
@@ -26,8 +27,7 @@ def has_table(connection: Connection, name: str) -> bool:
     return bool(connection.execute(_TABLE, {"name": name}).fetchall())
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     number: int
     name: str
     sql: str

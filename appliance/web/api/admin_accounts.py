@@ -5,11 +5,11 @@ message before the response. Nothing here changes a message.
 """
 
 from collections import Counter
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 from quart import Response, request
 
 from appliance.errors import Code, invalid

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 import trio
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from appliance.config.values import Address
 from appliance.dns.blocklists import look_up
@@ -175,8 +174,7 @@ def _volume(provider: SourceProvider) -> int:
     return provider.delivered + provider.deferred + provider.blocked
 
 
-@dataclass(frozen=True, slots=True)
-class _InDns:
+class _InDns(Struct, frozen=True):
     """What DNS says about the addresses of a source."""
 
     ptr: list[SourcePtr] = field(default_factory=list)

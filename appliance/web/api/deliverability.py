@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 from quart import request
 
 from appliance.errors import invalid
@@ -83,8 +82,7 @@ _PAIRS = _DOMAIN, _TEMPLATE, STREAM_FILTER
 _PAIRINGS = {"domain": Pairing.DOMAIN, "template": Pairing.TEMPLATE, "stream": Pairing.STREAM}
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
+class _Filter(Struct, frozen=True):
     provider: str | None = None  # empty: servers without a known provider
     pair: tuple[Pairing, str] | None = None
 

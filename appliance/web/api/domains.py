@@ -5,7 +5,6 @@ other account has it.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
@@ -13,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 import trio
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 from quart import request
 
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
@@ -137,8 +136,7 @@ class DomainsAnswer(ApiAnswer):
 _Sending = tuple[tuple[str, ...], bool, tuple[OutgoingSource, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class DomainLookups:
+class DomainLookups(Struct, frozen=True):
     """The records of a domain and their state in DNS. Nothing is cached, because the client has just changed DNS."""
 
     services: ApiServices

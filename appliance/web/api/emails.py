@@ -4,12 +4,12 @@ Long lists and timelines are read and encoded off the event loop.
 """
 
 import re
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 from quart import Response, request
 
 from appliance.concurrency.fair_share import ON_LOOP

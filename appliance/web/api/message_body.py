@@ -6,7 +6,6 @@ it. Small responses need none.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Annotated, TypeVar
@@ -14,7 +13,7 @@ from weakref import finalize
 
 import msgspec
 import trio
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 from quart import Response
 from quart.wrappers.response import DataBody
 
@@ -33,8 +32,7 @@ STALLED_AFTER = 1.0  # seconds without a read
 STALL_CHECK_INTERVAL = 0.25  # seconds between two searches for a stalled client
 
 
-@dataclass(eq=False, slots=True)
-class AnswerSlot:
+class AnswerSlot(Struct, eq=False):
     """One client's slot, or its place in the queue for one."""
 
     account_id: str
@@ -149,8 +147,7 @@ class BodyAnswer(ApiAnswer):
     truncated: Annotated[bool, _TRUNCATED]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageBodies:
+class MessageBodies(Struct, frozen=True):
     """Reads stored messages within these limits."""
 
     store: Store

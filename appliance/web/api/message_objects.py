@@ -1,11 +1,11 @@
 """The objects of `GET /emails/{id}` and `/v1/emails`: messages, their recipients and attempts. No I/O."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from appliance.model.dashboard import MailPage, MessageFacts
 from appliance.model.mail import (

@@ -35,6 +35,7 @@ class PostedFile(NamedTuple):
     filename: str
     content_type: str  # as the client sent it, or empty
     content: bytes
+    content_id: str = ""  # empty: the filename
 
 
 class PostedForm(NamedTuple):

@@ -42,9 +42,11 @@ from appliance.web.doors.frame import (
     split_addresses,
 )
 from appliance.web.doors.mailgun_lists import LIST_ROUTES
+from appliance.web.doors.mailgun_mime import form_of
 from appliance.web.doors.personal import PersonalText, check_placeholders, one_for_each
 
 _COST_OF_ADDRESS = 100  # microseconds for a message of its own
+_COST_OF_MIME = 2_000  # microseconds to read the parts of a message, which may be many: never on the event loop
 _KEY = re.compile(rb"[!-~]+")
 _DATE_LENGTH = 64  # characters
 Values = Mapping[str, Variable]
@@ -74,7 +76,10 @@ _BOOLEANS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 
 
 def _parse(call: Call, body: Body) -> SendRequest | Series:
-    form = _form(call, body)
+    return _request(call, _form(call, body))
+
+
+def _request(call: Call, form: PostedForm) -> SendRequest | Series:
     unknown = [name for name in form.files if name not in ("attachment", "inline")]
     for name, values in form.fields.items():
         if name in ("attachment", "inline"):
@@ -189,12 +194,12 @@ class _Message:
 def _personal(field: str, text: str, values: str | None) -> PersonalText:
     if values is None:
         return PersonalText(text, iter(()))
-    if field == "h:List-Unsubscribe":  # remove Mailgun's addresses, keep the sender's
-        entries = [entry for entry in text.split(",") if not _OWN_ENTRY.fullmatch(entry.strip())]
-        text = ",".join(entries).strip()
-    if (own := _UNSUBSCRIBE.search(text)) is not None or not text:
-        name = own[0] if own is not None else "this field"
-        raise invalid(field, f"{name} is an address of Mailgun. Send your own, or see docs/unsubscribe.md.")
+    own = _UNSUBSCRIBE.search(text)
+    if own is not None and field == "h:List-Unsubscribe":  # remove Mailgun's addresses, keep the sender's
+        text = ",".join([entry for entry in text.split(",") if not _OWN_ENTRY.fullmatch(entry.strip())]).strip()
+        own = own if not text else _UNSUBSCRIBE.search(text)
+    if own is not None:
+        raise invalid(field, f"{own[0]} is an address of Mailgun. Send your own, or see docs/unsubscribe.md.")
     return PersonalText(text, _PLACEHOLDER.finditer(text))
 
 
@@ -234,7 +239,7 @@ def _object(field: str, text: str | None) -> dict[str, Variable]:
 
 
 def _files(form: PostedForm) -> list[dict[str, str]]:
-    inline = [_file(file) | {"content_id": file.filename} for file in form.files.get("inline", ())]
+    inline = [_file(file) | {"content_id": file.content_id or file.filename} for file in form.files.get("inline", ())]
     return [*map(_file, form.files.get("attachment", ())), *inline]
 
 
@@ -280,31 +285,34 @@ def _new_header_id(call: Call) -> str:
 # ---- messages in MIME
 
 
-def _parse_mime(call: Call, body: Body) -> Mime:
+def _parse_mime(call: Call, body: Body) -> SendRequest | Series | Mime:
     form = _form(call, body)
-    known = ("to", "message", *_OPTIONS)
+    known = ("to", "message", "recipient-variables", *_OPTIONS)
     for name, values in form.fields.items():
         if name in _ONLY:
             _check_only(name, values)
-        elif name == "recipient-variables":
-            raise invalid(name, "messages.mime sends one message to all recipients. Send its parts to /messages")
         elif name not in known and name[:2] != "v:":
             raise invalid(name[:64], "messages.mime has no such field. Write it into the message")
         _check_once(name, values)
-    contents = [*form.fields.get("message", ()), *(file.content for file in form.files.pop("message", ()))]
+    contents = [*form.fields.pop("message", ()), *(file.content for file in form.files.pop("message", ()))]
     if len(contents) != 1 or form.files:
         raise invalid("message", "expected one message, and no other files")
     content = contents[0].encode() if isinstance(contents[0], str) else contents[0]
     if b"\r\n" not in content:
         content = content.replace(b"\n", b"\r\n")
+    if not content.endswith(b"\r\n"):  # also after a header without a body
+        content += b"\r\n"
+    header = fields_of(content[: end_of_header(content)])
+    if "recipient-variables" in form.fields:
+        personal = form_of(header, content)
+        return _request(call, PostedForm(form.fields | personal.fields, personal.files))
     listed = [one for value in form.fields.get("to", ()) for one in split_addresses(value)]
     if not 1 <= len(listed) <= RECIPIENTS:
         raise invalid("to", f"expected 1 to {RECIPIENTS} addresses")
     to = list({address.key: address.wire for address in (parse(one, "to") for one in listed)}.values())
     fields = {name: values[0] for name, values in form.fields.items()}
     call.is_test, due = _is_on(fields, "o:testmode"), _due(fields.get("o:deliverytime"), call.now)
-    header = dict(fields_of(content[: end_of_header(content)]))
-    names = {name.lower(): value for name, value in header.items()}
+    names = {name.lower(): value for name, value in header}
     if b"from" not in names:
         raise invalid("From", "this field is required in the message")
     written_id = names.get(b"message-id", b"").strip().decode("utf-8", "replace")
@@ -374,8 +382,8 @@ def _cost(body: Body) -> int:
     )
 
 
-def _sending(path: str, parse_body: Callable[[Call, Body], SendRequest | Series | Mime]) -> DoorRoute:
-    return DoorRoute("POST", path, Send(parse_body, _answer, cost=_cost), check_type=check_form_type)
+def _cost_of_mime(body: Body) -> int:
+    return _COST_OF_MIME + _cost(body)
 
 
 MAILGUN = Door(
@@ -383,8 +391,13 @@ MAILGUN = Door(
     credential=credential,
     login="Send Basic authentication: the user api, and an API key of this server (ma_live_…) as the password.",
     routes=(
-        _sending("/v3/{domain}/messages", _parse),
-        _sending("/v3/{domain}/messages.mime", _parse_mime),
+        DoorRoute("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
+        DoorRoute(
+            "POST",
+            "/v3/{domain}/messages.mime",
+            Send(_parse_mime, _answer, cost=_cost_of_mime),
+            check_type=check_form_type,
+        ),
         *LIST_ROUTES,
     ),
     refuse=_refuse,

@@ -1,15 +1,15 @@
 """A stored message as the doors show it: with the content of its body, while that is kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import header_id_of
 from appliance.web.doors.frame import Api, Call, Json, message_id, split_addresses
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEmail:
+class StoredEmail(Struct, frozen=True):
     message: Json  # of our own API
     headers: Mapping[str, str]  # by their names in lower case; empty without the body
     text: str | None

@@ -1,9 +1,9 @@
 """What is set up in the browser: keys, templates, suppressions, the account, other accounts, the queue."""
 
 import time
-from dataclasses import replace
 
 import httpx
+from msgspec.structs import replace
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select

@@ -4,6 +4,7 @@ import json
 import time
 import uuid
 from email import message_from_bytes, policy
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -191,10 +192,31 @@ def test_a_refusal_names_the_field(customer: Customer) -> None:
         assert result["error"]["status"] in (400, 403)
     (wrong,) = in_node(url, "ma_live_wrong", ["messages.create", DOMAIN, MAIL])
     assert wrong["error"]["status"] == 401
-    complete = {"to": MAIL["to"], "message": "From: shop@example.com\r\n\r\nHi\r\n", "recipient-variables": "{}"}
-    missing, personal = in_node(url, key, ["domains.list"], ["messages.create", DOMAIN, complete])
+    (missing,) = in_node(url, key, ["domains.list"])
     assert missing["error"]["status"] == 404
-    assert personal["error"]["details"].startswith("recipient-variables: messages.mime sends one message")
+
+
+def test_a_complete_message_is_filled_for_each_recipient(customer: Customer) -> None:
+    url, key = f"{customer.sender.running.url}/mailgun", customer.sender.account.full_key
+    recipients = {"ada@example.net": {"name": "Zoë"}, "bob@example.net": {"name": "Bob"}}
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = SENDER, "%recipient%", "Grüße, %recipient.name%"
+    message.set_content("Hi %recipient.name%", cte="base64")
+    message.add_attachment(b"pdf", maintype="application", subtype="pdf", filename="a.pdf")
+    mail = {"to": list(recipients), "message": message.as_string(), "recipient-variables": json.dumps(recipients)}
+    (sent,) = values(in_node(url, key, ["messages.create", DOMAIN, mail]))
+    one = f"SELECT id FROM messages WHERE header_id = '{sent['id'][1:-1]}'"
+    stored = {
+        made["To"]: made
+        for (found,) in engines.rows(customer.sender.running.data_dir, one)
+        if (made := mime(customer, found))
+    }
+    assert stored.keys() == recipients.keys()
+    for address, made in stored.items():
+        name, body, (file,) = recipients[address]["name"], made.get_body(), made.iter_attachments()
+        assert (made["Subject"], made["From"], file.get_content()) == (f"Grüße, {name}", SENDER, b"pdf")
+        assert body is not None
+        assert body.get_content().strip() == f"Hi {name}"
 
 
 def test_lists_of_suppressions(customer: Customer) -> None:

@@ -1,10 +1,11 @@
 """Two nodes that both find room for one more: a limit is never overrun, for one of them starts again."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import outcome
 import pytest
+from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused

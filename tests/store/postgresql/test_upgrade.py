@@ -4,11 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import psycopg
 import pytest
 import trio
+from msgspec.structs import replace
 
 from appliance.errors import Code
 from appliance.model.database import Feature

@@ -3,11 +3,11 @@
 import shutil
 import sys
 from collections import namedtuple
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from appliance.cli import failures
 from appliance.config.load import parse
