@@ -45,33 +45,33 @@ class Buffers(NamedTuple):
     """Memory of each connection."""
 
     cache_kib: int  # for pages
-    pieces: int  # of PIECE bytes, for SQLite's small, short-lived values
+    pieces: int  # of _PIECE bytes, for SQLite's small, short-lived values
 
 
-PIECE = 1_200
+_PIECE = 1_200
 # The inner pages of every index at a million messages; and what prepared statements keep. With SQLite's default of a
 # hundred pieces, values come from the system's allocator, which costs a tenth of storing a message.
-SERVER = Buffers(16 * 1024, 3_000)
-LITTLE = Buffers(1024, 200)
+_SERVER = Buffers(16 * 1024, 3_000)
+_LITTLE = Buffers(1024, 200)
 
 
 def _configure(buffers: Buffers) -> Buffers:
     """Set what holds for the whole process, while SQLite is shut down. Counting allocated bytes would take a lock."""
     apsw.shutdown()
     apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, False)
-    apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, PIECE, buffers.pieces)
+    apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, _PIECE, buffers.pieces)
     apsw.initialize()
     return buffers
 
 
-_buffers = _configure(SERVER)
+_buffers = _configure(_SERVER)
 
 
 def use_little_memory() -> None:
     """Spare 10 MB at rest, and 30 MB with ten thousand messages, for a tenth more CPU. Before a database is opened."""
     global _buffers
     if not apsw.connections():
-        _buffers = _configure(LITTLE)
+        _buffers = _configure(_LITTLE)
 
 
 def _settings() -> tuple[str, ...]:
