@@ -22,6 +22,7 @@ from appliance.message.received import split_mailboxes
 from appliance.message.schema import Attachment, SendRequest
 
 SHOWN_FIELDS: Final = ("From", "Date", "Subject", "To", "Cc")  # of the original, above its text
+FORWARDS: Final = "forwards"  # metadata key of a forwarded message: the id of the received one
 _RULE: Final = "---------- Forwarded message ----------"
 _BODY: Final = re.compile(r"<body(?:\s[^<>]{0,2000})?>", re.IGNORECASE)
 _CONTENT_ID: Final = re.compile(rf"[A-Za-z0-9._%+@-]{{1,{CONTENT_ID_LENGTH}}}")
@@ -29,8 +30,11 @@ _MESSAGE_ID: Final = re.compile(r"<[!-;=?-~]{1,900}>")
 _NOT_IN_A_BODY: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 
 
-def forwarded(mime: bytes, sender: str, to: Sequence[str]) -> SendRequest:
-    """Return a request for the same content from `sender`; raises Refused for a message that is too long."""
+def forwarded(mime: bytes, inbound_id: str, sender: str, to: Sequence[str]) -> SendRequest:
+    """Return a request for the same content from `sender`; raises Refused for a message that is too long.
+
+    Its metadata names the received message: events of the new one have it, and a search finds all that forward it.
+    """
     view = read_message(mime)
     if view.truncated or len(view.attachments) > ATTACHMENTS:
         text = f"a text is over 1 MiB, or there are over {ATTACHMENTS} files, 200 parts or 200 header fields"
@@ -46,6 +50,7 @@ def forwarded(mime: bytes, sender: str, to: Sequence[str]) -> SendRequest:
         reply_to=UNSET if reply_to is None else reply_to,
         # So that mail programs show an answer together with the original.
         headers=UNSET if identity is None else {"References": identity[0]},
+        metadata={FORWARDS: inbound_id},
         attachments=_files(read_attachments(mime, MESSAGE_SIZE)) or UNSET,
     )
 

@@ -26,10 +26,12 @@ from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.secrets import TotpSecrets
 from appliance.store import FILE_NAME, Store, open_store
+from appliance.store.body_parts import INLINE
 from appliance.store.pools import EVERY
 from appliance.store.sqlite.connection import open_writer
 from appliance.system.data_directory import AlreadyRunning, only_server
 from tests import stored_mail
+from tests.store import test_received
 
 OUTSIDE = Environment()
 
@@ -46,6 +48,19 @@ def no_links(*_: object) -> None:
     raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
+async def received_mail(store: Store, account_id: str) -> None:
+    """Small and large received messages: two in the queue, two stored."""
+    await store.receiving.add(account_id, "in.example.com")
+    owner = await store.accounts.find(account_id)
+    for mime in (b"Subject: a\r\n\r\n", b"x" * (2 * INLINE)):
+        for is_stored in (True, False):
+            new = test_received.mail(store, owner, mime, "a@in.example.com")
+            await store.received.add([new], None)
+            if is_stored:
+                (waiting,) = await store.received.claim([new.id], large=True)
+                assert await store.received.finish(waiting, test_received.checked_as(store, "a"))
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("original") / "data"
@@ -60,6 +75,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await stored_mail.defer(store, OUTSIDE, deferred)
             await stored_mail.accept(store, OUTSIDE, account, "b@example.net", "c@example.net")
             await stored_mail.accept(store, OUTSIDE, account, "d@example.net", simulated=True)
+            await received_mail(store, account)
 
     trio.run(fill)
     return directory

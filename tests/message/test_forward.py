@@ -10,6 +10,7 @@ from appliance.message.forward import forwarded
 from appliance.message.limits import ATTACHMENTS
 from appliance.message.reader import read_attachments, read_message
 
+RECEIVED = "inb_1"
 SENDER, TO = "Support <support@acme.example>", ["grace@example.net"]
 MAIL = b"""From: =?utf-8?q?Ada_L=C3=B6w?= <ada@example.net>\r
 To: support@in.acme.example\r
@@ -45,7 +46,7 @@ inner\r
 
 def written(mime: bytes) -> bytes:
     """The new message as the intake stores it, which checks every rule of a request."""
-    drafted = draft(forwarded(mime, SENDER, TO), None)
+    drafted = draft(forwarded(mime, RECEIVED, SENDER, TO), None)
     return compose(drafted, message_id="new@acme.example", date_seconds=0, text_from_html=True, unsubscribe_urls=())
 
 
@@ -96,4 +97,4 @@ def test_too_many_files_are_refused() -> None:
     part = b"--b\r\nContent-Disposition: attachment\r\n\r\nx\r\n"
     mime = b"From: a@b.example\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n" + part * (ATTACHMENTS + 1)
     with pytest.raises(Refused, match="over 20 files"):
-        forwarded(mime, SENDER, TO)
+        forwarded(mime, RECEIVED, SENDER, TO)

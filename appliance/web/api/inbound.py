@@ -18,12 +18,13 @@ from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import receiving_address
 from appliance.intake.received import received_data
 from appliance.keys.received_links import ReceivedLinks
-from appliance.message.forward import forwarded
+from appliance.message.forward import FORWARDS, forwarded
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS
 from appliance.message.received import read_received
 from appliance.message.request import cost_of_request, fingerprint
 from appliance.message.schema import Mailbox
 from appliance.model.accounts import RecordStatus, User
+from appliance.model.dashboard import MailFilter
 from appliance.model.received import CheckResult, ReceivedMessage
 from appliance.model.received_event import EnvelopeObject, ReceivedData
 from appliance.store.audit import about
@@ -31,6 +32,7 @@ from appliance.store.receiving import unknown_address
 from appliance.times import rfc3339
 from appliance.web.api.domains import DomainLookups, RecordObject, record_object
 from appliance.web.api.message_body import ATTACHED_FILE, JSON, OCTETS, RAW_MESSAGE, encoded_attachment
+from appliance.web.api.message_export import exported_received, received_page
 from appliance.web.api.message_objects import CreditsReserved, RecipientCount
 from appliance.web.app import ApiServices, Routes, page_limit
 from appliance.web.exchange import (
@@ -62,6 +64,7 @@ _SEARCH = parameter(
     {"type": "string", "minLength": 1, "maxLength": 200},
 )
 _WORDS = 10  # of a search
+FORWARDS_LISTED = 20
 _RAW_FILE = (200, RAW_MESSAGE, "The message as it was received.")
 
 
@@ -175,6 +178,9 @@ class ReceivedAnswer(ReceivedData, kw_only=True):
     id: Annotated[str, Meta(description="The same as `inbound_id`.")]
     received_at: Annotated[Time, Meta(description="Time of receipt.")]
     authentication: Annotated[AuthenticationObject, Meta(description="Checks of the sender.")]
+    forwarded_as: Annotated[
+        list[str], Meta(description="Ids of the messages that forward it, `msg_…`, newest first, at most 20.")
+    ]
     request_id: RequestId
 
 
@@ -251,28 +257,30 @@ class InboundRoutes(Routes):
     # ---- messages
 
     @for_customers("GET /v1/inbound", ReceivedListAnswer, _SEARCH, *PAGING_BACK)
-    async def list_received_emails(self, user: User) -> ReceivedListAnswer:
+    async def list_received_emails(self, user: User) -> ReceivedListAnswer | Response:
         """List received messages, newest first.
 
-        With `q`, a page may be incomplete while the search continues; `next` is null only at the end.
+        With `q`, a page may be incomplete while the search continues; `next` is null only at the end. With
+        `Accept: text/csv` or `format=csv`, the response is CSV with one line per message, at most 100,000.
         """
-        limit, before, text = page_limit(), request.args.get("before"), request.args.get("q")
-        if text is None:
-            page = await self.store.received.page(user.account_id, before, limit + 1)
-            following = page[limit - 1].id if len(page) > limit else None
-        else:
-            words = text.lower().split()
-            if not 1 <= len(words) <= _WORDS or len(text) > 200:
-                raise invalid("q", f"must have 1 to {_WORDS} words and at most 200 characters")
-            page, following = await self.store.received.search(user.account_id, words, before, limit)
-        return ReceivedListAnswer([_summary(message) for message in page[:limit]], following)
+        limit, before, words = page_limit(), request.args.get("before"), _words(request.args.get("q"))
+        if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
+            workers = self.services.intake.workers
+            lines = exported_received(self.store.received, workers, user.account_id, words, before)
+            disposition = {"Content-Disposition": 'attachment; filename="received.csv"'}
+            return Response(lines, 200, disposition, content_type="text/csv; charset=utf-8")
+        page, following = await received_page(self.store.received, user.account_id, words, before, limit)
+        return ReceivedListAnswer([_summary(message) for message in page], following)
 
     @for_customers("GET /v1/inbound/{id}", ReceivedAnswer, _ID)
     async def get_received_email(self, user: User, message_id: str) -> Response:
         """Read a received message, with new links and the checks of its sender in detail."""
-        message = await self._found(user, message_id)
+        message, now = await self._found(user, message_id), self.services.env.now()
+        filters = MailFilter(metadata=(FORWARDS, message_id), since=message.received_at)
+        forwards = (await self.store.mail_log.page(user.account_id, filters, None, FORWARDS_LISTED)).messages
+        ids = [new.id for new in forwards]
         read = partial(
-            _encoded, self.services.received_links, user.account_id, message, self.services.env.now(), request_id()
+            _encoded, self.services.received_links, user.account_id, message, now, request_id(), forwarded_as=ids
         )
         return await self._answer(user, message, read, JSON)
 
@@ -295,7 +303,12 @@ class InboundRoutes(Routes):
         return await self._answer(user, message, read, *file)
 
     @for_customers(
-        "POST /v1/inbound/{id}/forward", (202, ForwardedAnswer, "Stored on disk."), *Code, _ID, KEY_PARAMETER
+        "POST /v1/inbound/{id}/forward",
+        (202, ForwardedAnswer, "Stored on disk."),
+        *Code,
+        _ID,
+        KEY_PARAMETER,
+        action="inbound.forwarded",
     )
     async def forward_received_email(self, user: User, message_id: str, body: ForwardRequest) -> ForwardedAnswer:
         """Send a received message to other addresses, as a new message from a domain of the account.
@@ -308,13 +321,16 @@ class InboundRoutes(Routes):
         message, caller, intake = await self._found(user, message_id), await self.caller_of(user), self.services.intake
         intake.check_open(caller)
         to = [body.to] if isinstance(body.to, str) else body.to
+        about(message_id, {"to": ", ".join(to)})
         load = partial(self.store.received.mime, user.account_id, message_id)
-        forward = await self.services.bodies.read(user.account_id, load, partial(forwarded, sender=body.sender, to=to))
+        read = partial(forwarded, inbound_id=message_id, sender=body.sender, to=to)
+        forward = await self.services.bodies.read(user.account_id, load, read)
         cost = cost_of_request(forward, message.size)
         digest = await intake.workers.run(caller.account_id, cost, fingerprint, forward)
         sent = await intake.send(caller, forward, key, digest, request_id(), message.size)
         new = await self.store.messages.read(user.account_id, sent.message_id)
         assert new is not None  # noqa: S101 - it has just been written
+        about(details={"email_id": new.id})
         return ForwardedAnswer(new.id, message_id, new.recipient_count, new.credits_reserved)
 
     async def _found(self, user: User, message_id: str) -> ReceivedMessage:
@@ -329,6 +345,13 @@ class InboundRoutes(Routes):
         load = partial(self.store.received.mime, user.account_id, message.id)
         bodies = self.services.bodies
         return await bodies.answer(user.account_id, message.id, message.size, read, kind, filename, load=load)
+
+
+def _words(text: str | None) -> list[str]:
+    words = [] if text is None else text.lower().split()
+    if text is not None and (not 1 <= len(words) <= _WORDS or len(text) > 200):
+        raise invalid("q", f"must have 1 to {_WORDS} words and at most 200 characters")
+    return words
 
 
 def _spelled(address: str) -> str:
@@ -366,7 +389,14 @@ def _summary(message: ReceivedMessage) -> ReceivedSummary:
 
 
 def _encoded(
-    links: ReceivedLinks, account_id: str, message: ReceivedMessage, now: int, request_id: str, mime: bytes
+    links: ReceivedLinks,
+    account_id: str,
+    message: ReceivedMessage,
+    now: int,
+    request_id: str,
+    mime: bytes,
+    *,
+    forwarded_as: list[str],
 ) -> bytes:
     envelope, checks = message.envelope, message.facts.authentication
     content = read_received(mime, envelope.recipients, null_sender=not envelope.sender)
@@ -382,6 +412,7 @@ def _encoded(
         id=message.id,
         received_at=rfc3339(message.received_at),
         authentication=authentication,
+        forwarded_as=forwarded_as,
         request_id=request_id,
     )
     return msgspec.json.encode(answer)

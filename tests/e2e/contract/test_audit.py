@@ -16,7 +16,6 @@ NO_CHANGE = {
     "DELETE /v1/account/totp",
     "POST /v1/account/totp",
     "POST /v1/emails/{id:not_test}/resend",
-    "POST /v1/inbound/{id}/forward",
     "POST /v1/auth/refresh",
     "POST /v1/emails/test",
     "POST /v1/webhook/ping",

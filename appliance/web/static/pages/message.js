@@ -68,6 +68,14 @@ function summary(message, found, home) {
 				h("a", { class: "tag", href: query(home, { metadata: `${key}:${value}` }) }, `${key}: ${value}`),
 			),
 		],
+		message.metadata?.forwards?.startsWith("inb_") && [
+			"Forwards",
+			h(
+				"a",
+				{ class: "mono break", href: path("/dashboard/received", message.metadata.forwards) },
+				message.metadata.forwards,
+			),
+		],
 		link && ["Template", link, ` version ${message.template_version}`],
 		repeats && ["Repeats", h("a", { class: "mono break", href: path(home, repeats) }, repeats)],
 		["Message id", h("code", { class: "break" }, message.id), copyButton(message.id, "message id")],

@@ -37,6 +37,10 @@ function summary(message) {
 			h("a", { class: "mono break", href: path("/dashboard/messages", answered.id) }, answered.id),
 			Object.entries(answered.metadata).map(([key, value]) => [" ", h("bdi", { class: "tag" }, `${key}: ${value}`)]),
 		],
+		message.forwarded_as.length > 0 && [
+			"Forwarded as",
+			message.forwarded_as.map((id) => [h("a", { class: "mono break", href: path("/dashboard/messages", id) }, id), " "]),
+		],
 		["Sender checks", checkBadges(message)],
 		["Received", when(message.received_at)],
 		["Size", bytes(message.size)],

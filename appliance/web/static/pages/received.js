@@ -1,8 +1,8 @@
 // Received messages: search, and the list with the checks of each sender, newest first.
-import { get } from "../api.js";
+import { file, get } from "../api.js";
 import { fragment, h, may, path, query, style } from "../dom.js";
 import { loader, paged } from "../lists.js";
-import { badge, empty, head, row } from "../pieces.js";
+import { badge, button, empty, head, row } from "../pieces.js";
 import { when } from "../time.js";
 import { toolbar } from "../toolbar.js";
 
@@ -91,6 +91,14 @@ async function nothing(q, signal) {
 	);
 }
 
+async function exported(q) {
+	const [{ save }, csv] = await Promise.all([
+		import("../message-body.js"),
+		file(query("/v1/inbound", { q, format: "csv" })),
+	]);
+	save(csv, "received.csv");
+}
+
 export default async function received(page) {
 	const q = page.query.get("q") ?? "";
 	const load = loader(page.signal, "/v1/inbound", "emails", "before", { q, limit: PAGE });
@@ -115,7 +123,10 @@ export default async function received(page) {
 	return fragment(
 		head("Received", {
 			about: "Mail to your receiving addresses.",
-			actions: [h("a", { class: "button", href: "/dashboard/receiving" }, "Receiving addresses")],
+			actions: [
+				button("Export CSV", () => exported(q)),
+				h("a", { class: "button", href: "/dashboard/receiving" }, "Receiving addresses"),
+			],
 		}),
 		toolbar({ search: search(page, q) }),
 		place,
