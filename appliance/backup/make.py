@@ -18,7 +18,7 @@ from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store import FILE_NAME, CopyProgress, DiskFault, DiskFull
-from appliance.system.data_directory import sync
+from appliance.system.data_directory import sync, system_user
 from appliance.times import SECOND, rfc3339
 
 PAGES_PER_SYNC = 2_048  # 8 MiB
@@ -66,7 +66,11 @@ def _errors(unfinished: Path, target: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None and str(error.filename) != str(unfinished):
             raise
-        raise NotMade(f"{target} cannot be written: {error_text(error)}") from None
+        why = error_text(error)
+        if isinstance(error, PermissionError):
+            user = system_user(os.geteuid())
+            why = f"{user} may not write to {target.parent}; name a file in a directory of {user}"
+        raise NotMade(f"{target} cannot be written: {why}") from None
 
 
 def _remove_abandoned(directory: Path) -> None:

@@ -35,7 +35,7 @@ from appliance.model.accounts import Caller, Role, User
 from appliance.model.mail import NewMessage, Outcome
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, Shutdown
-from appliance.store import Store, open_store
+from appliance.store import Store, open_store, use_little_memory
 from appliance.submission import server as submission
 from appliance.submission.dialogue import Login
 from appliance.system.data_directory import only_server
@@ -60,6 +60,7 @@ async def run(config: Config, env: Environment, write: Callable[[str], None], on
     """Serve until SIGTERM, SIGINT or SIGHUP; `write` prints lines. Raises StorageFault if the disk fails."""
     check_loopback(config)
     SINGLE_LABELS.add(LOCALHOST)
+    use_little_memory()
     data_dir, stopping = config.server.data_dir, trio.Event()
     shutdown, faults = Shutdown(config.server.shutdown_timeout), list[StorageFault]()
 

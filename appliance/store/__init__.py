@@ -58,6 +58,7 @@ from appliance.store.search_index import SearchIndex
 from appliance.store.sessions import SecondFactors, Sessions
 from appliance.store.sources import SourceStore
 from appliance.store.sqlite import copy_endpoint
+from appliance.store.sqlite.connection import use_little_memory
 from appliance.store.sqlite.copy_endpoint import tables as copied_tables
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
 from appliance.store.sqlite.faults import (
@@ -116,6 +117,7 @@ __all__ = [
 ]
 __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
+__all__ += ["use_little_memory"]
 # For backups, which copy and check the file of the embedded database.
 __all__ += ["Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
 __all__ += ["examine_inside", "failed_writing", "schema_inside", "translated"]

@@ -237,6 +237,10 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
     with installation(OTHER_UID) as directory:
         safe = directory / "safe"
         safe.mkdir(mode=0o700)
+        user = pwd.getpwuid(OTHER_UID).pw_name
+        where = f"{user} may not write to {safe}; name a file in a directory of {user}"
+        denied = f"Error: {safe}/saved.tar cannot be written: {where}\n"
+        assert ran(directory, 0, "backup", str(safe / "saved.tar")) == (1, denied)
         (safe / "addresses").write_text("ada@example.net\n")
         (directory / "data" / KEY_FILE).unlink()
         assert ran(directory, 0, "backup", "saved.tar") == (0, "")
