@@ -103,6 +103,8 @@ async def test_the_newest_problems_are_found_by_when_they_happened(store: Store)
         "SCAN p",
         "SEARCH m USING PRIMARY KEY (account_id=? AND id=?)",
         "SEARCH d USING PRIMARY KEY (domain=?) LEFT-JOIN",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH a USING PRIMARY KEY (recipient_id=?)",
     ]
 
 
