@@ -59,10 +59,10 @@ def test_a_query_has_its_bounds(customer: Caller, query: str) -> None:
 
 
 def test_a_query_of_all_filters_is_answered(customer: Caller) -> None:
-    """Each in the longest form that it may have, outside ASCII, and 100 parameters in all."""
+    """Each in the longest form that it may have, outside ASCII, and 50 parameters in all."""
     names = {"recipient": "\u00e9" * 120 + "@example.net", "from": "\u00e9" * 120 + "@example.net", "tag": "x" * 64}
     filters = names | {"q": "\U00020000" * 200, "status": "queued", "since": "2026-01-01", "limit": "1"}
-    response = customer.get("/v1/emails", params=filters | {f"other{index}": "" for index in range(100 - len(filters))})
+    response = customer.get("/v1/emails", params=filters | {f"other{index}": "" for index in range(50 - len(filters))})
     assert response.status_code == 200, response.text
 
 
