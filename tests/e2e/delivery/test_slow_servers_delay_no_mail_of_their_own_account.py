@@ -50,3 +50,6 @@ async def test_mail_to_healthy_servers_does_not_wait(
         wrong = [text for text in words if not any(reason in text for reason in reasons)]
         wrong += [text for text in words if " sessions, " in text and f" of {sessions} sessions, " not in text]
         assert len(wrong) < len(words) / 10, wrong  # a few change while they are read
+        if servers > 2 * sessions:  # most of this mail has no session, whatever the machine
+            ending = "waiting for slow servers; its servers are slow, so mail to others goes first"
+            assert any(text.endswith(ending) for text in words)
