@@ -125,7 +125,7 @@ def proxy(directory: Path, language: str, ports: Ports) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 @contextmanager
