@@ -179,6 +179,20 @@ return found.slice(0, 3);
 """
 
 
+def findings(browser: Browser) -> list[str]:
+    """What the rules find, light and dark, wide and on a phone, and what is clipped."""
+    found = []
+    for size in (DESKTOP, PHONE):
+        browser.size(*size)
+        found += list(browser.script(CLIPPED))
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            found += axe(browser) + broken(browser)
+    browser.size(*DESKTOP)
+    browser.theme("light")
+    return [f"{browser.path()}: {each}" for each in found]
+
+
 def test_nothing_is_clipped_at_any_width(
     stage: Stage, browser: Browser, owner: Provisioned, ids: dict[str, str]
 ) -> None:
