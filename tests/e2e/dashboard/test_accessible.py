@@ -173,8 +173,12 @@ if (edge < 1024) {
   for (const each of document.querySelectorAll(".table:has(.cards), .cards tbody *, .post summary, .post .lead"))
     if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.outerHTML.slice(0, 80)}`);
 } else
-  for (const each of document.querySelectorAll(".table"))
-    if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.querySelector("table").ariaLabel}`);
+  for (const each of document.querySelectorAll(".table")) {
+    const name = each.querySelector("table").ariaLabel;
+    if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${name}`);
+    const cells = [...each.querySelectorAll("th, td")].map((cell) => getComputedStyle(cell).display);
+    if (cells.some((display) => !["table-cell", "none"].includes(display))) found.push(`no cells: ${name}`);
+  }
 return found.slice(0, 3);
 """
 
