@@ -109,9 +109,9 @@ def ids(stage: Stage, owner: Provisioned, message: str) -> dict[str, str]:
     return {"account": owner.account_id, "message": message, "received": received}
 
 
-def reply(domain: str, subject: str = "Re: Your order") -> EmailMessage:
+def reply(domain: str, subject: str = "Re: Your order", sender: str = "Ada Lovelace <ada@example.net>") -> EmailMessage:
     mail = EmailMessage()
-    mail["From"], mail["To"], mail["Subject"] = "Ada Lovelace <ada@example.net>", f"support@{domain}", subject
+    mail["From"], mail["To"], mail["Subject"] = sender, f"support@{domain}", subject
     mail.set_content("It has arrived. Thank you!")
     mail.add_alternative("<h1>Thank you</h1><p>It has <a href='https://acme.example/yes'>arrived</a>.</p>", "html")
     mail.add_attachment(b"terms", "application", "pdf", filename="terms-and-conditions.pdf")
