@@ -3,7 +3,8 @@
     .venv/bin/python -m tests.bench.pages                       # 100,000 messages; about two minutes
 
 A cold page starts with an empty cache. Its time is that from the start of navigation until its data is painted. A click
-ends when its result is painted; the first one of each kind also loads the scripts that it needs. The peer is the same program with an account that has 100 messages; rounds alternate.
+ends when its result is painted; the first one of each kind also loads the scripts that it needs. The peer is the same
+program with an account that has 100 messages; rounds alternate.
 """
 
 import argparse
@@ -85,8 +86,8 @@ def counted(running: Running) -> None:
 def run(directory: Path, messages: int, rounds: int) -> None:
     with appliance(directory, fresh=True) as running:
         accounts = [add_account(running.data_dir, name) for name in ("few", "many")]
-        for account, count in zip(accounts, (FEW, messages), strict=True):
-            fill(running.data_dir, account.account_id, count)
+    for account, count in zip(accounts, (FEW, messages), strict=True):
+        fill(running.data_dir, account.account_id, count)
     with appliance(directory, account=accounts[1], fresh=True) as running, chromium(running.url) as browser:
         browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         counted(running)
