@@ -101,8 +101,8 @@ export function importFile(page, dialog) {
 			h(
 				"div",
 				{ class: "actions" },
-				start,
 				button("Close", () => (close(), page.reload())),
+				start,
 			),
 		];
 	});

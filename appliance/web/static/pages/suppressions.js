@@ -35,7 +35,7 @@ function released(page, entries, text) {
 
 function suppress(page) {
 	formDialog("Suppress an address", {
-		about: "You no longer send to it. A message to it bounces immediately and costs nothing.",
+		about: "You no longer send to it. The server skips it as a recipient, which costs nothing.",
 		fields: [
 			{
 				name: "address",
@@ -224,7 +224,7 @@ export default async function suppressions(page) {
 	const exported = button("Export CSV", async (made) => (await files()).exportFile(load, made));
 	return fragment(
 		head("Suppressions", {
-			about: "You no longer send to these addresses. Messages to them bounce at once and cost nothing.",
+			about: "You no longer send to these addresses. The server skips them as recipients, which costs nothing.",
 			actions: [
 				button("Import CSV", async () => (await files()).importFile(page, dialog), "", { needs: "importSuppressions" }),
 				exported,
