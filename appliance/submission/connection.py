@@ -316,7 +316,8 @@ class SmtpSession(SMTP):
         if transport is None or self._lost:
             return
         if self._protocol.quit or self._at_eof or not transport.can_write_eof():
-            transport.close()
+            if not transport.is_closing():  # after a second `close` asyncio's TLS transport has no buffer to ask for
+                transport.close()
             if not transport.get_write_buffer_size() and not self._protocol.stopping:
                 return
         else:

@@ -68,14 +68,18 @@ def test_it_sends_over_http_and_smtp(program: tuple[str, ...], tmp_path: Path) -
 
 
 def test_it_serves_the_dashboard(program: tuple[str, ...], tmp_path: Path) -> None:
-    """Pages, and every file of the tree that browsers are given: none was left out of the binary."""
+    """Pages, every file of the tree that browsers are given, and all stylesheets in one: none was left out."""
     with appliance(tmp_path, program=program) as running, httpx.Client(base_url=running.url, trust_env=False) as client:
         page = client.get("/dashboard/login")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         (base,) = set(re.findall(r"/static/[^/\"]+", page.text))
         files = [path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file()]
         assert len(files) > 10
+        styles = client.get(f"{base}/dashboard.css").text
         for name in files:
+            if name.endswith(".css"):
+                assert (STATIC / name).read_text() in styles, name
+                continue
             answer = client.get(f"{base}/{name}")
             assert (name, answer.status_code, answer.content) == (name, 200, (STATIC / name).read_bytes())
         assert running.terminate() == 0

@@ -213,6 +213,17 @@ async def test_a_network_fills_half_of_an_accounts_share(tmp_path: Path) -> None
         assert len(await world.send("5@in.example.com")) == 2
 
 
+async def test_an_address_has_a_share_too(tmp_path: Path) -> None:
+    """Several networks can fill it together; it is refused at RCPT, and the account's other addresses have room."""
+    async with receiving(tmp_path) as world:
+        await world.store.receiving.add(world.account_id, DOMAIN)
+        force_setattr(world.store.feedback, "limits", feedback.QueueLimits(mails=64))
+        for network in ("192.0.2.1", "198.51.100.1", "203.0.113.1", "203.0.114.1"):
+            assert len(await world.send("busy@in.example.com", client=network)) == 2
+        assert [reply[:4] for reply in await world.send("busy@in.example.com", client="203.0.115.1")] == ["451 "]
+        assert len(await world.send("quiet@in.example.com", client="203.0.115.1")) == 2
+
+
 async def test_turns_of_networks_and_accounts(tmp_path: Path) -> None:
     """A network with much mail does not delay another's; a turn and an account have some of the places."""
     async with receiving(tmp_path) as world:

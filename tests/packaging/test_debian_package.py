@@ -135,7 +135,8 @@ def test_the_same_program_makes_the_same_package(deb: Path) -> None:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(int(moment))}  # a commit since then would be another time
     command = ["sh", str(ROOT / "packaging/build-deb")]
     subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300)
-    assert deb.read_bytes() == before
+    is_same = deb.read_bytes() == before  # pytest would compare the bytes one by one
+    assert is_same
 
 
 def test_completion_completes(deb: Path, tmp_path: Path) -> None:

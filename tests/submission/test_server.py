@@ -196,6 +196,19 @@ def _loops() -> list[asyncio.AbstractEventLoop]:
     return [each for each in found if each.is_running()]
 
 
+async def test_a_session_that_was_aborted_may_still_get_input(tmp_path: Path) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with served(tmp_path) as made, made.connected() as client:
+        assert (await client.say(b"STARTTLS")).startswith(b"220 ")
+        await trio.SSLStream(client.stream, context).do_handshake()
+        await trio.sleep(0.1)
+        sessions = [each for each in gc.get_objects() if issubclass(type(each), SmtpSession)]  # of earlier tests, too
+        (session,) = (each for each in sessions if each.transport is not None and not each.transport.is_closing())
+        session.evict()
+        session.data_received(b"QUIT\r\n")  # asyncio had read it before
+
+
 @pytest.mark.parametrize("data", [b"", b"no TLS at all\r\n"])
 async def test_a_failed_handshake_leaves_nothing_behind(tmp_path: Path, data: bytes) -> None:
     """A client that hangs up or talks nonsense in place of a handshake is gone, not waited for until the end."""

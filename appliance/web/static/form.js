@@ -14,10 +14,12 @@ function control(field, id) {
 		"aria-describedby": field.hint && `${id}-hint`,
 	};
 	if (field.type === "select") {
+		const isKnown = !field.value || field.options.some(([value]) => value === field.value);
+		const options = isKnown ? field.options : [...field.options, [field.value, field.value]];
 		return h(
 			"select",
 			shared,
-			field.options.map(([value, text]) => h("option", { value, selected: value === field.value }, text)),
+			options.map(([value, text]) => h("option", { value, selected: value === field.value }, text)),
 		);
 	}
 	if (field.type === "choice") return choice(field, id);

@@ -1,7 +1,7 @@
 // Lists of messages and other resources, loaded in pages.
 import { get } from "./api.js";
 import { fragment, h, path, query } from "./dom.js";
-import { button, outcomeBadge, row, table } from "./pieces.js";
+import { button, errorText, outcomeBadge, row, table } from "./pieces.js";
 import { number } from "./time.js";
 
 const TRIES = 40; // empty pages to skip, from a search that a busy server cut short
@@ -16,6 +16,12 @@ export function loader(signal, address, plural, cursor = "after", more = {}) {
 		}
 		return { items: found[plural], next: found.next };
 	};
+}
+
+/** In place of a list whose filter is wrong: the error of the API. The filter stays, to be corrected. */
+export function wrongFilter(error) {
+	if (error.status !== 400) throw error;
+	return h("div", { class: "card" }, errorText(error));
 }
 
 /** A button that fetches page after page until the last. */

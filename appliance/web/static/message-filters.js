@@ -124,8 +124,6 @@ async function choose(page, filters, home) {
 		keys(page.signal).catch(() => []),
 		streamOptions("Any", page.signal, filters.stream).catch(() => [["", "Any"]]),
 	]);
-	const named =
-		known.some(([id]) => id === filters.key) || !filters.key ? known : [[filters.key, filters.key], ...known];
 	const text = (name, placeholder, label = TITLES[name]) => ({ name, label, placeholder, value: filters[name] });
 	const select = (name, options, label = TITLES[name]) => ({
 		name,
@@ -152,7 +150,7 @@ async function choose(page, filters, home) {
 		select("stream", streams),
 		text("metadata", "order:10045"),
 		text("provider", "google"),
-		select("key", [["", "Any"], ...named]),
+		select("key", [["", "Any"], ...known]),
 		select("source", choices(["api", "smtp", "test"])),
 		date("since", "From day"),
 		date("until", "To day"),

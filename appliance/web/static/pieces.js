@@ -50,7 +50,7 @@ export function table(caption, columns, rows, kind) {
 	);
 }
 
-/** One row; `href` links the whole row through its first cell. */
+/** One row; `href` links the whole row through its first cell, and `title` is its text in full. */
 export function row(columns, each) {
 	const cells = each.cells ?? each;
 	const lead = Math.max(
@@ -59,7 +59,7 @@ export function row(columns, each) {
 	);
 	return h(
 		"tr",
-		{ class: each.href && "linked", "data-id": each.id },
+		{ class: each.href && "linked", "data-id": each.id, title: each.title },
 		cells.map((cell, at) =>
 			h(
 				"td",

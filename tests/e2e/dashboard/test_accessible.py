@@ -237,6 +237,11 @@ def test_rows_are_cards_where_there_is_little_room(
             assert LONG_SUBJECT.strip() in [each.strip() for each in row["below"]]
     browser.size(1_024, 800)
     assert all(each["headed"] for each in browser.script(LINES))
+    browser.open("/dashboard/messages?tag=order")
+    tag = browser.see("order", "td/*[contains(@class, 'tag')]")
+    cell = tag.find_element(By.XPATH, "..")
+    assert tag.rect["x"] + tag.rect["width"] <= cell.rect["x"] + cell.rect["width"]
+    assert browser.one("//tr[@title]").get_attribute("title") == "a@good.test\nHello\nFrom: shop@example.com\norder"
 
 
 def test_an_error_is_at_its_field_and_keeps_its_distance(browser: Browser, owner: Provisioned) -> None:

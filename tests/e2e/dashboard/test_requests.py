@@ -2,12 +2,20 @@
 
 import httpx
 import pytest
+from selenium.webdriver.common.by import By
 
 from appliance.web.pages import DASHBOARD_PAGES, DASHBOARD_ROOT
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.running_appliance import NO_TLS
 
+# A wrong filter of each list, and a control that keeps it.
+WRONG = {
+    "/messages?source=x": "//*[@class='chip' and contains(., 'Source: x')]",
+    "/requests?status=x": "//select[@name='status']/option[@value='x' and @selected]",
+    "/suppressions?origin=x&stream=digest": "//*[@class='chip' and contains(., 'Stream: digest')]",
+    "/deliverability?domain=a.example&stream=x": "//select/optgroup/option[@value='stream=x' and @selected]",
+}
 LINKS = "return [...document.querySelectorAll('a[href^=\"/dashboard\"]')].map((link) => link.pathname)"
 
 
@@ -33,6 +41,17 @@ def test_every_link_of_a_page_survives_a_reload(stage: Stage, browser: Browser, 
     links = set(browser.script(LINKS)) | {f"{DASHBOARD_ROOT}/{name}".rstrip("/")}
     statuses = {path: httpx.get(stage.url + path, trust_env=False, verify=NO_TLS).status_code for path in links}
     assert set(statuses.values()) == {200}, statuses
+
+
+def test_a_wrong_filter_can_be_corrected(stage: Stage, browser: Browser) -> None:
+    """The error of the API takes the place of the list; the title and the filters stay."""
+    browser.log_in(stage.account().email)
+    for path, kept in WRONG.items():
+        browser.open(f"/dashboard{path}")
+        assert browser.one("//main//*[@role='alert']").text.split(":")[0] in path
+        title = browser.one("//main//h1").text
+        assert title.lower() in path
+        assert browser.driver.find_elements(By.XPATH, f"//main{kept}"), path
 
 
 def test_the_audit_log_is_exported(stage: Stage, browser: Browser) -> None:

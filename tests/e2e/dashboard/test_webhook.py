@@ -110,6 +110,11 @@ def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, rec
         browser.until(lambda: len(posts()) == 2, "both posts, again")
         assert {each["trigger"] for each in posts()} == {"replay"}
         assert here.forbidden() == []
+        here.open("/dashboard/webhook?status=nonsense&type=email.bounced")
+        assert "status: must be one of" in here.one("//main//*[@role='alert']").text
+        here.see("Success rate")
+        filters = "return ['status', 'type'].map((name) => document.querySelector(`[name=${name}]`).value)"
+        assert here.script(filters) == ["nonsense", "email.bounced"]
         refused = client.get("/v1/webhook/deliveries?type=x")
         assert (refused.status_code, refused.json()["error"][:5]) == (400, "type:")
 

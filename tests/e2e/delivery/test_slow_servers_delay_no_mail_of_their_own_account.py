@@ -45,8 +45,8 @@ async def test_mail_to_healthy_servers_does_not_wait(
         messages = made.rows("SELECT DISTINCT message_id FROM recipients WHERE domain LIKE 'slow%'")
         told = [json.loads(await explained(made, str(message), "--json"))["recipients"] for (message,) in messages]
         words = [recipient["explanation"] for recipients in told for recipient in recipients]
-        # How many have a session, or are about to get one, depends on the speed of the machine. The whole sentence for mail
-        # without a session is in tests/deliver/test_in_flight.py.
+        # How many have a session, or are about to get one, depends on the speed of the machine. The whole sentence for
+        # mail without a session is in tests/deliver/test_in_flight.py.
         reasons = ("is under way", "takes it next", "waiting for slow servers")
         wrong = [text for text in words if not any(reason in text for reason in reasons)]
         wrong += [text for text in words if " sessions, " in text and f" of {sessions} sessions, " not in text]

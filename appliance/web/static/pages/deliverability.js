@@ -3,6 +3,7 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query } from "../dom.js";
 import { shownName } from "../idn.js";
+import { wrongFilter } from "../lists.js";
 import { button, empty, head, rate, section, table } from "../pieces.js";
 import { classMeaning } from "../problems.js";
 import { providerName } from "../provider-names.js";
@@ -170,7 +171,7 @@ export default async function deliverability(page) {
 	for (const name of ["provider", "domain", "stream", "template", "source"]) chosen[name] = given(name);
 	const api = query("/v1/deliverability", chosen);
 	const [first, { domains }, { templates }, { streams }] = await Promise.all([
-		get(api, page.signal),
+		get(api, page.signal).catch(wrongFilter),
 		get("/v1/domains", page.signal),
 		get("/v1/templates", page.signal),
 		get("/v1/streams?days=1", page.signal),
@@ -191,10 +192,12 @@ export default async function deliverability(page) {
 			: empty("No mail", `No mail in the last ${days} days.`);
 		(await import("../update.js")).update(content, [shown].flat());
 	};
-	await draw();
 	// The charts are rebuilt, so not while they are in use.
 	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
-	page.every(60, async () => isRead() || ((found = await get(api, page.signal)), await draw()));
+	if (first.providers) {
+		await draw();
+		page.every(60, async () => isRead() || ((found = await get(api, page.signal)), await draw()));
+	} else content.append(first);
 	const only = chosen.provider === OTHER ? null : chosen.provider;
 	const provider =
 		chosen.provider && chip(`Provider: ${providerName(only)}`, { remove: query(HERE, { ...chosen, provider: "" }) });
@@ -208,7 +211,7 @@ export default async function deliverability(page) {
 				domains: domains.map((each) => each.name),
 				streams: streams.map((each) => each.name),
 				templates: templates.map((each) => each.alias),
-				sources: first.sources,
+				sources: first.sources ?? [],
 			}),
 			chips: [
 				provider,
@@ -217,7 +220,7 @@ export default async function deliverability(page) {
 					RANGES.map((each) => [`${each} days`, query(HERE, { ...chosen, days: each }), each === days]),
 				),
 			],
-			actions: [button("Export CSV", () => exportFile(found, chosen))],
+			actions: first.providers ? [button("Export CSV", () => exportFile(found, chosen))] : [],
 		}),
 		content,
 	);

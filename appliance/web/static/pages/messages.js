@@ -1,9 +1,9 @@
 // The list of messages: filters in the URL, new rows on top, older rows on request, actions on selected rows.
 import { get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
-import { older, stateBadge } from "../lists.js";
+import { older, stateBadge, wrongFilter } from "../lists.js";
 import { asked, described, filterBar, read } from "../message-filters.js";
-import { button, empty, errorText, head, row, table } from "../pieces.js";
+import { button, empty, head, row, table } from "../pieces.js";
 import { firstMessageTabs } from "../snippets.js";
 import { when } from "../time.js";
 
@@ -46,8 +46,11 @@ const listed = (home, own) => (message) => {
 		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
 	);
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
+	const { source, stream, tags } = message;
+	const labels = [source !== "api" && source, stream !== "transactional" && stream, ...tags].filter(Boolean);
 	return row(columns(own), {
 		id: message.id,
+		title: [first?.email, message.subject, `From: ${sender}`, labels.join(", ")].filter(Boolean).join("\n"),
 		href: path(home, message.id),
 		link: own ? 1 : 0,
 		cells: [
@@ -55,9 +58,7 @@ const listed = (home, own) => (message) => {
 			to,
 			fragment(
 				h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
-				message.source !== "api" && h("span", { class: "tag" }, message.source),
-				message.stream !== "transactional" && h("bdi", { class: "tag" }, message.stream),
-				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
+				labels.map((label) => h("bdi", { class: "tag" }, label)),
 			),
 			h("bdi", { class: "mono quiet" }, sender),
 			state(message),
@@ -183,8 +184,7 @@ export default async function messages(page) {
 	try {
 		first = kept ?? (await find(api, filters, undefined, page.signal));
 	} catch (error) {
-		if (error.status !== 400) throw error;
-		return fragment(top, h("div", { class: "card" }, errorText(error))); // the filters stay, to be corrected
+		return fragment(top, wrongFilter(error));
 	}
 	const list = table("Messages, newest first", columns(own), [], "cards");
 	const body = list.querySelector("tbody");

@@ -1,8 +1,8 @@
 // Received messages: search, and the list with the checks of each sender, newest first.
 import { file, get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
-import { loader, paged } from "../lists.js";
-import { badge, button, empty, errorText, head, row } from "../pieces.js";
+import { loader, paged, wrongFilter } from "../lists.js";
+import { badge, button, empty, head, row } from "../pieces.js";
 import { when } from "../time.js";
 import { toolbar } from "../toolbar.js";
 
@@ -37,6 +37,7 @@ export const bare = (mailbox) => /<([^<>]+)>$/.exec(mailbox)?.[1] ?? mailbox;
 const listed = (message) => ({
 	id: message.id,
 	href: path(HOME, message.id),
+	title: [bare(message.from), message.subject, `To: ${message.envelope.to.join(", ")}`].filter(Boolean).join("\n"),
 	cells: [
 		h("bdi", { class: "mono" }, bare(message.from) || message.envelope.from || "(no sender)"),
 		fragment(
@@ -119,8 +120,7 @@ export default async function received(page) {
 	try {
 		first = await load();
 	} catch (error) {
-		if (error.status !== 400) throw error;
-		place.append(h("div", { class: "card" }, errorText(error))); // the search stays, to be corrected
+		place.append(wrongFilter(error));
 		return shown();
 	}
 	const show = async (found) =>

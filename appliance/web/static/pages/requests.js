@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { fragment, h, path, query } from "../dom.js";
 import { form } from "../form.js";
-import { loader, paged } from "../lists.js";
+import { loader, paged, wrongFilter } from "../lists.js";
 import { badge, empty, head } from "../pieces.js";
 import { when } from "../time.js";
 
@@ -47,7 +47,7 @@ const listed = (names) => (request) => ({
 export default async function requests(page) {
 	const filters = Object.fromEntries(["status", "key", "q"].map((name) => [name, page.query.get(name) ?? ""]));
 	const load = loader(page.signal, "/v1/requests", "requests", "before", { ...filters, limit: 50 });
-	const [first, names] = await Promise.all([load(), keyNames(page.signal)]);
+	const [first, names] = await Promise.all([load().catch(wrongFilter), keyNames(page.signal)]);
 	const filter = form({
 		inline: true,
 		fields: [
@@ -61,7 +61,6 @@ export default async function requests(page) {
 					["", "any"],
 					["accepted", "accepted"],
 					["refused", "refused"],
-					...(/^\d{3}$/.test(filters.status) ? [[filters.status, filters.status]] : []),
 				],
 			},
 			{ name: "key", label: "Key", type: "select", value: filters.key, options: [["", "any"], ...names] },
@@ -70,13 +69,7 @@ export default async function requests(page) {
 		send: ({ q, ...others }) => page.go(query(HOME, { q: q.trim(), ...others })),
 	});
 	const narrowed = Object.values(filters).some(Boolean);
-	return fragment(
-		head("Requests", {
-			about:
-				"Every submission of the last 7 days by API and SMTP, accepted or refused. " +
-				"Requests without a valid key are not listed.",
-		}),
-		h("div", { class: "card" }, filter),
+	const list = () =>
 		first.items.length || first.next
 			? paged("Requests, newest first", COLUMNS, first, listed(names), load)
 			: empty(
@@ -85,6 +78,14 @@ export default async function requests(page) {
 						? "Try fewer filters."
 						: "Send a message by API or SMTP. Its request appears here within two seconds.",
 					narrowed && h("a", { class: "button", href: HOME }, "Show all requests"),
-				),
+				);
+	return fragment(
+		head("Requests", {
+			about:
+				"Every submission of the last 7 days by API and SMTP, accepted or refused. " +
+				"Requests without a valid key are not listed.",
+		}),
+		h("div", { class: "card" }, filter),
+		first.items ? list() : first,
 	);
 }

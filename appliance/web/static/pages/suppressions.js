@@ -2,7 +2,7 @@
 import { del, get, post, put } from "../api.js";
 import { fragment, h, path, query, toast } from "../dom.js";
 import { dialog, form, formDialog } from "../form.js";
-import { loader, paged } from "../lists.js";
+import { loader, paged, wrongFilter } from "../lists.js";
 import { button, empty, head, section } from "../pieces.js";
 import { restore } from "../problems.js";
 import { count, number, when } from "../time.js";
@@ -205,9 +205,9 @@ const files = () => import("../suppression-files.js");
 export default async function suppressions(page) {
 	const wanted = Object.fromEntries(["q", "origin", "stream"].map((name) => [name, page.query.get(name) ?? ""]));
 	const load = loader(page.signal, "/v1/suppressions", "suppressions", "after", wanted);
-	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal)]);
+	const [first, { tags }] = await Promise.all([load().catch(wrongFilter), get("/v1/unsubscribe-tags", page.signal)]);
 	const searched = wanted.q || wanted.origin || wanted.stream;
-	const none = searched
+	const nothing = searched
 		? empty(
 				"No results",
 				[
@@ -220,6 +220,7 @@ export default async function suppressions(page) {
 				h("a", { class: "button", href: HOME }, "Show all"),
 			)
 		: empty("No address is suppressed", "An address is added when its server reports that the mailbox does not exist.");
+	const found = () => (first.items.length || first.next ? list(page, first, load) : nothing);
 	const exported = button("Export CSV", async (made) => (await files()).exportFile(load, made));
 	return fragment(
 		head("Suppressions", {
@@ -230,8 +231,8 @@ export default async function suppressions(page) {
 				button("Suppress an address", () => suppress(page), "primary", { needs: "addSuppression" }),
 			],
 		}),
-		(first.items.length > 0 || searched) && search(page, wanted),
-		first.items.length || first.next ? list(page, first, load) : none,
+		(searched || first.items.length > 0) && search(page, wanted),
+		first.items ? found() : first,
 		unsubscribeTags(page, tags),
 	);
 }

@@ -2,7 +2,7 @@
 import { del, get, post, put } from "../api.js";
 import { fragment, h, may, query, toast } from "../dom.js";
 import { confirmed, form, shownOnce } from "../form.js";
-import { older } from "../lists.js";
+import { older, wrongFilter } from "../lists.js";
 import { badge, button, empty, facts, head, section } from "../pieces.js";
 import { STATUSES, shownPost } from "../posts.js";
 import { ago, count, when } from "../time.js";
@@ -185,7 +185,12 @@ async function history(page, wanted) {
 		update(place, shown.length ? shown.map(selectable) : nothing);
 		return next;
 	};
-	const next = await draw();
+	let next;
+	try {
+		next = await draw();
+	} catch (error) {
+		return { draw: async () => {}, content: wrongFilter(error) };
+	}
 	page.every(3, draw);
 	return {
 		draw,
