@@ -129,7 +129,7 @@ def _line(error: BaseException, config: Config) -> str | None:
 def _with_free_ports(config: Config) -> str:
     """Return the command as the operator typed it, with free ports instead of those in use."""
     context, free = click.get_current_context(), dict(_free_ports(config))
-    words = [context.command_path]
+    words = [f"appliance {context.info_name}"]
     for option in context.command.params:
         typed = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
         if typed and option.opts[0] not in free:

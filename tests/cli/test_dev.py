@@ -60,7 +60,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         code, text = refused(tmp_path, "dev", *words)
     assert code == 1
     assert f"cannot listen on 127.0.0.1:{server.smtp_port}: address already in use" in text
-    assert re.search(r"use another port: .*appliance dev --port 0 --data 'my mail' --json --smtp-port [1-9]", text)
+    assert re.search(r"use another port: appliance dev --port 0 --data 'my mail' --json --smtp-port [1-9]", text)
 
 
 @pytest.mark.slow
