@@ -37,6 +37,7 @@ BATCH, BATCH_CONNECTIONS = 100, 4
 HONEST_RATE = 20  # requests a second
 HERE = Path(__file__).parent
 LOGGED_RATE = 120  # requests a second: less than the program takes, so that the rounds have the same work
+IDLE_TIME, IDLE_SHARE = 1.0, 0.1  # seconds, and the share of them that an idle program uses
 SETTLED = 2.0  # seconds until accepted messages are delivered and their requests are written
 SWITCHED_LOG = """import signal
 from appliance.intake.request_log import RequestLog
@@ -108,9 +109,9 @@ def show(name: str, rounds: list[dict[str, float]]) -> None:
     print(f"{name:<34} {rate:>8.0f} /s   p50 {p50:>6.1f} ms   p99 {p99:>6.1f} ms")
 
 
-def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
+def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]], key: str = "rate") -> float:
     """The median over the rounds of ours against the neighbouring one of theirs."""
-    return statistics.median(mine["rate"] / other["rate"] for mine, other in zip(ours, theirs, strict=True))
+    return statistics.median(mine[key] / other[key] for mine, other in zip(ours, theirs, strict=True))
 
 
 def compare_batches(rounds: int, seconds: float) -> None:
@@ -173,16 +174,33 @@ def cpu_seconds(pid: int) -> float:
 
 
 def compare_door(door: str, rounds: int, seconds: float) -> None:
-    """Print the rates of our own requests and of a door's, with the same content."""
+    """Print the rates and processor times of our own requests and of a door's, with the same content."""
     with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), fresh=True, credit=10**9) as running:
         own, others = list[dict[str, float]](), list[dict[str, float]]()
         measure_appliance(running, 1)
+        wait_until_idle(running.pid)
         for _ in range(rounds):
-            own.append(measure_appliance(running, seconds))
-            others.append(measure_appliance(running, seconds, door=door))
-    show("POST /emails", own)
-    show(f"the door {door}", others)
+            for figures, name in ((own, ""), (others, door)):
+                before = cpu_seconds(running.pid)
+                figure = measure_appliance(running, seconds, door=name)
+                wait_until_idle(running.pid)
+                used = cpu_seconds(running.pid) - before
+                figures.append(figure | {"per_second": figure["answered"] / used})
+    for title, figures in (("POST /emails", own), (f"the door {door}", others)):
+        show(title, figures)
+        cost = statistics.median(1e6 / figure["per_second"] for figure in figures)
+        print(f"{'processor time with its delivery':<34} {cost:>8.0f} µs")
     print(f"\nratio of the door to POST /emails: {ratio(others, own):.2f} (wanted: 0.8)")
+    print(f"ratio in messages per second of processor time: {ratio(others, own, 'per_second'):.2f}")
+
+
+def wait_until_idle(pid: int) -> None:
+    """Wait until accepted messages are delivered and their requests are written."""
+    deadline = time.monotonic() + 60
+    before, used = 0.0, cpu_seconds(pid)
+    while used - before > IDLE_SHARE * IDLE_TIME and time.monotonic() < deadline:
+        time.sleep(IDLE_TIME)
+        before, used = used, cpu_seconds(pid)
 
 
 def main() -> None:

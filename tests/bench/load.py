@@ -135,6 +135,11 @@ def drive(
     return load
 
 
+BOUNDARY = "-" * 26 + "123456789012345678901234"
+FORM_TYPES = {
+    "mailgun": "application/x-www-form-urlencoded",
+    "mailgun-multipart": f"multipart/form-data; boundary={BOUNDARY}",
+}
 TEXT = "Hello Ada, your order 1234567 has left our warehouse and will be with you soon.\n" * 8
 HTML = '<p style="margin:0">Hello <b>Ada</b>, your order <a href="https://example.com/o/1">1234567</a> left.</p>\n' * 12
 
@@ -158,7 +163,7 @@ def send_requests(
         message["attachments"] = [{"filename": "bill.bin", "content": content}]
     body = json.dumps({"emails": [message] * batch} if batch else message).encode()
     path, credential = "/emails/batch" if batch else "/emails", f"Authorization: {authorization}"
-    kind = "application/x-www-form-urlencoded" if door == "mailgun" else "application/json"
+    kind = FORM_TYPES.get(door, "application/json")
     if door:
         path, credential, body = of_door(door, authorization.removeprefix("Bearer "), message)
 
@@ -175,19 +180,24 @@ def send_requests(
     return requests
 
 
+def multipart(fields: dict[str, object]) -> str:
+    """A form as Mailgun's clients send it."""
+    header = 'Content-Disposition: form-data; name="{}"'
+    parts = [f"--{BOUNDARY}\r\n{header.format(name)}\r\n\r\n{value}\r\n" for name, value in fields.items()]
+    return "".join(parts) + f"--{BOUNDARY}--\r\n"
+
+
 def of_door(door: str, key: str, message: dict[str, object]) -> tuple[str, str, bytes]:
     """The path, the header with the key, and the body of a door's request for this message."""
     if door == "resend":
         return "/resend/emails", f"Authorization: Bearer {key}", json.dumps(message).encode()
     recipients: list[str] = message["to"]  # type: ignore[assignment]
     to = ", ".join(recipients)
-    if door == "mailgun":
-        basic = base64.b64encode(f"api:{key}".encode()).decode()
-        return (
-            "/mailgun/v3/example.com/messages",
-            f"Authorization: Basic {basic}",
-            urlencode(message | {"to": to}).encode(),
-        )
+    if door in FORM_TYPES:
+        credential = f"Authorization: Basic {base64.b64encode(f'api:{key}'.encode()).decode()}"
+        fields = message | {"to": to}
+        body = urlencode(fields) if door == "mailgun" else multipart(fields)
+        return "/mailgun/v3/example.com/messages", credential, body.encode()
     if door == "sendgrid":
         content = [{"type": "text/plain", "value": TEXT}, {"type": "text/html", "value": HTML}]
         mail = {

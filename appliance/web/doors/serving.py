@@ -53,7 +53,8 @@ from appliance.web.sent import SentMessages
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
-DOORS: dict[DoorName, Door] = {door.name: door for door in (RESEND, POSTMARK, MAILGUN, SENDGRID)}
+# The first door that a path or header at the root belongs to answers: Mailgun's path goes before Postmark's header.
+DOORS: dict[str, Door] = {door.name: door for door in (RESEND, MAILGUN, POSTMARK, SENDGRID)}
 REQUEST_BODY = 64 * 1024  # bytes of a request without mail
 EVENT_READS = 40  # of the store for one page, 50 ms each
 EVENT_SIZE = 2_000  # bytes of a long event
@@ -89,12 +90,11 @@ class Doors:
     def find(self, names: Sequence[DoorName], path: str, headers: Mapping[bytes, bytes]) -> Found | None:
         """The door, of those that are open, that answers at this path."""
         first, _, rest = path.lstrip("/").partition("/")
-        for name in names:
-            if (door := DOORS.get(name)) is not None:
-                if first == name:
-                    return Found(door, "/" + rest.strip("/"))
-                if door.is_root(path, headers):
-                    return Found(door, "/" + path.strip("/"))
+        if (door := DOORS.get(first)) is not None:
+            return Found(door, "/" + rest.strip("/")) if door.name in names else None
+        for door in DOORS.values():
+            if door.name in names and door.is_root(path, headers):
+                return Found(door, "/" + path.strip("/"))
         return None
 
     async def answer(

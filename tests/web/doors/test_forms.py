@@ -1,7 +1,7 @@
 """Forms that clients send: every value is read exactly, and a hostile form is refused within bounds."""
 
 import random
-from urllib.parse import urlencode
+from urllib.parse import unquote_plus, urlencode
 
 import pytest
 
@@ -83,6 +83,14 @@ def test_long_values_are_decoded_exactly() -> None:
         assert urlencoded(urlencode({"text": value})) == {"text": [value]}
 
 
+def test_escapes_are_decoded_as_the_standard_library_does() -> None:
+    chance = random.Random("escapes")
+    pieces = ["%", "=", "_", ".", "+", "5", "%41", "%3D", "%0d%0a", "%25", "%E2%82%AC", "%4", "\n", "\r", "\t"]
+    for _ in range(5_000):
+        value = "".join(chance.choices(pieces, k=chance.randrange(1, 9)))
+        assert urlencoded(f"text={value}") == {"text": [unquote_plus(value)]}
+
+
 def test_urlencoded_text_is_utf_8() -> None:
     assert refused(URLENCODED, b"text=%ff").text == "text: not valid UTF-8 (byte 0)"
     assert refused(URLENCODED, b"%ff=1").text == "body: not valid UTF-8 (byte 0)"
@@ -102,6 +110,41 @@ def test_multipart_fields_and_files() -> None:
         "attachment": [PostedFile('a "b".bin', "image/png", b"\0\r\n--b2\xff")],
         "inline": [PostedFile("l", "", b"")],
     }
+
+
+def test_plain_fields_are_read_as_the_decoder_reads_them() -> None:
+    """The decoder reads fields whose header has another spelling."""
+    chance = random.Random("plain")
+    inserted = (
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"--b1",
+        b"\r\n--b1",
+        b"\n--b1\r\n",
+        b"--",
+        b" ",
+        b'"',
+        b"\xff",
+        b"\xc3\xa9",
+        b"",
+    )
+    accepted = 0
+    for _ in range(1_000):
+        body = bytearray(b"".join(part(f'name="{name}"', b"1\r\n2") for name in ("to", "o:tag", "to")) + b"--b1--\r\n")
+        for _ in range(chance.randrange(3)):
+            at = chance.randrange(len(body))
+            body[at : at + chance.randrange(3)] = chance.choice(inserted)
+        both = bytes(body), bytes(body.replace(b"Content-Disposition:", b"content-disposition:"))
+        results = []
+        for sent in both:
+            try:
+                results.append(str(read_form(MULTIPART, sent)).lower())
+                accepted += 1
+            except Refused as error:
+                results.append(error.text)
+        assert results[0] == results[1], sent
+    assert accepted > 500
 
 
 def test_a_large_file_is_read_exactly() -> None:
