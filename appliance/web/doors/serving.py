@@ -19,7 +19,7 @@ from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
 from appliance.message.batch import Batch, Series, batch_of, cost_of_batch
 from appliance.message.characters import cost_of_size
-from appliance.message.request import UNKNOWN, Body, Mime
+from appliance.message.request import UNKNOWN_FIELD, Body, Mime
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.store.event_feed import EventRange, StoredEvent
@@ -332,7 +332,9 @@ def _parameters(query: bytes, known: Sequence[str], spelled: Callable[[str], str
 def _within(refused: PublicError, door: Door) -> Refused:
     """A refusal of one message, with the provider's names and without the message's place."""
     inner = _PLACE.sub("", refused.field)
-    return Refused(refused.code, refused.reason, field=inner if refused.reason == UNKNOWN else _named(inner, door))
+    return Refused(
+        refused.code, refused.reason, field=inner if refused.reason == UNKNOWN_FIELD else _named(inner, door)
+    )
 
 
 def _named(name: str, door: Door) -> str:
@@ -343,7 +345,9 @@ def _named(name: str, door: Door) -> str:
 
 def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> DoorReply:
     REFUSALS.add(("http", refused.code))
-    name = refused.field if refused.reason == UNKNOWN else _named(refused.field, door)  # the client wrote that name
+    name = (
+        refused.field if refused.reason == UNKNOWN_FIELD else _named(refused.field, door)
+    )  # the client wrote that name
     text = f"{name}: {refused.reason}" if name else refused.reason
     status, body = door.refuse(Refusal(refused.code, text, name, has_credential))
     retry = [] if refused.retry_after is None else [(b"retry-after", b"%d" % refused.retry_after)]
