@@ -26,11 +26,9 @@ export function marks(buckets) {
 	const text = hourly ? { weekday: "short" } : { month: "short", timeZone: "UTC" };
 	const has = (at) =>
 		hourly ? !times[at].getHours() && at < count * 0.92 : (count - 1 - at) % Math.ceil(count / 8) === 0;
-	const found = times.map((time, at) => [
-		((at + (hourly ? 0 : 0.5)) / count) * 100,
-		time.toLocaleDateString("en-GB", { day: "numeric", ...text }),
-	]);
-	return { hourly, marks: found.filter((_, at) => has(at)) };
+	const format = new Intl.DateTimeFormat("en-GB", { day: "numeric", ...text });
+	const found = times.map((time, at) => has(at) && [((at + (hourly ? 0 : 0.5)) / count) * 100, format.format(time)]);
+	return { hourly, marks: found.filter(Boolean) };
 }
 
 /** The rectangles of one bucket, from the bottom; `behind` is drawn first. */

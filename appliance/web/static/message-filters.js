@@ -185,14 +185,16 @@ function saveView(page, filters) {
 	);
 }
 
-/** Presets with their counts, and the user's views. */
-function views(page, filters, home, own) {
+/** Presets with their counts, which are requested after `listed`, and the user's views. */
+function views(page, filters, home, own, listed) {
 	const place = h("nav", { class: "row views", "aria-label": "Views" });
 	for (const [name, preset] of PRESETS) {
 		const link = chip(name, { href: query(home, preset), current: same(preset, filters) });
 		place.append(link);
 		if (own)
-			count(preset, (text, total) => total && link.append(" ", h("b", null, text)), page.signal, 4).catch(() => {});
+			listed
+				.then(() => count(preset, (text, total) => total && link.append(" ", h("b", null, text)), page.signal, 4))
+				.catch(() => {});
 	}
 	const remove = (view) =>
 		button(
@@ -221,8 +223,11 @@ function views(page, filters, home, own) {
 	return place;
 }
 
-/** The bar above the list. `recount` shows the number of matching messages, if that takes one request. */
-export function filterBar(page, filters, home, own, actions) {
+/**
+ * The bar above the list, which `listed` promises: counts take longer than a list, and would delay it. `recount` shows
+ * the number of matching messages, if that takes one request.
+ */
+export function filterBar(page, filters, home, own, actions, listed) {
 	const field = h("input", {
 		type: "search",
 		name: "q",
@@ -264,5 +269,5 @@ export function filterBar(page, filters, home, own, actions) {
 		const tell = (text) => (shown.textContent = `${text} ${text === "1" ? "message" : "messages"}`);
 		counts = await count(filters, tell, page.signal).catch(() => true);
 	};
-	return { parts: [bar, views(page, filters, home, own)], recount };
+	return { parts: [bar, views(page, filters, home, own, listed)], recount };
 }

@@ -17,13 +17,13 @@ export const count = (value, one, many) => `${number(value)} ${value === 1 ? one
 export const utcDay = (iso) => `${UTC_DAY.format(new Date(iso))} UTC`;
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
 
+const OFFSET = new Intl.DateTimeFormat("en-GB", { timeZoneName: "shortOffset" });
+
 /** The viewer's time zone: "Europe/Berlin, UTC+1". */
 export function zone() {
-	const name = (timeZoneName) =>
-		new Intl.DateTimeFormat("en-GB", { timeZoneName }).formatToParts().find((part) => part.type === "timeZoneName")
-			.value;
-	const offset = name("shortOffset").replace("GMT", "UTC");
-	const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
+	const { value } = OFFSET.formatToParts().find((part) => part.type === "timeZoneName");
+	const offset = value.replace("GMT", "UTC");
+	const { timeZone } = OFFSET.resolvedOptions();
 	return timeZone === "UTC" || timeZone === offset ? offset : `${timeZone}, ${offset}`;
 }
 

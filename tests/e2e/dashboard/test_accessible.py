@@ -109,9 +109,9 @@ def ids(stage: Stage, owner: Provisioned, message: str) -> dict[str, str]:
     return {"account": owner.account_id, "message": message, "received": received}
 
 
-def reply(domain: str, subject: str = "Re: Your order") -> EmailMessage:
+def reply(domain: str, subject: str = "Re: Your order", sender: str = "Ada Lovelace <ada@example.net>") -> EmailMessage:
     mail = EmailMessage()
-    mail["From"], mail["To"], mail["Subject"] = "Ada Lovelace <ada@example.net>", f"support@{domain}", subject
+    mail["From"], mail["To"], mail["Subject"] = sender, f"support@{domain}", subject
     mail.set_content("It has arrived. Thank you!")
     mail.add_alternative("<h1>Thank you</h1><p>It has <a href='https://acme.example/yes'>arrived</a>.</p>", "html")
     mail.add_attachment(b"terms", "application", "pdf", filename="terms-and-conditions.pdf")
@@ -173,10 +173,28 @@ if (edge < 1024) {
   for (const each of document.querySelectorAll(".table:has(.cards), .cards tbody *, .post summary, .post .lead"))
     if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.outerHTML.slice(0, 80)}`);
 } else
-  for (const each of document.querySelectorAll(".table"))
-    if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.querySelector("table").ariaLabel}`);
+  for (const each of document.querySelectorAll(".table")) {
+    const name = each.querySelector("table").ariaLabel;
+    if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${name}`);
+    const cells = [...each.querySelectorAll("th, td")].map((cell) => getComputedStyle(cell).display);
+    if (cells.some((display) => !["table-cell", "none"].includes(display))) found.push(`no cells: ${name}`);
+  }
 return found.slice(0, 3);
 """
+
+
+def findings(browser: Browser) -> list[str]:
+    """What the rules find, light and dark, wide and on a phone, and what is clipped."""
+    found = []
+    for size in (DESKTOP, PHONE):
+        browser.size(*size)
+        found += list(browser.script(CLIPPED))
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            found += axe(browser) + broken(browser)
+    browser.size(*DESKTOP)
+    browser.theme("light")
+    return [f"{browser.path()}: {each}" for each in found]
 
 
 def test_nothing_is_clipped_at_any_width(

@@ -9,6 +9,7 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
+from tests.e2e.dashboard.test_accessible import findings
 from tests.running_dev import Dev, running_dev
 
 IMAGE = "http://127.0.0.1:9/spy.png"
@@ -75,6 +76,23 @@ def test_a_message_comes_in_and_is_looked_at_from_all_sides(browser: Browser, de
     browser.tab("Checks (4)")
     for title in ("Script in a link", "Image without alt", "<script> is dropped", "<form> is dropped"):
         browser.see(title)
+
+
+def test_the_rules_find_nothing_in_any_tab(browser: Browser, dev: Dev) -> None:
+    """The empty inbox, and each tab of a message with faults, light and dark, wide and on a phone."""
+    browser.open("/dashboard/inbox")
+    browser.see("No messages yet")
+    found = findings(browser)
+    file = {"filename": "terms.txt", "content": base64.b64encode(b"Terms").decode()}
+    send(dev, "rules", html=HTML, attachments=[file])
+    browser.see("Welcome", "h2")
+    tabs = browser.driver.find_elements(By.CSS_SELECTOR, "[role=tab]")
+    for name in [each.text for each in tabs]:
+        browser.tab(name)
+        browser.one("//*[@role='tabpanel']//*")
+        found += [f"{name}: {each}" for each in findings(browser)]
+    assert len(tabs) == 7
+    assert found == []
 
 
 def test_hostile_html_does_nothing(browser: Browser, dev: Dev) -> None:

@@ -5,14 +5,29 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from appliance.model.accounts import Role
-from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
+from tests.e2e.dashboard.browser import DESKTOP, IMAGES, PHONE, Browser
 from tests.e2e.dashboard.month import write_month
 from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
 from tests.e2e.dashboard.test_accessible import DIALOGS, PAGES, SOURCES, axe, fresh, reply
 from tests.running_appliance import Provisioned
 
 LOOKS = ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "dark"))
-PICTURES = {"overview": "", "messages": "/messages", "streams": "/streams", "operator": "/admin"}
+PICTURES = {
+    "overview": "",
+    "deliverability": "/deliverability",
+    "messages": "/messages",
+    "received": "/received",
+    "streams": "/streams",
+    "operator": "/admin",
+}
+REPLIES = (
+    ("grace.hopper@bakery.example", "Re: Your order 10412 is on its way"),
+    ("alan.turing@museum.example", "Question about my receipt"),
+    ("margaret.hamilton@gmx.net", "Re: Your order 10438 is on its way"),
+    ("hedy.lamarr@outlook.com", "Re: Winter is coming"),
+    ("radia.perlman@contoso.example", "Invoice address for order 10451"),
+    ("ken.knuth@gmail.com", "Return of order 10397"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +136,8 @@ def test_a_badge_counts_all_recipients(stage: Stage, browser: Browser) -> None:
 
 def test_the_month_is_shown(stage: Stage, browser: Browser, month: Provisioned) -> None:
     """The operator reads in one sentence that mail goes out; pictures of the pages are kept if they are wanted."""
+    for sender, subject in REPLIES if IMAGES else ():
+        stage.receive(month, reply(f"in.{month.domain}", subject, sender))
     browser.log_in(month.email)
     for name, path in PICTURES.items():
         browser.open(f"/dashboard{path}")

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
+from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
-from tests.e2e.dashboard.test_accessible import CLIPPED, axe, broken
+from tests.e2e.dashboard.test_accessible import broken, findings
 from tests.e2e.dashboard.test_admin import person
 from tests.fakes import webhook_server
 from tests.running_appliance import NO_TLS
@@ -59,20 +59,6 @@ def reply(message_id: str = "", **fields: str) -> EmailMessage:
     html.add_related(PIXEL, "image", "png", cid="<logo>", filename="logo.png")
     message.add_attachment(b"terms", "application", "octet-stream", filename="terms.bin")
     return message
-
-
-def findings(browser: Browser) -> list[str]:
-    """What the rules find, light and dark, wide and on a phone, and what is clipped."""
-    found = []
-    for size in (DESKTOP, PHONE):
-        browser.size(*size)
-        found += list(browser.script(CLIPPED))
-        for theme in ("light", "dark"):
-            browser.theme(theme)
-            found += axe(browser) + broken(browser)
-    browser.size(*DESKTOP)
-    browser.theme("light")
-    return [f"{browser.path()}: {each}" for each in found]
 
 
 def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks: Any, browser: Browser) -> None:

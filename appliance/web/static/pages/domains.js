@@ -9,7 +9,7 @@ import { ago } from "../time.js";
 import { added, dnsStates, standingBadge } from "./domain.js";
 
 const COLUMNS = [
-	{ title: "Domain" },
+	{ title: "Domain", class: "half" },
 	{ title: "Status", class: "side" },
 	{ title: "DNS records" },
 	{ title: "Last check", class: "side wide" },

@@ -39,9 +39,9 @@ function revoke(page, what, address, name) {
 }
 
 const KEY_COLUMNS = [
-	{ title: "Name", class: "cut to" },
+	{ title: "Name", class: "cut key-name" },
 	{ title: "Key", class: "side" },
-	{ title: "Scope", class: "cut" },
+	{ title: "Scope" },
 	{ title: "Last used", class: "cut" },
 	{ title: "Expires", class: "side" },
 	{ title: "State", class: "side" },

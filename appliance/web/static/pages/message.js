@@ -108,7 +108,6 @@ function counts(message) {
 		s(
 			"svg",
 			{
-				class: "share",
 				viewBox: `0 0 ${message.recipients.length} 1`,
 				preserveAspectRatio: "none",
 				"aria-hidden": "true",

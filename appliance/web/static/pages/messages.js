@@ -178,11 +178,12 @@ export default async function messages(page) {
 		button("New message", compose, "primary", { needs: "sendTestEmail" }),
 	];
 	const exported = button("Export CSV", async () => (await import("../message-actions.js")).exportFile(asked(filters)));
-	const { parts, recount } = filterBar(page, filters, home, own, own ? [exported] : []);
+	const listing = kept ? Promise.resolve(kept) : find(api, filters, undefined, page.signal);
+	const { parts, recount } = filterBar(page, filters, home, own, own ? [exported] : [], listing);
 	const top = fragment(account ? page.of.head() : head("Messages", { actions }), parts);
 	let first;
 	try {
-		first = kept ?? (await find(api, filters, undefined, page.signal));
+		first = await listing;
 	} catch (error) {
 		return fragment(top, wrongFilter(error));
 	}
