@@ -186,8 +186,9 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`\Z")
 _WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
 _WRONG_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
 REQUIRED = "this field is required"
+UNKNOWN_FIELD = "there is no such field"
 _WRONG_FIELDS = (
-    (re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL), "there is no such field"),
+    (re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL), UNKNOWN_FIELD),
     (re.compile(r"Object missing required field `([^`]*)`"), REQUIRED),
 )
 _KINDS = {"str": "a string", "whole": "a whole number", "int": "a number", "float": "a number", "bool": "a boolean",

@@ -41,7 +41,7 @@ from appliance.web.doors.frame import (
     send_request,
     split_addresses,
 )
-from appliance.web.doors.mailgun_lists import LIST_ROUTES
+from appliance.web.doors.mailgun_lists import LIST_ROUTES, domain_of
 from appliance.web.doors.mailgun_mime import form_of
 from appliance.web.doors.personal import PersonalText, check_placeholders, one_for_each
 
@@ -254,7 +254,7 @@ def _due(text: str | None, now: int) -> str | None:
     if text is None:
         return None
     try:
-        if text.isdecimal() and len(text) <= len(str(2**33)):
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(2**33)):
             due_at = int(text) * SECOND
         else:
             moment = parsedate_to_datetime(text[:_DATE_LENGTH])
@@ -278,8 +278,7 @@ def _form(call: Call, body: Body) -> PostedForm:
 
 
 def _new_header_id(call: Call) -> str:
-    domain = parse(f"id@{call.params['domain']}", "domain").domain
-    return f"{call.request_id.replace('req_', 'msg_')}@{domain}"
+    return f"{call.request_id.replace('req_', 'msg_')}@{domain_of(call)}"
 
 
 # ---- messages in MIME

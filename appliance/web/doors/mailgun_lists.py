@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from appliance.environment import identifier_from
 from appliance.errors import Code, Refused, invalid
+from appliance.message.addresses import parse
 from appliance.message.schedule import microseconds
 from appliance.model.mail import SuppressionOrigin
 from appliance.model.webhooks import WebhookFormat
@@ -52,8 +53,13 @@ class _Query(Struct, forbid_unknown_fields=True):
     severity: str = ""
 
 
+def domain_of(call: Call) -> str:
+    """The domain in the path, as messages write it: in lower case, with A-labels."""
+    return parse(f"id@{call.params['domain']}", "domain").domain
+
+
 async def _events(call: Call, api: Api) -> DoorReply:
-    return await _page(call, api, _first_query(call.params["domain"], call.query))
+    return await _page(call, api, _first_query(domain_of(call), call.query))
 
 
 async def _next_events(call: Call, api: Api) -> DoorReply:
@@ -62,7 +68,7 @@ async def _next_events(call: Call, api: Api) -> DoorReply:
         query = msgspec.json.decode(base64.urlsafe_b64decode(token[:_TOKEN_LENGTH].encode()), type=_Query)
     except (ValueError, msgspec.DecodeError) as cause:
         raise invalid("page", "this is no page of this feed. Begin without it") from cause
-    if query.domain != call.params["domain"] or not 1 <= query.limit <= _EVENTS:
+    if query.domain != domain_of(call) or not 1 <= query.limit <= _EVENTS:
         raise invalid("page", "this is no page of this feed. Begin without it")
     return await _page(call, api, query)
 

@@ -268,7 +268,7 @@ def _batch(parse: Callable[[Call, Body], Sends]) -> Send:
 
 POSTMARK = Door(
     name=DoorName.POSTMARK,
-    credential=lambda headers: None if TOKEN_HEADER not in headers else b"Bearer " + headers[TOKEN_HEADER],
+    credential=lambda headers: b"Bearer " + headers[TOKEN_HEADER] if headers.get(TOKEN_HEADER) else None,
     credential_header=TOKEN_HEADER,
     login="Send an API key of this server: X-Postmark-Server-Token: ma_live_…",
     routes=(

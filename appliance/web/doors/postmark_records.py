@@ -1,7 +1,6 @@
 """What Postmark's clients read and change after sending: message details, bounces and suppressions."""
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -9,7 +8,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message.addresses import parse
 from appliance.model.mail import RecipientOutcome, SuppressionOrigin
 from appliance.model.streams import TRANSACTIONAL
-from appliance.times import microseconds
+from appliance.times import DAY, microseconds
 from appliance.web.api.stats import MAX_PROBLEMS
 from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, message_id
 from appliance.web.doors.stored import StoredEmail, stored_email
@@ -17,6 +16,7 @@ from appliance.web.operations import PAGE_LIMIT
 from appliance.webhook.formats import HARD_BOUNCE, POSTMARK_ID_BITS, SOFT_BOUNCE, TRANSIENT_BOUNCE, Data
 
 POSTMARK_STREAM, STREAM_FIELD, MESSAGE_FIELD = "outbound", "MessageStream", "MessageID"
+_FIRST_DAY, _LAST_DAY = "1970-01-01", "9999-12-31"  # of a list without dates
 SUPPRESSED_AT_ONCE = 50  # addresses in one call
 DUMPED_PAGES = 1_000  # of PAGE_LIMIT addresses
 
@@ -111,8 +111,11 @@ async def _bounces(call: Call, api: Api) -> DoorReply:
     if call.query.get("messagestream"):
         call.query["messagestream"] = _shown_stream(_stream(call, call.query["messagestream"]))
     count, offset = _number(call, "count", MAX_PROBLEMS), _number(call, "offset", MAX_PROBLEMS)
+    if call.query.get("inactive", "").lower() not in ("", "true", "false"):
+        raise invalid("inactive", "expected true or false")
+    span = _span(call)
     problems = (await api("GET", "/v1/problems", limit=MAX_PROBLEMS))["problems"]
-    bounces = [bounce for bounce in map(_bounce, problems) if _is_wanted(call, bounce)]
+    bounces = [bounce for bounce in map(_bounce, problems) if _is_wanted(call, span, bounce)]
     return DoorReply({"TotalCount": len(bounces), "Bounces": bounces[offset : offset + count]})
 
 
@@ -146,7 +149,7 @@ def _bounce(problem: Json) -> Json:
     }
 
 
-def _is_wanted(call: Call, bounce: Json) -> bool:
+def _is_wanted(call: Call, span: range, bounce: Json) -> bool:
     query = call.query
     return (
         query.get("type", bounce["Type"]) == bounce["Type"]
@@ -154,21 +157,15 @@ def _is_wanted(call: Call, bounce: Json) -> bool:
         and query.get("messagestream") in (None, "", bounce["MessageStream"])
         and query.get("emailfilter", "").lower() in bounce["Email"].lower()
         and query.get("inactive", "").lower() in ("", str(bounce["Inactive"]).lower())
-        and _is_between(call, bounce["BouncedAt"])
+        and microseconds(bounce["BouncedAt"]) in span
     )
 
 
-def _is_between(call: Call, at: str) -> bool:
-    """Whether this is in the days or times that a request names, the last day included."""
-    first, last = (call.query.get(name) for name in ("fromdate", "todate"))
-    moment = microseconds(at)
-    if first is not None and moment < _moment("fromdate", first):
-        return False
-    if last is None:
-        return True
-    if len(last) == len("2026-11-19"):
-        return datetime.fromtimestamp(moment / 1_000_000, UTC).date().isoformat() <= last
-    return moment <= _moment("todate", last)
+def _span(call: Call) -> range:
+    """The moments that a request asks for, by days or times; the last day is included."""
+    last = call.query.get("todate", _LAST_DAY)
+    end = _moment("todate", last) + (DAY if len(last) == len(_LAST_DAY) else 1)
+    return range(_moment("fromdate", call.query.get("fromdate", _FIRST_DAY)), end)
 
 
 def _moment(name: str, text: str) -> int:
@@ -201,12 +198,14 @@ _REASONS: dict[str, tuple[str, str]] = {
 
 async def _dump(call: Call, api: Api) -> DoorReply:
     """All of them: Postmark has no pages here, and its clients send a count that it ignores."""
-    stream = _own_list(call)
+    stream, span = _own_list(call), _span(call)
     address, after = call.query.get("emailaddress"), None
     entries = list[Json]()
     for _ in range(DUMPED_PAGES):
         page = await api("GET", "/v1/suppressions", limit=PAGE_LIMIT, after=after, q=address)
-        entries += [shown for entry in page["suppressions"] if (shown := _listed(call, entry, stream)) is not None]
+        entries += [
+            shown for entry in page["suppressions"] if (shown := _listed(call, span, entry, stream)) is not None
+        ]
         if (after := page["next"]) is None:
             return DoorReply({"Suppressions": entries})
     text = f"This account suppresses more than {DUMPED_PAGES * PAGE_LIMIT:,} addresses."
@@ -219,7 +218,7 @@ def _own_list(call: Call) -> str | None:
     return None if stream == TRANSACTIONAL.name else stream
 
 
-def _listed(call: Call, entry: Json, stream: str | None) -> Json | None:
+def _listed(call: Call, span: range, entry: Json, stream: str | None) -> Json | None:
     """The entry, if the request asks for it. One for a tag, a template or another stream does not count."""
     reason, origin = _REASONS[entry["origin"]]
     query = call.query
@@ -228,7 +227,7 @@ def _listed(call: Call, entry: Json, stream: str | None) -> Json | None:
         return None
     if (query.get("suppressionreason", reason), query.get("origin", origin)) != (reason, origin):
         return None
-    if not _is_between(call, entry["created_at"]):
+    if microseconds(entry["created_at"]) not in span:
         return None
     shown = {"EmailAddress": entry["address"], "SuppressionReason": reason, "Origin": origin}
     return {**shown, "CreatedAt": entry["created_at"]}

@@ -171,14 +171,14 @@ def _shared(mail: _Mail) -> dict[str, Json]:
 
 
 def _file(field: str, file: _File) -> dict[str, str]:
-    inline = file.disposition == "inline"
+    inline, content_id = file.disposition == "inline", file.content_id or None
     if file.disposition not in (None, "attachment", "inline"):
         raise invalid(f"{field}.disposition", "expected attachment or inline")
-    if inline != (file.content_id is not None):
+    if inline != (content_id is not None):
         text = "an inline file needs it" if inline else "only an inline file has it. Send the disposition inline"
         raise invalid(f"{field}.content_id", text)
     fields = {"filename": file.filename, "content": file.content, "content_type": file.type}
-    return {name: value for name, value in (fields | {"content_id": file.content_id}).items() if value}
+    return {name: value for name, value in (fields | {"content_id": content_id}).items() if value}
 
 
 # ---- messages
@@ -263,6 +263,7 @@ _NAMES = {
     "html": "content",
     "tags": "categories",
     "template": "template_id",
+    "content_type": "type",
     "variables": "dynamic_template_data",
     "metadata": "custom_args",
     "scheduled_at": "send_at",
@@ -278,7 +279,8 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
     elif name.partition(".")[0] in ("to", "cc", "bcc", "dynamic_template_data"):
         name = f"personalizations.0.{name}"
     text = refusal.text.removeprefix(f"{refusal.field}: ")
-    return refusal.code.status, {"errors": [{"message": text, "field": name or None, "help": None}]}
+    field = None if name in ("", "body") else name
+    return refusal.code.status, {"errors": [{"message": text, "field": field, "help": None}]}
 
 
 def _cost(body: Body) -> int:

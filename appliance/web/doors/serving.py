@@ -19,7 +19,7 @@ from appliance.intake.batch import NoneAccepted
 from appliance.intake.limits import RequestRate
 from appliance.message.batch import Batch, Series, batch_of, cost_of_batch
 from appliance.message.characters import cost_of_size
-from appliance.message.request import Body, Mime
+from appliance.message.request import UNKNOWN_FIELD, Body, Mime
 from appliance.message.schema import BatchReceipt, SendRequest
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Scope
 from appliance.store.event_feed import EventRange, StoredEvent
@@ -331,17 +331,20 @@ def _parameters(query: bytes, known: Sequence[str], spelled: Callable[[str], str
 
 def _within(refused: PublicError, door: Door) -> Refused:
     """A refusal of one message, with the provider's names and without the message's place."""
-    inner = _PLACE.sub("", refused.field)
-    return Refused(refused.code, refused.reason, field=_named(inner, door))
+    field = _named(_PLACE.sub("", refused.field), refused.reason, door)
+    return Refused(refused.code, refused.reason, field=field)
 
 
-def _named(name: str, door: Door) -> str:
+def _named(name: str, reason: str, door: Door) -> str:
+    """The provider's name of a field. It stays if the client wrote it so, such as an unknown one or `template.id`."""
+    if reason == UNKNOWN_FIELD or name in door.names.values():
+        return name
     return _WORD.sub(lambda word: door.names.get(word[0], word[0]), name)
 
 
 def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> DoorReply:
     REFUSALS.add(("http", refused.code))
-    name = _named(refused.field, door)
+    name = _named(refused.field, refused.reason, door)
     text = f"{name}: {refused.reason}" if name else refused.reason
     status, body = door.refuse(Refusal(refused.code, text, name, has_credential))
     retry = [] if refused.retry_after is None else [(b"retry-after", b"%d" % refused.retry_after)]

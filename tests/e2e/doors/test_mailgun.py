@@ -102,6 +102,8 @@ def test_ghost_sends_a_newsletter_and_reads_its_results(customer: Customer) -> N
     assert (bounce["recipient"], bounce["severity"], bounce["delivery-status"]["code"]) == (names[0], "permanent", 550)
     empty = ["events.get", "other.example", {"event": "delivered"}], ["events.get", mail_domain, {"event": "opened"}]
     assert [answer["items"] for answer in values(in_node(url, key, *empty))] == [[], []]
+    (upper,) = values(in_node(url, key, ["events.get", mail_domain.upper(), {"limit": 1}]))
+    assert len(upper["items"]) == 1
 
     one = f"SELECT message_id FROM recipients WHERE account_id = '{account_id}' AND address = '{names[7]}'"
     ((message_id,),) = engines.rows(data_dir, one)

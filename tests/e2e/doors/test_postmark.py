@@ -177,6 +177,9 @@ REFUSED: list[tuple[list[Any], int, int, str]] = [
     (["sendEmailBatch", [SIMPLE] * 501], 422, 410, "expected 1 to 500 messages, got 501"),
     (["getOutboundMessageDetails", "msg_1"], 404, 701, "No message has this id"),
     (["getBounces", {"tag": "a"}], 422, 300, "tag"),
+    (["getBounces", {"fromDate": "x"}], 422, 300, "fromdate: expected a date"),
+    (["getBounces", {"toDate": "2026-11-31"}], 422, 300, "todate: expected a date"),
+    (["getBounces", {"inactive": "maybe"}], 422, 300, "inactive: expected true or false"),
     (["getServer"], 404, 404, "dashboard"),
     (["getMessageOpens"], 404, 404, "tracks no opens"),
     (["getSuppressions", "outbound"], 401, 10, "scope manage"),
@@ -193,3 +196,8 @@ def test_what_is_refused(customer: Customer) -> None:
     for key in ("re_123", "ma_live_wrong"):
         (shown,) = in_node(customer, key, ["sendEmail", SIMPLE])
         assert (shown["error"]["name"], shown["error"]["code"]) == ("InvalidAPIKeyError", 10)
+    empty = customer.sender.client.post("/postmark/email", json=SIMPLE, headers={"X-Postmark-Server-Token": ""})
+    assert empty.json() == {
+        "ErrorCode": 10,
+        "Message": "Send an API key of this server: X-Postmark-Server-Token: ma_live_…",
+    }

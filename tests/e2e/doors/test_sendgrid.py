@@ -167,7 +167,10 @@ def test_sandbox_mode_sends_nothing(customer: Customer) -> None:
     (sent,) = in_node(
         customer.sender.running.url,
         customer.sender.account.full_key,
-        ["send", MAIL | {"mailSettings": {"sandboxMode": {"enable": True}}}],
+        [
+            "send",
+            MAIL | {"mailSettings": {"sandboxMode": {"enable": True}}, "attachments": [FILE | {"content_id": ""}]},
+        ],
     )
     status, message_id = answered(sent)
     assert (status, customer.sender.read(message_id)["source"]) == (200, "test")

@@ -174,3 +174,28 @@ def test_the_stream_of_the_key_counts(stranger: Stranger, customer: Customer) ->
     answer = stranger.post(stranger.door.encode(stranger.door.body).encode(), **stranger.door.authorized(key))
     stranger.refused(answer, 400, 422)
     assert "messages of the stream broadcast have an unsubscribe link" in answer.text
+
+
+FILE = {"content": "YQ==", "filename": "a"}
+
+
+@pytest.mark.parametrize(
+    ("door", "changes", "part"),
+    [
+        ("resend", {"metadata": {}}, "metadata: there is no such field"),
+        ("resend", {"template": {"id": 7}}, "template.id: expected a string"),
+        ("resend", {"template": {"id": "a", "variables": []}}, "template.variables: expected an object"),
+        ("postmark", {"subject": "Hi"}, "subject: there is no such field"),
+        ("mailgun", {"o:deliverytime": "\u0661"}, "o:deliverytime: expected a date"),
+        ("sendgrid", {"text": "Hi"}, '"field":"text"'),
+        ("sendgrid", {"attachments": [FILE | {"type": "x"}]}, '"field":"attachments.0.type"'),
+        ("sendgrid", {"attachments": [FILE | {"content_id": "a"}]}, '"field":"attachments.0.content_id"'),
+    ],
+)
+def test_an_error_has_the_name_that_the_client_wrote(
+    customer: Customer, door: str, changes: dict[str, Any], part: str
+) -> None:
+    stranger = Stranger(customer, DOORS[door])
+    answer = stranger.post(stranger.door.encode(stranger.door.body | changes).encode())
+    stranger.refused(answer, 400, 422)
+    assert part in answer.text
