@@ -7,12 +7,16 @@ directory, its parent if it must be created, and each file in it.
 import errno
 import os
 import secrets
+import shlex
 import shutil
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+
+import click
+from click.core import ParameterSource
 
 from appliance.backup.unfinished import RestoreInterrupted
 from appliance.cli.output import printable
@@ -122,13 +126,25 @@ def _line(error: BaseException, config: Config) -> str | None:
     return None
 
 
-def _free_ports(config: Config) -> Iterator[str]:
-    """Yield the options that replace ports in use by the next free ones."""
+def _with_free_ports(config: Config) -> str:
+    """Return the command as the operator typed it, with free ports instead of those in use."""
+    context, free = click.get_current_context(), dict(_free_ports(config))
+    words = [f"appliance {context.info_name}"]
+    for option in context.command.params:
+        typed = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if typed and option.opts[0] not in free:
+            value = context.params.get(option.name or "")  # None: a flag that another function reads
+            words += option.opts if value in (None, True) else (option.opts[0], shlex.quote(str(value)))
+    return " ".join(words + [f"{option} {port}" for option, port in free.items()])
+
+
+def _free_ports(config: Config) -> Iterator[tuple[str, int]]:
+    """Yield the options whose port is in use, each with the next free port."""
     for option, addresses in (("--port", config.http.bind), ("--smtp-port", config.smtp.bind)):
         ports = range(addresses[0].port, 65536)
         free = (port for port in ports if not any(bind_error(one._replace(port=port)) for one in addresses))
         if (port := next(free, 0)) != addresses[0].port:
-            yield f"{option} {port}"
+            yield option, port
 
 
 def damaged(error: BaseException) -> str:
@@ -168,7 +184,7 @@ def _system_line(error: OSError, config: Config) -> str:
             if bind_error(address) == error.errno:
                 advice = _ADVICE[error.errno].format(key=key)
                 if config.embedded and error.errno == errno.EADDRINUSE:
-                    advice = f"use another port: appliance {config.command} {' '.join(_free_ports(config))}"
+                    advice = f"use another port: {_with_free_ports(config)}"
                 return f"cannot listen on {address}: {reason}; {advice}"
     return f"operating system error: {reason}"
 

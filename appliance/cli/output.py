@@ -93,6 +93,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def folded(text: str, indent: int) -> str:
+    """Fold text that starts at column `indent` between words, below itself; only on a terminal."""
+    if not sys.stdout.isatty() or is_wide():
+        return text
+    room = max(CUT_TO, shutil.get_terminal_size().columns - indent)
+    return fill(text, room, break_long_words=False, break_on_hyphens=False).replace("\n", f"\n{' ' * indent}")
+
+
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -10,7 +10,7 @@ import click
 from appliance import __version__
 from appliance.cli import database
 from appliance.cli.options import common, flag
-from appliance.cli.output import coloured, printable, record, show, zone_line
+from appliance.cli.output import coloured, folded, printable, record, show, zone_line
 from appliance.environment import Environment
 from appliance.system.data_directory import is_running, read_note
 from appliance.times import HOUR, rfc3339
@@ -67,12 +67,16 @@ def _row(finding: "Finding") -> dict[str, Any]:
 
 
 def lines(findings: "Sequence[Finding]") -> "Iterator[str]":
-    """A table; below each finding that is not ok its advice, and its records in zone-file syntax."""
+    """A table; below each finding that is not ok its advice, and its records in zone-file syntax.
+
+    Neither is folded: both are to be copied.
+    """
     width = max((len(finding.check) for finding in findings), default=0)
     indent = " " * (11 + width)
     for finding in findings:
         level = coloured(f"{finding.level.value:<7}", COLOURS[finding.level.value])
-        yield f"{level}  {finding.check:<{width}}  {printable(f'{finding.subject} {finding.text}')}"
+        text = printable(f"{finding.subject} {finding.text}")
+        yield f"{level}  {finding.check:<{width}}  {folded(text, len(indent))}"
         if finding.advice:
             yield f"{indent}{printable(finding.advice)}"
         for published in finding.records:
@@ -156,7 +160,7 @@ def show_status() -> None:
         rows.append(("last hour", ", ".join(f"{count} {number}" for number, count in counts["last_hour"].items())))
     rows += [(check, text) for check in ("certificate", "disk") for text in texts[check]]
     rows.append(("problems", len(problems) or "none"))
-    shown = [f"{title:<11} {value}" for title, value in rows]
+    shown = [f"{title:<11} {folded(str(value), 12)}" for title, value in rows]
     show(answer, "\n".join([*shown, *([""] if problems else []), *lines(problems)]))
     if not answer["ok"]:
         raise click.ClickException("the faults above stop mail")

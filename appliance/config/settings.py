@@ -425,7 +425,6 @@ class Config:
     log: LogSettings
     source: Path | None = None  # the file
     embedded: bool = False  # without a file
-    command: str = "serve"  # that runs the server
     local_webhooks: bool = False  # allows webhook URLs with plain http to this machine: `serve --sandbox`
 
 

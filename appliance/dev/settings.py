@@ -59,7 +59,6 @@ def dev_settings(http_port: int, smtp_port: int, data_dir: Path) -> Config:
         retention=replace(base.retention, bodies=KEPT_SECONDS, metadata=KEPT_SECONDS),
         log=replace(base.log, messages=False),
         local_webhooks=True,
-        command="dev",
     )
 
 

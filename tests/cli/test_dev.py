@@ -54,11 +54,13 @@ def test_it_has_no_other_address(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    """It proposes the command as it was typed, with a free port."""
     with running_dev(tmp_path) as server:
-        code, text = refused(tmp_path, "dev", "--smtp-port", str(server.smtp_port), "--port", "0")
+        words = ("--smtp-port", str(server.smtp_port), "--port", "0", "--data", "my mail", "--json")
+        code, text = refused(tmp_path, "dev", *words)
     assert code == 1
     assert f"cannot listen on 127.0.0.1:{server.smtp_port}: address already in use" in text
-    assert re.search(r"use another port: appliance dev --smtp-port [1-9]", text)
+    assert re.search(r"use another port: appliance dev --port 0 --data 'my mail' --json --smtp-port [1-9]", text)
 
 
 @pytest.mark.slow

@@ -65,6 +65,9 @@ def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
     assert columns == 60 or "a long " in shown[1]  # instead of the empty column of revoked keys
     wide = on_a_terminal(acme, columns, "key", "list", "--wide")
     assert (len(wide), "a long label of a key" in wide[1]) == (2, True)
+    status = "\n".join(on_a_terminal(acme, columns, "status")).partition("\n\n")[0].splitlines()
+    assert all(len(line) <= columns or len(line.split()) <= 2 for line in status)  # a long path stays whole
+    assert columns > 60 or any(line.startswith(" " * 12) for line in status)
 
 
 def test_every_table_can_be_shown_whole() -> None:

@@ -101,9 +101,10 @@ def test_a_port_in_use_is_answered_with_a_free_one(tmp_path: Path) -> None:
     first.mkdir()
     second.mkdir()
     with served(first, "--port", str(port), "--smtp-port", str(smtp_port)):
-        ran = run(second, "serve", "--port", str(port), "--smtp-port", str(smtp_port))
+        ran = run(second, "serve", "--sandbox", "--port", str(port), "--smtp-port", str(smtp_port))
         reason = json.loads(ran.stderr)["reason"]
         advice = reason.partition("use another port: appliance serve ")[2]
         assert (ran.returncode, reason.startswith(f"cannot listen on 127.0.0.1:{port}: address already")) == (1, True)
+        assert advice.startswith("--sandbox --port ")
         with served(second, *advice.split()):
             assert run(second, "health").returncode == 0

@@ -1,5 +1,6 @@
 """Nodes on one PostgreSQL: any of them serves any request, and what one leaves behind the others deliver, once."""
 
+import json
 import shutil
 import signal
 import time
@@ -17,7 +18,7 @@ from appliance.store.postgresql.nodes import LEASE, STEADY
 from tests.e2e.delivery.world import CREDITS, delays
 from tests.e2e.nodes.cluster import Cluster, cluster
 from tests.fakes.mx import FakeMx
-from tests.running_appliance import Running, command
+from tests.running_appliance import Running, command, ran
 
 LATER = b"450 4.2.1 busy\r\n"  # of the mailbox, so that its pool does not pause
 OK = b"250 2.1.5 ok\r\n"
@@ -187,7 +188,7 @@ async def test_a_killed_and_a_suspended_node_are_taken_over(tmp_path: Path, url:
 
 
 async def test_every_node_prints_one_spf_record_that_permits_all_nodes(tmp_path: Path, url: str) -> None:
-    """By the API and by the command, on either node; a record with one node only is wrong on both."""
+    """By the API, `domain records` and `doctor`, on either node; a record with one node only is wrong on both."""
     async with cluster(tmp_path, url, ("a", "b"), own_hosts=True) as made:
         for number, name in enumerate(made.nodes, start=1):
             made.dns.zone[f"{name}.example.com"] = {"A": [f"192.0.2.{number}"]}
@@ -201,6 +202,9 @@ async def test_every_node_prints_one_spf_record_that_permits_all_nodes(tmp_path:
             for records in (domain["records"], printed["records"]):
                 values = [one["value"] for one in records if one["value"].startswith("v=spf1")]
                 assert values == ["v=spf1 a:a.example.com a:b.example.com -all"], name
+            _, printed, _ = await trio.to_thread.run_sync(ran, node.config_file, "doctor", "--json")
+            (advised,) = [one for one in json.loads(printed)["findings"] if one["check"] == "spf"]
+            assert [one["value"] for one in advised["records"]] == values, name
             checked = (await made.request(name, "POST", "/v1/domains/example.com/verify", login)).json()
             (spf,) = [one for one in checked["records"] if one["value"].startswith("v=spf1")]
             assert (spf["status"], spf["note"]) == (
