@@ -4,7 +4,6 @@ A failure of a service ends the process, because all state is in the database. O
 the workers, then the store.
 """
 
-import ctypes
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -59,8 +58,6 @@ from appliance.web.edge import Edge
 from appliance.webhook import dispatcher as webhook
 
 LAST_ANSWERS = 0.05  # seconds to return 503 to senders after a storage failure; no delivery can be recorded then
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
-MMAP_THRESHOLD = 256 * 1024  # bytes from which a block has its own mapping, which is unmapped when it is freed
 FAILURES_SHARED_EVERY = 1.0  # seconds
 STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the credentials' last use
 INDEX_EVERY = 5.0  # seconds between two searches for messages to index
@@ -79,7 +76,7 @@ class StorageFailed(Exception):
 
 async def run(config: Config, env: Environment, *, on_ready: OnReady) -> None:
     """Run all services until SIGTERM or SIGINT; return after an orderly stop."""
-    _set_up_malloc()
+    memory.set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
     failures: list[StorageFault] = []
     with only_server(config.server.data_dir):
@@ -160,19 +157,6 @@ def _own_key(data_dir: Path) -> bytes:
         advice = "stop the server, and restore the key file from the last backup: a new one opens no stored secret"
         log.error("key file missing", file=str(file), advice=advice)
     return load_or_create(data_dir)
-
-
-def _set_up_malloc() -> None:
-    """Make the C library return the memory of large messages: by default glibc keeps blocks of up to 32 MiB.
-
-    Twenty messages of 10 MiB at once then take 190 MiB and return them, instead of 400 MiB and 200 for good.
-    """
-    c_library = ctypes.CDLL(None)
-    if hasattr(c_library, "mallopt"):  # musl does not have or need it
-        c_library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
-        if memory.is_address_space_limited():
-            # Each further arena reserves 64 MiB of addresses. One is enough: threads hold the GIL while they allocate.
-            c_library.mallopt(M_ARENA_MAX, 1)
 
 
 async def _run_all(

@@ -9,6 +9,7 @@ from appliance.errors import Code, Refused
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage
 from appliance.model.mail import MessageStatus, NewMessage
 from appliance.store import Store
+from appliance.system.memory import return_freed
 
 MESSAGES_KEPT = 10_000  # messages; then the oldest go
 MESSAGE_BYTES_KEPT = 512 * 1024 * 1024
@@ -61,6 +62,7 @@ class Inbox(Struct):
             has_new, self._has_new = self._has_new, False
             if has_new:
                 await self._delete(MESSAGES_KEPT)
+                return_freed()
 
     async def clear(self) -> None:
         """Delete all messages; those that are queued are cancelled first."""

@@ -38,6 +38,7 @@ from appliance.shutdown import CONNECTIONS_PART, Shutdown
 from appliance.store import Store, open_store, use_little_memory
 from appliance.submission import server as submission
 from appliance.submission.dialogue import Login
+from appliance.system import memory
 from appliance.system.data_directory import only_server
 from appliance.telemetry.log import get_logger
 from appliance.web import server as web
@@ -60,6 +61,7 @@ async def run(config: Config, env: Environment, write: Callable[[str], None], on
     """Serve until SIGTERM, SIGINT or SIGHUP; `write` prints lines. Raises StorageFault if the disk fails."""
     check_loopback(config)
     SINGLE_LABELS.add(LOCALHOST)
+    memory.set_up_malloc(one_arena=True)
     use_little_memory()
     data_dir, stopping = config.server.data_dir, trio.Event()
     shutdown, faults = Shutdown(config.server.shutdown_timeout), list[StorageFault]()

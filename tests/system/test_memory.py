@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from appliance.config.values import MIB
-from appliance.system import memory
 from appliance.system.memory import (
     MEMORY_PAGE_BYTES,
     MIN_MESSAGE_MEMORY,
@@ -86,7 +85,6 @@ def test_a_limit_of_the_process_gives_less(
         resource, "getrlimit", lambda asked: (700 * MIB if asked == kind else resource.RLIM_INFINITY, 0)
     )
     assert for_messages(WANTED, made) == (700 * MIB - used - RESERVED_ADDRESSES) // 2
-    assert memory.is_address_space_limited() is (kind == resource.RLIMIT_AS)
 
 
 def test_a_system_that_tells_nothing_gives_what_is_wanted(tmp_path: Path) -> None:

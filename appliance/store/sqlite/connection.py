@@ -21,7 +21,6 @@ from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bul
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
 CHECKPOINT_PAGES = 8_000  # 32 MiB of log before a checkpoint: fewer and cheaper checkpoints than the default
-STATEMENTS = 512  # prepared statements of the writer, APSW's maximum: a bulk statement needs one per number of rows
 
 _SETTINGS = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT}",
@@ -46,13 +45,14 @@ class Buffers(NamedTuple):
 
     cache_kib: int  # for pages
     pieces: int  # of _PIECE bytes, for SQLite's small, short-lived values
+    statements: int  # prepared ones that the writer keeps: a bulk statement needs one per number of rows
 
 
 _PIECE = 1_200
-# The inner pages of every index at a million messages; and what prepared statements keep. With SQLite's default of a
-# hundred pieces, values come from the system's allocator, which costs a tenth of storing a message.
-_SERVER = Buffers(16 * 1024, 3_000)
-_LITTLE = Buffers(1024, 200)
+# The inner pages of every index at a million messages; what prepared statements keep; and APSW's maximum of them. With
+# SQLite's default of a hundred pieces, values come from the system's allocator, which costs a tenth of storing mail.
+_SERVER = Buffers(16 * 1024, 3_000, 512)
+_LITTLE = Buffers(512, 200, 100)
 
 
 def _configure(buffers: Buffers) -> Buffers:
@@ -68,7 +68,7 @@ _buffers = _configure(_SERVER)
 
 
 def use_little_memory() -> None:
-    """Spare 10 MB at rest, and 30 MB with ten thousand messages, for a tenth more CPU. Before a database is opened."""
+    """Spare 10 MB at rest, and 32 MB with ten thousand messages, for a tenth more CPU. Before a database is opened."""
     global _buffers
     if not apsw.connections():
         _buffers = _configure(_LITTLE)
@@ -133,7 +133,7 @@ def open_writer(path: Path) -> Connection:
     # Only when it is missing: closing a descriptor of a file drops every lock this process has on it (POSIX).
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
+    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_buffers.statements)
     new = (SHRINKABLE,) if path.stat().st_size == 0 else ()
     for setting in _settings() + new + _WRITER_SETTINGS:
         _apply(connection, setting)

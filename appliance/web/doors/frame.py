@@ -12,7 +12,8 @@ in it does I/O or repeats a rule: messages go through `Edge.submit` and the one 
 - Any other route is `async handle(call, api)`. `await api(method, path, body, **query)` asks our own API and returns
   its JSON, or raises its refusal. `needs` is the key's right; `query` lists the parameters that exist.
 - `refused` lists starts of paths that the provider has and we have not, with a sentence that says what to do.
-- `refuse(refusal)` returns status and JSON of an error. `names` maps our names of fields to the provider's, for texts.
+- `refuse(refusal)` returns status and JSON of an error. `names` maps our names of a message's fields to the provider's,
+  for texts.
 - `call.kept` takes what `answer` needs from `parse`. Clients that drop the path of a base URL are found by `is_root`.
 """
 
@@ -136,6 +137,13 @@ class Door:
     def patterns(self) -> list[tuple[DoorRoute, re.Pattern[str]]]:
         named = [(route, re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)) for route in self.routes]
         return [(route, re.compile(pattern)) for route, pattern in named]
+
+    def names_at(self, method: str, path: str) -> Mapping[str, str]:
+        """The names of a message's fields, if the route sends one."""
+        for route, pattern in self.patterns:
+            if route.method == method and isinstance(route.handle, Send) and pattern.fullmatch(path):
+                return self.names
+        return {}
 
     def route(self, method: str, path: str) -> tuple[DoorRoute, dict[str, str]]:
         for start, text in self.refused.items():

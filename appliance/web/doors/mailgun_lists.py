@@ -242,7 +242,9 @@ class _List:
         entries = _entries(call)
         for at, entry in enumerate(entries):
             if entry.tag != "*" or set(entry.tags) - {"*"}:
-                raise invalid(f"[{at}].tags", "this server adds no unsubscribes of single tags")
+                raise invalid(
+                    f"[{at}].{'tags' if entry.tag == '*' else 'tag'}", "this server adds no unsubscribes of single tags"
+                )
             reason = {"reason": " ".join(f"{entry.code} {entry.error}".split())[:200]} if entry.error else {}
             body = {"address": entry.address, "origin": self._origin.value, **reason}
             await api("POST", "/v1/suppressions", body)

@@ -111,7 +111,8 @@ class Doors:
             await keep_connection(exchange, refused)
             if credential is None and refused.code is Code.UNAUTHORIZED:
                 refused = Refused(Code.UNAUTHORIZED, door.login)
-            reply = _refusal(door, refused, has_credential=credential is not None)
+            name = _named(refused, refused.field, door.names_at(method, found.path))
+            reply = _refusal(door, refused, name, has_credential=credential is not None)
         body = b"" if reply.body is None else msgspec.json.encode(reply.body)
         return reply.status, [*json_answer(body, exchange.request_id), *reply.headers], body
 
@@ -331,20 +332,18 @@ def _parameters(query: bytes, known: Sequence[str], spelled: Callable[[str], str
 
 def _within(refused: PublicError, door: Door) -> Refused:
     """A refusal of one message, with the provider's names and without the message's place."""
-    field = _named(_PLACE.sub("", refused.field), refused.reason, door)
-    return Refused(refused.code, refused.reason, field=field)
+    return Refused(refused.code, refused.reason, field=_named(refused, _PLACE.sub("", refused.field), door.names))
 
 
-def _named(name: str, reason: str, door: Door) -> str:
+def _named(refused: PublicError, field: str, names: Mapping[str, str]) -> str:
     """The provider's name of a field. It stays if the client wrote it so, such as an unknown one or `template.id`."""
-    if reason == UNKNOWN_FIELD or name in door.names.values():
-        return name
-    return _WORD.sub(lambda word: door.names.get(word[0], word[0]), name)
+    if refused.reason == UNKNOWN_FIELD or field in names.values():
+        return field
+    return _WORD.sub(lambda word: names.get(word[0], word[0]), field)
 
 
-def _refusal(door: Door, refused: PublicError, *, has_credential: bool) -> DoorReply:
+def _refusal(door: Door, refused: PublicError, name: str, *, has_credential: bool) -> DoorReply:
     REFUSALS.add(("http", refused.code))
-    name = _named(refused.field, refused.reason, door)
     text = f"{name}: {refused.reason}" if name else refused.reason
     status, body = door.refuse(Refusal(refused.code, text, name, has_credential))
     retry = [] if refused.retry_after is None else [(b"retry-after", b"%d" % refused.retry_after)]

@@ -245,6 +245,9 @@ def test_lists_of_suppressions(customer: Customer) -> None:
     assert [page["items"] for page in of_each("list")] == [[], [], []]
     (refused,) = in_node(url, customer.sender.account.send_key, ["suppressions.list", DOMAIN, "bounces"])
     assert refused["error"]["status"] == 403
+    single = {"address": "ada@example.net", "tag": "news"}
+    (refused,) = in_node(url, key, ["suppressions.create", DOMAIN, "unsubscribes", single])
+    assert refused["error"]["details"] == "[0].tag: this server adds no unsubscribes of single tags"
 
 
 def test_django_anymail_sends(customer: Customer) -> None:

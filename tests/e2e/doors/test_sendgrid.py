@@ -192,6 +192,9 @@ def test_lists_of_suppressions(customer: Customer) -> None:
     with pytest.raises(HTTPError):
         bounces._("a@example.net").delete(query_params={"email_address": "b@example.net"})
     assert bounces._("a@example.net").delete(query_params={"email_address": "a@example.net"}).status_code == 204
+    with pytest.raises(HTTPError) as missing:
+        bounces.delete(request_body={"emails": []})
+    assert missing.value.to_dict["errors"][0]["field"] == "emails"
     assert bounces.delete(request_body={"emails": ["b@example.net"]}).status_code == 204
     assert json.loads(bounces.get().body) == []
     left = client.asm.suppressions._("global")._("c@example.net")
