@@ -125,7 +125,11 @@ def proxy(directory: Path, language: str, ports: Ports) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # HAProxy 2.6 sometimes misses a SIGTERM on a busy machine
+            process.kill()
+            process.wait()
 
 
 @contextmanager
