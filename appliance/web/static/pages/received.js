@@ -34,17 +34,25 @@ export const checkBadges = (message) =>
 /** The address alone. */
 export const bare = (mailbox) => /<([^<>]+)>$/.exec(mailbox)?.[1] ?? mailbox;
 
+const files = ({ attachment_count: count }) => (count === 1 ? "1 file" : `${count} files`);
+
 const listed = (message) => ({
 	id: message.id,
 	href: path(HOME, message.id),
-	title: [bare(message.from), message.subject, `To: ${message.envelope.to.join(", ")}`].filter(Boolean).join("\n"),
+	title: [
+		bare(message.from),
+		message.subject,
+		message.attachment_count > 0 && files(message),
+		`To: ${message.envelope.to.join(", ")}`,
+	]
+		.filter(Boolean)
+		.join("\n"),
 	cells: [
 		h("bdi", { class: "mono" }, bare(message.from) || message.envelope.from || "(no sender)"),
 		fragment(
 			h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
 			message.auto_submitted && h("span", { class: "tag" }, "automatic"),
-			message.attachment_count > 0 &&
-				h("span", { class: "tag" }, message.attachment_count === 1 ? "1 file" : `${message.attachment_count} files`),
+			message.attachment_count > 0 && h("span", { class: "tag" }, files(message)),
 		),
 		h("bdi", { class: "mono quiet" }, message.envelope.to.join(", ")),
 		checkBadges(message),
