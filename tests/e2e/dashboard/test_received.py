@@ -120,8 +120,7 @@ def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks
     here.see("No received messages", "h2")
     stage.receive(owner, reply(sent))
     row = here.one("//tbody/tr")
-    assert all(part in row.text for part in ("ada@example.net", SUBJECT, "SPF none", "DMARC none"))
-    assert "2 files" in here.script("return document.querySelector('tbody tr').innerHTML")  # behind a long subject
+    assert all(part in row.text for part in ("ada@example.net", SUBJECT, "2 files", "SPF none", "DMARC none"))
     assert here.script("return document.querySelector('tbody [title]').title").splitlines() == [
         "ada@example.net", SUBJECT, "2 files", "To: support@in.example.com",
     ]  # fmt: skip

@@ -50,9 +50,10 @@ const listed = (message) => ({
 	cells: [
 		h("bdi", { class: "mono" }, bare(message.from) || message.envelope.from || "(no sender)"),
 		fragment(
-			h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
+			// Before the subject, which is cut where it is too long.
 			message.auto_submitted && h("span", { class: "tag" }, "automatic"),
 			message.attachment_count > 0 && h("span", { class: "tag" }, files(message)),
+			h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
 		),
 		h("bdi", { class: "mono quiet" }, message.envelope.to.join(", ")),
 		checkBadges(message),
