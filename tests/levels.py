@@ -51,15 +51,20 @@ LONG = (
     "tests/deliver/test_pool_limiters.py",
     "tests/deliver/test_scheduler.py",
     "tests/deliver/test_scheduler_sessions.py",
+    "tests/deliver/test_sources.py",
+    "tests/deliver/test_streams.py",
     "tests/deliver/test_warmup.py",
     "tests/doctor/test_each_fault_is_found_and_nothing_else.py",
     "tests/doctor/test_examination.py",
     "tests/feedback/test_hostile.py",
     "tests/intake/test_login_throttle.py",
+    "tests/message/test_checks.py",
     "tests/message/test_compose.py",
     "tests/message/test_dkim.py",
     "tests/message/test_reader.py",
     "tests/message/test_request.py",
+    "tests/message/test_submitted.py",
+    "tests/message/test_text_from_html.py",
     "tests/store/sqlite/test_power_loss.py",
     "tests/store/test_body_parts_stored_bytes.py",
     "tests/store/test_messages_accepting.py",
@@ -70,6 +75,7 @@ LONG = (
     "tests/test_words.py",
     "tests/web/test_http1_fast_post.py",
     "tests/web/test_hypercorn_parts.py",
+    "tests/web/test_operations.py",
     "tests/webhook/test_dispatcher.py",
 )
 # Files of the store whose tests the default run repeats on PostgreSQL.
@@ -84,12 +90,12 @@ BOTH_ENGINES = (
     "tests/store/test_retention.py",
     "tests/store/test_webhooks.py",
 )
-# Files and folders of the default run that take longest: seconds with four workers on two cores. Each row is dealt to
-# one worker. The files of a row share a PostgreSQL, which takes seconds to start.
+# Files and folders of the default run that take longest, in seconds; together they take two thirds of it. Each row is
+# dealt to one worker. The files of a row share a PostgreSQL or an appliance, which take seconds to start.
 LONGEST: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (100, ("tests/store/postgresql",)),
+    (180, ("tests/e2e/contract",)),
     (
-        160,
+        130,
         (
             *BOTH_ENGINES,
             "tests/store/test_copying.py",
@@ -98,64 +104,71 @@ LONGEST: tuple[tuple[int, tuple[str, ...]], ...] = (
             "tests/test_retention.py",
         ),
     ),
-    (130, ("tests/e2e/contract",)),
+    (90, ("tests/e2e/doors",)),
+    (90, ("tests/store/postgresql",)),
     (60, ("tests/webhook/test_dispatcher.py",)),
+    (45, ("clients/python/tests",)),
+    (45, ("tests/feedback/test_hostile.py",)),
     *(
-        (40, (entry,))
+        (35, (entry,))
         for entry in (
-            "tests/cli/test_mcp.py",
-            "tests/deliver/test_scheduler.py",
-            "tests/deliver/test_in_flight.py",
-            "tests/e2e/submission",
-            "clients/python/tests",
-        )
-    ),
-    *(
-        (30, (entry,))
-        for entry in (
-            "tests/cli/test_setup.py",
             "tests/deliver/test_pool_limiters.py",
-            "tests/e2e/delivery/test_the_server_mails_people.py",
-            "tests/inbound/test_worker.py",
-            "tests/cli/test_dev.py",
-            "tests/cli/test_upgrade.py",
+            "tests/deliver/test_scheduler.py",
+            "tests/e2e/submission",
+            "tests/e2e/webhooks",
+            "tests/test_words.py",
         )
     ),
+    (25, ("tests/e2e/test_a_data_directory_that_cannot_be_used_is_one_line.py",)),
+    (25, ("tests/message/test_dkim.py",)),
     *(
         (20, (entry,))
         for entry in (
             "tests/cli/test_serve.py",
-            "tests/deliver/test_sources.py",
-            "tests/deliver/test_pending_due_mail.py",
-            "tests/e2e/test_metrics_and_log_tell_what_became_of_mail.py",
-            "tests/inbound/test_listener.py",
-            "tests/e2e/test_a_message_passes_few_files.py",
-            "tests/e2e/dev",
-            "tests/e2e/feedback/test_a_late_bounce_and_a_complaint.py",
-            "tests/e2e/delivery/test_a_relay_gets_everything.py",
-            "tests/web/doors",
-            "tests/docs/test_references.py",
+            "tests/deliver/test_in_flight.py",
+            "tests/e2e/test_a_running_server_sees_changes_within_a_second.py",
+            "tests/message/test_reader.py",
+            "tests/test_layers.py",
         )
     ),
     *(
         (15, (entry,))
         for entry in (
-            "tests/config/test_load.py",
+            "tests/deliver/test_new_mail.py",
+            "tests/message/test_compose.py",
+            "tests/message/test_submitted.py",
+            "tests/store/sqlite/test_power_loss.py",
+        )
+    ),
+    *(
+        (12, (entry,))
+        for entry in (
+            "tests/cli/test_output.py",
             "tests/e2e/certificates/test_acme_brings_a_certificate_and_renews_it.py",
+            "tests/e2e/delivery/test_a_test_is_sent_from_the_shell.py",
             "tests/e2e/delivery/test_the_dashboard_tells_the_story.py",
+            "tests/e2e/delivery/test_the_server_mails_people.py",
             "tests/e2e/test_first_start_prints_a_working_curl_line.py",
-            "tests/e2e/test_sighup_reloads.py",
-            "tests/e2e/test_sigterm_ends_it_in_order.py",
-            "tests/inbound/test_receiving.py",
-            "tests/backup/test_restore.py",
+            "tests/net/test_dial.py",
+            "tests/web/test_operations.py",
+        )
+    ),
+    *(
+        (10, (entry,))
+        for entry in (
+            "tests/cli/test_commands.py",
             "tests/cli/test_domain.py",
+            "tests/cli/test_setup.py",
+            "tests/config/test_load.py",
+            "tests/deliver/test_scheduler_sessions.py",
             "tests/deliver/test_warmup.py",
-            "tests/packaging/test_binary_start.py",
-            "tests/store/sqlite/test_body_parts_damage.py",
-            "tests/store/test_breakdown.py",
-            "tests/store/test_mail_log.py",
+            "tests/doctor/test_each_fault_is_found_and_nothing_else.py",
+            "tests/doctor/test_examination.py",
+            "tests/e2e/test_a_message_passes_few_files.py",
+            "tests/e2e/test_sighup_reloads.py",
+            "tests/message/test_checks.py",
+            "tests/message/test_text_from_html.py",
             "tests/store/test_search_index.py",
-            "tests/telemetry/test_log.py",
         )
     ),
 )

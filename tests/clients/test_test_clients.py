@@ -96,4 +96,4 @@ def test_a_failure_does_not_hide_others(machine: Tree) -> None:
 def test_ci_runs_what_the_suite_leaves_out() -> None:
     """The suite has the Python library; `.ci/run` has the four others besides."""
     text = (Path(__file__).parents[2] / ".ci" / "run").read_text()
-    assert "\nsh packaging/test-clients node go php ruby\n" in text
+    assert " sh packaging/test-clients node go php ruby\n" in text

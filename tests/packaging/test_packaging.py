@@ -239,7 +239,7 @@ ALL_CHECKS = [
     "-m ruff check .",
     "-m ruff format --check .",
     "-m mypy",
-    "-m pytest --level default -n 4 --dist each --split -p no:schemathesis",
+    "-m pytest --level default -n 6 --dist each --split -p no:schemathesis",
 ]
 REST = "-m pytest --level rest -n 4 --dist loadfile --no-loadscope-reorder"
 
