@@ -28,7 +28,7 @@ password_option = flag("--password-stdin", _PASSWORD_HELP)
 account = CommandGroup("account", "Manage accounts and their limits.", {"delete": "remove"})
 
 
-@account.command()
+@account.command(action="account.created")
 @database.account_argument
 @click.argument("address", metavar="EMAIL", required=False)
 @click.option("--email", hidden=True)
@@ -67,7 +67,7 @@ def create(
     show(record(made, *ACCOUNT_FIELDS), text)
 
 
-@account.command("list")
+@account.command("list", reads=True)
 @listing
 def list_all() -> None:
     """List every account."""
@@ -77,7 +77,7 @@ def list_all() -> None:
     show_list({"accounts": rows}, ACCOUNT_COLUMNS, nothing, ("created_at", "daily_cap"), _worded)
 
 
-@account.command("show")
+@account.command("show", reads=True)
 @database.account_argument
 def show_one(name: str) -> None:
     """Show one account: its user, credits and limits."""
@@ -85,7 +85,7 @@ def show_one(name: str) -> None:
     show_record(row, _worded(row))
 
 
-@account.command()
+@account.command(action="account.suspended")
 @database.account_argument
 def suspend(name: str) -> None:
     """Stop an account from sending. Mail that it has queued is still delivered."""
@@ -93,7 +93,7 @@ def suspend(name: str) -> None:
     show(row, f"Suspended account {name}.")
 
 
-@account.command()
+@account.command(action="account.resumed")
 @database.account_argument
 def resume(name: str) -> None:
     """Let a suspended account send again."""
@@ -102,7 +102,7 @@ def resume(name: str) -> None:
 
 
 # `-20` is an amount here, not an option that click does not know.
-@account.command(context_settings={"ignore_unknown_options": True})
+@account.command(context_settings={"ignore_unknown_options": True}, action="account.credits_changed")
 @database.account_argument
 @click.argument("amount", type=CREDIT_CHANGE)
 @flag("--set", "Set the balance to AMOUNT instead of changing it by AMOUNT.", "is_balance")
@@ -130,7 +130,7 @@ def credit(name: str, amount: int | str, is_balance: bool) -> None:
     show(row, f"Account {name} now has {_worded(row)['credits']} credits.")
 
 
-@account.command()
+@account.command(action="account.cap_changed")
 @database.account_argument
 @click.argument("recipients", type=DAILY_CAP)
 def cap(name: str, recipients: int | str) -> None:
@@ -147,7 +147,7 @@ def cap(name: str, recipients: int | str) -> None:
     show(row, f"Account {name} now has {limit}.")
 
 
-@account.command("sources")
+@account.command("sources", action="account.sources_changed")
 @database.account_argument
 @text_option("--stream", "NAME", "Stream whose sources to change.", **database.completed("stream"))
 @text_option(
@@ -188,7 +188,7 @@ def set_sources(name: str, stream: str | None, names: str | None, clear: bool) -
     show({"name": name, "sources": {item: list(sources) for item, sources in own.items()}}, text)
 
 
-@account.command("role")
+@account.command("role", action="account.role_changed")
 @database.account_argument
 @click.argument("role", type=click.Choice(["customer", "admin"]))
 def change_role(name: str, role: str) -> None:
@@ -206,7 +206,7 @@ def change_role(name: str, role: str) -> None:
     show({"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")
 
 
-@account.command()
+@account.command(action="account.deleted")
 @database.account_argument
 @text_option("--yes", "NAME", "Confirm by repeating the name.", "confirmed")
 def remove(name: str, confirmed: str | None) -> None:
@@ -238,7 +238,7 @@ def remove(name: str, confirmed: str | None) -> None:
     show(answer, f"Deleted account {name}. Mail that it has queued is still delivered, scheduled mail is not.")
 
 
-@account.command("password")
+@account.command("password", action="user.password_changed")
 @database.account_argument
 @password_option
 def change_password(name: str, password_stdin: bool) -> None:

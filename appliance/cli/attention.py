@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
+from appliance.cli.options import Command
 from appliance.cli.output import record, show_list
 from appliance.environment import Environment
 from appliance.times import rfc3339
@@ -17,7 +18,7 @@ ATTENTION_COLUMNS = {"severity": "SEVERITY", "account": "ACCOUNT", "title": "PRO
 ATTENTION_COLUMNS |= {"detail": "DETAIL"}
 
 
-@click.command()
+@click.command(cls=Command, reads=True)
 @database.list_of_accounts
 def attention(name: str | None) -> None:
     """List what needs attention, in the whole installation or in one account, the most serious first.

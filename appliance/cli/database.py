@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from appliance.cli.options import PRINTABLE, common, listing, named_config, text_option, wide_option
+from appliance.cli.options import PRINTABLE, Command, common, listing, named_config, text_option, wide_option
 from appliance.cli.output import system_text
 from appliance.environment import Environment
 from appliance.errors import PublicError
@@ -83,16 +83,16 @@ def run(
     """Return the result of `work` on the store.
 
     Only `create` makes a missing database; else the result is `or_nothing()`, so that a list in the wrong directory
-    leaves no files behind. A database of an earlier version is upgraded, except by READ_ONLY_COMMANDS.
+    leaves no files behind. A database of an earlier version is upgraded, except by a command that only reads.
     """
     import trio
 
     from appliance.store import FILE_NAME, NoDatabase, open_store
 
     settings = settings or load_settings()
-    action, target = _audited()
+    context = click.get_current_context()
+    command = context.command if isinstance(context.command, Command) else Command(None)
     user = os.environ.get("SUDO_USER") or system_user(os.getuid())  # before root becomes the owner of the files
-    may_upgrade = command_words() not in READ_ONLY_COMMANDS
     prepare(settings, make=create)
 
     async def opened() -> T:
@@ -102,13 +102,19 @@ def run(
 
             check_key = key_check(settings.server.data_dir)
         async with open_store(
-            settings.server.data_dir, Environment(), url=url, check_key=check_key, inline=True, may_upgrade=may_upgrade
+            settings.server.data_dir,
+            Environment(),
+            url=url,
+            check_key=check_key,
+            inline=True,
+            may_upgrade=not command.reads,
         ) as store:
-            if not action:
+            if not command.action:
                 return await work(store)
             from appliance.model.dashboard import Actor
 
-            async with store.audit.noting(Actor("operator", user), action, "cli", target=target, always=False):
+            actor, target = Actor("operator", user), _target(context)
+            async with store.audit.noting(actor, command.action, "cli", target=target, always=False):
                 return await work(store)
 
     with explained(settings), refusals():
@@ -129,79 +135,13 @@ def place(settings: "Config") -> str:
     return "the PostgreSQL of store.url" if settings.store.url else str(settings.server.data_dir)
 
 
-# Commands that only show something. They neither upgrade nor create a database.
-READ_ONLY_COMMANDS = frozenset(
-    {
-        *("account list", "account show", "user list", "domain list", "domain records", "credential list", "key list"),
-        *("suppression list", "suppression export", "webhook show", "template list", "template show", "template pull"),
-        *("queue show", "message list", "explain", "feedback list", "feedback show", "audit", "node list", "mcp"),
-        *("status", "attention", "request list", "ramp show", "inbound list"),
-    }
-)
-
-# Actions in the audit log. Other commands change nothing, or the whole installation.
-AUDITED_COMMANDS = {
-    "account create": "account.created",
-    "account suspend": "account.suspended",
-    "account resume": "account.resumed",
-    "account credit": "account.credits_changed",
-    "account cap": "account.cap_changed",
-    "account sources": "account.sources_changed",
-    "account role": "account.role_changed",
-    "account remove": "account.deleted",
-    "account password": "user.password_changed",
-    "user add": "user.invited",
-    "user role": "user.role_changed",
-    "user remove": "user.removed",
-    "user reset-password": "password.reset",
-    "user reset-totp": "totp.disabled",
-    "domain add": "domain.added",
-    "domain remove": "domain.removed",
-    "domain rotate": "domain.keys_rotated",
-    "credential create": "smtp_credential.created",
-    "credential remove": "smtp_credential.revoked",
-    "key create": "api_key.created",
-    "key roll": "api_key.rolled",
-    "key remove": "api_key.revoked",
-    "suppression add": "suppression.added",
-    "suppression remove": "suppression.removed",
-    "suppression import": "suppression.imported",
-    "inbound add": "inbound.added",
-    "inbound remove": "inbound.removed",
-    "webhook set": "webhook.saved",
-    "webhook remove": "webhook.deleted",
-    "template push": "template.saved",
-    "template import": "template.saved",
-    "template remove": "template.deleted",
-    "queue cancel": "email.cancelled",
-    "queue reschedule": "email.rescheduled",
-    "queue pause": "pool.paused",
-    "queue resume": "pool.resumed",
-    "pause": "mail.paused",
-    "resume": "mail.resumed",
-    "ramp set": "ramp.changed",
-    "ramp reset": "ramp.changed",
-    "ramp auto": "ramp.changed",
-    "node drain": "node.drained",
-}
-
-
-def command_words() -> str:
-    words, context = list[str](), click.get_current_context()
-    while context.parent:
-        words.insert(0, context.info_name or "")
-        context = context.parent
-    return " ".join(words)
-
-
-def _audited() -> tuple[str, str]:
-    """Return the running command's audit action, and its object: the last argument, unless that is a secret."""
-    context = click.get_current_context()
+def _target(context: click.Context) -> str:
+    """Return the object of the running command: its last argument, unless that is a secret."""
     parameters = [parameter for parameter in context.command.params if isinstance(parameter, click.Argument)]
     arguments = [context.params.get(parameter.name or "") for parameter in parameters]
     words = [word for value in arguments for word in (value if isinstance(value, tuple) else (value,))]
     last = next((word for word in reversed(words) if isinstance(word, str)), context.params.get("account") or "")
-    return AUDITED_COMMANDS.get(command_words(), ""), "" if last.startswith("ma_") else last
+    return "" if last.startswith("ma_") else last
 
 
 def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:

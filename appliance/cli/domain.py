@@ -28,7 +28,7 @@ DOMAIN_FIELDS = ("name", "usable", "created_at", "return_path", "return_path_at"
 domain = CommandGroup("domain", "Manage sending domains and their DNS records.")
 
 
-@domain.command()
+@domain.command(action="domain.added")
 @text_option("--return-path", "NAME", "Name below DOMAIN that receives bounces (default bounces.DOMAIN).")
 @database.of_only_account_and("DOMAIN")
 def add(name: str, domain: str, return_path: str | None) -> None:
@@ -55,7 +55,7 @@ def add(name: str, domain: str, return_path: str | None) -> None:
     show(record(added, *DOMAIN_FIELDS), f"Account {name} may now send from {added.name}. {next_step}")
 
 
-@domain.command("list")
+@domain.command("list", reads=True)
 @database.list_of_only_account
 def list_all(name: str) -> None:
     """List the domains of the account, with the result of the last DNS check.
@@ -74,7 +74,7 @@ def list_all(name: str) -> None:
     )
 
 
-@domain.command()
+@domain.command(action="domain.removed")
 @database.of_only_account_and("DOMAIN")
 def remove(name: str, domain: str) -> None:
     """Stop the account from sending from DOMAIN. Mail that is queued is still signed and delivered.
@@ -92,7 +92,7 @@ def remove(name: str, domain: str) -> None:
     show({"name": domain, "removed": True}, f"Account {name} may no longer send from {domain}.")
 
 
-@domain.command("records")
+@domain.command("records", reads=True)
 @database.of_only_account_and("DOMAIN")
 def show_records(name: str, domain: str) -> None:
     """Show the DNS records to publish for DOMAIN of the account.
@@ -105,7 +105,7 @@ def show_records(name: str, domain: str) -> None:
     show(_answer(records, zone), _to_publish(records, zone))
 
 
-@domain.command()
+@domain.command(action="domain.keys_rotated")
 @flag("--now", "Sign with the new keys at once, before DNS has them; use it if the old keys leaked.")
 @database.of_only_account_and("DOMAIN")
 def rotate(name: str, domain: str, now: bool) -> None:

@@ -20,7 +20,7 @@ INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "receive
 feedback = CommandGroup("feedback", "Mail about the mail of this installation.", {"inbox": "list"}, default="list")
 
 
-@feedback.command("list")
+@feedback.command("list", reads=True)
 @click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
 @number_option("--limit", 100, MOST_LISTED, "Number of mails to list.")
 @listing
@@ -42,7 +42,7 @@ def list_feedback(mail_id: str | None, limit: int) -> None:
     show_list({"mails": rows}, INBOX_COLUMNS, "The feedback inbox is empty.", ("result", "account", "address"))
 
 
-@feedback.command("show")
+@feedback.command("show", reads=True)
 @click.argument("mail_id", metavar="MAIL", type=PRINTABLE)
 @common
 def show_feedback(mail_id: str) -> None:

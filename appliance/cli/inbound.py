@@ -18,7 +18,7 @@ ADDRESSES_AT_A_TIME = 1_000
 inbound = CommandGroup("inbound", "Manage the addresses that receive mail for an account.")
 
 
-@inbound.command()
+@inbound.command(action="inbound.added")
 @database.of_only_account_and("ADDRESS", names=database.completed("domain"))
 def add(name: str, address: str) -> None:
     """Receive mail for ADDRESS, or for every address of a domain, and post it to the webhook of the account.
@@ -49,7 +49,7 @@ def add(name: str, address: str) -> None:
     show(record(added, *ADDRESS_COLUMNS) | {"records": [row]}, text)
 
 
-@inbound.command("list")
+@inbound.command("list", reads=True)
 @database.list_of_only_account
 def list_all(name: str) -> None:
     """List the addresses and domains that receive mail for the account."""
@@ -62,7 +62,7 @@ def list_all(name: str) -> None:
     show_list({"addresses": rows}, ADDRESS_COLUMNS, nothing)
 
 
-@inbound.command()
+@inbound.command(action="inbound.removed")
 @database.of_only_account_and("ADDRESS", names=database.completed("receiver"))
 def remove(name: str, address: str) -> None:
     """Stop receiving mail for ADDRESS or a domain. Received messages stay until they expire."""

@@ -64,7 +64,7 @@ key = CommandGroup(
 )
 
 
-@key.command()
+@key.command(action="api_key.created")
 @database.of_only_account
 @flag("--test", "Create a test key: its messages are simulated and free.")
 @default_option("--scope", "send", SCOPE_HELP, type=Parsed("scope", _scope), metavar="SCOPE")
@@ -106,7 +106,7 @@ def create(
     show_record({"id": key_id, "key": secret})
 
 
-@key.command("list")
+@key.command("list", reads=True)
 @database.list_of_accounts
 def list_keys(name: str | None) -> None:
     """List the API keys of all accounts or of one, including revoked ones."""
@@ -120,7 +120,7 @@ def list_keys(name: str | None) -> None:
     show_list({"keys": rows}, KEY_COLUMNS, nothing, KEY_SPARE)
 
 
-@key.command()
+@key.command(action="api_key.rolled")
 @database.words_argument("ID")
 @default_option("--overlap", "24h", OVERLAP_HELP, type=SPAN, metavar="SPAN")
 @common
@@ -144,7 +144,7 @@ def roll(words: tuple[str, ...], account: str | None, overlap: int) -> None:
     show_record({"id": key_id, "key": secret} | record(rolled, "previous_expires_at"))
 
 
-@key.command()
+@key.command(action="api_key.revoked")
 @database.words_argument("ID")
 @common
 def remove(words: tuple[str, ...], account: str | None) -> None:
@@ -166,7 +166,7 @@ credential = CommandGroup(
 )
 
 
-@credential.command("create")
+@credential.command("create", action="smtp_credential.created")
 @database.of_only_account
 @click.option(
     "--dsn",
@@ -193,7 +193,7 @@ def create_credential(name: str, dsn: str | None, stream: str | None) -> None:
     show_record({"username": username, "password": password})
 
 
-@credential.command("list")
+@credential.command("list", reads=True)
 @database.list_of_only_account
 def list_credentials(name: str) -> None:
     """List the SMTP credentials of the account, including revoked ones."""
@@ -203,7 +203,7 @@ def list_credentials(name: str) -> None:
     show_list({"credentials": rows}, CREDENTIAL_COLUMNS, nothing, ("created_by", "dsn", "stream"))
 
 
-@credential.command("remove")
+@credential.command("remove", action="smtp_credential.revoked")
 @database.of_only_account_and("USERNAME")
 def remove_credential(name: str, username: str) -> None:
     """Revoke the SMTP credential USERNAME of the account."""

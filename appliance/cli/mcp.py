@@ -17,7 +17,7 @@ import click
 
 from appliance import __version__
 from appliance.cli import database
-from appliance.cli.options import config_option, flag, named_config
+from appliance.cli.options import Command, config_option, flag, named_config
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 
@@ -183,7 +183,7 @@ _CANCEL: Json = {
 }
 
 
-@click.command()
+@click.command(cls=Command, reads=True)
 @flag("--allow-send", "Allow tools to send and change real mail, with a key that is not a test key.")
 @config_option
 def mcp(allow_send: bool) -> None:

@@ -14,6 +14,7 @@ from appliance.cli.options import (
     PRINTABLE,
     STATUS,
     TIME_AGO,
+    Command,
     CommandGroup,
     common,
     flag,
@@ -56,7 +57,7 @@ message = CommandGroup("message", "List messages.", default="list")
 request = CommandGroup("request", "Submissions of the last 7 days, accepted or refused.", default="list")
 
 
-@message.command("list")
+@message.command("list", reads=True)
 @click.argument("words", type=PRINTABLE, nargs=-1, metavar="[WORD]...")
 @text_option("--account", "NAME", "Filter by account.", **database.completed("account"))
 @text_option("--to", "ADDRESS|DOMAIN", "Filter by recipient address or domain.")
@@ -168,7 +169,7 @@ def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
 # ---- requests
 
 
-@request.command("list")
+@request.command("list", reads=True)
 @click.option("--status", type=STATUS, metavar="CODE|accepted|refused", help="Filter by status or SMTP reply code.")
 @text_option("--key", "ID", "Filter by API key id or SMTP username.")
 @text_option("--text", "TEXT", "Filter by text in the request: an id, an address, an error.")
@@ -218,7 +219,7 @@ def _worded_request(row: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- explain
-@click.command()
+@click.command(cls=Command, reads=True)
 @click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
 @flag("--dialogue", "Show every line of the SMTP dialogue.")
 @click.option("--reply", metavar="TEXT", help="Classify this reply of a mail server, and name the rule that applies.")

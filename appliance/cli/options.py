@@ -46,8 +46,21 @@ json_option = _output_flag("--json", _JSON, "Print one JSON object.")
 wide_option = _output_flag("--wide", _WIDE, "Show all columns, however narrow the terminal is.")
 
 
+class Command(click.Command):
+    """A command. `reads`: it only shows something, and neither upgrades nor creates a database.
+
+    `action` is its name in the audit log. Without one it changes nothing, or the whole installation.
+    """
+
+    def __init__(self, *args: Any, action: str = "", reads: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.action, self.reads = action, reads
+
+
 class CommandGroup(click.Group):
     """The commands of one noun. Without a command, `default` runs; `aliases` are earlier spellings, not listed."""
+
+    command_class = Command
 
     def __init__(self, name: str, help: str, aliases: Mapping[str, str] | None = None, default: str = "") -> None:
         super().__init__(name, help=help, no_args_is_help=not default)

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database, options
-from appliance.cli.options import PRINTABLE, TIME_AHEAD, CommandGroup, common, flag, is_json, listing, text_option
+from appliance.cli.options import (
+    PRINTABLE,
+    TIME_AHEAD,
+    Command,
+    CommandGroup,
+    common,
+    flag,
+    is_json,
+    listing,
+    text_option,
+)
 from appliance.cli.output import counted, record, show, show_list
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -30,7 +40,7 @@ _HELP = "Show, retry, cancel, reschedule and pause queued mail. Without a comman
 queue = CommandGroup("queue", _HELP, default="show")
 
 
-@queue.command("show")
+@queue.command("show", reads=True)
 @options.number_option("--pools", POOLS_LISTED, None, "Number of pools to show, largest first.")
 @options.number_option("--destinations", DESTINATIONS_LISTED, None, "Number of domains to show per pool.", least=0)
 @listing
@@ -113,7 +123,7 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
     show({"retried": count}, text if count else "No deferred mail matches.")
 
 
-@queue.command()
+@queue.command(action="email.cancelled")
 @click.argument("message", type=PRINTABLE)
 @common
 def cancel(message: str) -> None:
@@ -126,7 +136,7 @@ def cancel(message: str) -> None:
     show({"message": message, "cancelled": count}, text)
 
 
-@queue.command()
+@queue.command(action="email.rescheduled")
 @click.argument("message", type=PRINTABLE)
 @click.argument("due_at", type=TIME_AHEAD, metavar="TIME")
 @common
@@ -156,7 +166,7 @@ reason_option = options.reason_option("paused by the operator", "Reason to show 
 pool_argument = click.argument("pool", type=PRINTABLE, **database.completed("pool"))
 
 
-@queue.command("pause")
+@queue.command("pause", action="pool.paused")
 @pool_argument
 @reason_option
 @flag("--force", "Pause the pool even if it is not known.")
@@ -180,7 +190,7 @@ def pause_pool(pool: str, reason: str, force: bool) -> None:
     show({"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
 
 
-@queue.command("resume")
+@queue.command("resume", action="pool.resumed")
 @pool_argument
 @common
 def resume_pool(pool: str) -> None:
@@ -195,7 +205,7 @@ def resume_pool(pool: str) -> None:
     show(answer, "\n".join(lines) if resumed.was_held else f"Pool {pool} was not held.")
 
 
-@click.command()
+@click.command(cls=Command, action="mail.paused")
 @reason_option
 @common
 def pause(reason: str) -> None:
@@ -216,7 +226,7 @@ def pause(reason: str) -> None:
     show({"paused": True, "reason": kept}, f"Delivery is paused: {kept}")
 
 
-@click.command()
+@click.command(cls=Command, action="mail.resumed")
 @flag("--cancel-old", "First cancel mail that was accepted before the pause.")
 @common
 def resume(cancel_old: bool) -> None:

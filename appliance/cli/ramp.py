@@ -22,7 +22,7 @@ _HELP = "Move mail from a relay to direct delivery step by step. Without a comma
 ramp = CommandGroup("ramp", _HELP, default="show")
 
 
-@ramp.command("show")
+@ramp.command("show", reads=True)
 @listing
 def show_all() -> None:
     """Show the percentages, the results of both routes in the last 24 hours, and a suggestion.
@@ -52,7 +52,7 @@ def show_all() -> None:
             click.echo(f"Suggestion for {name}: {suggested.action} ({suggested.percent} %): {suggested.reason}.")
 
 
-@ramp.command("set")
+@ramp.command("set", action="ramp.changed")
 @click.argument("percent", type=click.IntRange(0, 100))
 @text_option("--provider", "NAME", "Change only this provider, such as google. It keeps its own percentage.", **POOLS)
 @common
@@ -78,7 +78,7 @@ def set_percent(percent: int, provider: str | None) -> None:
     _change(settings, changed)
 
 
-@ramp.command()
+@ramp.command(action="ramp.changed")
 @text_option("--provider", "NAME", "Remove only the percentage of this provider.", **POOLS)
 @common
 def reset(provider: str | None) -> None:
@@ -91,7 +91,7 @@ def reset(provider: str | None) -> None:
     _change(_usable(provider), lambda stored, _: stored.without(provider) if provider else None)
 
 
-@ramp.command()
+@ramp.command(action="ramp.changed")
 @click.argument("state", type=click.Choice(["on", "off"]), required=False)
 @common
 def auto(state: str | None) -> None:

@@ -9,7 +9,7 @@ import click
 
 from appliance import __version__
 from appliance.cli import database
-from appliance.cli.options import common, flag
+from appliance.cli.options import Command, common, flag
 from appliance.cli.output import coloured, folded, printable, record, show, zone_line
 from appliance.environment import Environment
 from appliance.system.data_directory import is_running, read_note
@@ -120,7 +120,7 @@ def health() -> None:
     show({"address": str(first), "ok": True}, f"The server at {first} is up.")
 
 
-@click.command("status")
+@click.command("status", cls=Command, reads=True)
 @common
 def show_status() -> None:
     """Show the server on one screen: version, uptime, listeners, queue, last hour, certificate, disk and problems.

@@ -257,7 +257,7 @@ def _changes(answer: dict[str, Any]) -> "Iterator[str]":
 
 
 # ---- nodes
-@node.command("list")
+@node.command("list", reads=True)
 @listing
 def list_nodes() -> None:
     """List the nodes: lease in seconds, recipients in flight and waiting, clock skew in seconds."""
@@ -270,7 +270,7 @@ def list_nodes() -> None:
     show_list({"nodes": rows}, NODE_COLUMNS, nothing, ("started_at", "address", "skew_seconds", "version"))
 
 
-@node.command()
+@node.command(action="node.drained")
 @click.argument("name", type=PRINTABLE, metavar="NODE", **database.completed("node"))
 @common
 def drain(name: str) -> None:

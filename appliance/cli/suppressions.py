@@ -24,7 +24,7 @@ SKIPPED_SHOWN = 20  # lines
 suppression = CommandGroup("suppression", "Manage suppressions: addresses that an account may not send to.")
 
 
-@suppression.command("list")
+@suppression.command("list", reads=True)
 @database.list_of_only_account
 def list_all(name: str) -> None:
     """List the suppressed addresses of the account."""
@@ -33,7 +33,7 @@ def list_all(name: str) -> None:
     show_list({"suppressions": rows}, SUPPRESSION_COLUMNS, nothing)
 
 
-@suppression.command()
+@suppression.command(action="suppression.added")
 @database.of_only_account_and("ADDRESS")
 @reason_option("added by hand", "Reason to show with the address.")
 def add(name: str, address: str, reason: str) -> None:
@@ -48,7 +48,7 @@ def add(name: str, address: str, reason: str) -> None:
     show(record(made, *SUPPRESSION_COLUMNS), f"Account {name} may no longer send to {made.address}.")
 
 
-@suppression.command()
+@suppression.command(action="suppression.removed")
 @text_option("--tag", "TAG", "Only undo an unsubscription from this tag.")
 @text_option("--template", "ALIAS", "Only undo an unsubscription from this template.")
 @text_option("--stream", "NAME", "Only undo an unsubscription from this stream.")
@@ -76,7 +76,7 @@ def remove(name: str, address: str, tag: str | None, template: str | None, strea
     show({"address": key, "removed": True}, f"Account {name} may send to {key} again.")
 
 
-@suppression.command("import")
+@suppression.command("import", action="suppression.imported")
 @database.of_only_account_and("FILE", lambda file: _read(click.File("rb")(file, ctx=click.get_current_context())))
 def import_file(name: str, file: "tuple[dict[str, str], int, list[SkippedLine]]") -> None:
     """Suppress every address in FILE (`-` for standard input) for the account.
@@ -110,7 +110,7 @@ def import_file(name: str, file: "tuple[dict[str, str], int, list[SkippedLine]]"
     show({"imported": added, "listed_already": listed, "repeated": repeated, "skipped": lines}, text)
 
 
-@suppression.command()
+@suppression.command(reads=True)
 @database.of_only_account
 def export(name: str) -> None:
     """Write the suppressed addresses of the account as CSV: address, reason, origin, since.

@@ -47,7 +47,7 @@ class _Content(NamedTuple):
 template = CommandGroup("template", "Manage templates, also as files in a repository.")
 
 
-@template.command("list")
+@template.command("list", reads=True)
 @database.list_of_only_account
 def list_all(name: str) -> None:
     """List the templates of the account."""
@@ -59,7 +59,7 @@ def list_all(name: str) -> None:
     )
 
 
-@template.command("show")
+@template.command("show", reads=True)
 @database.of_only_account_and("ALIAS")
 def show_one(name: str, alias: str) -> None:
     """Show the current version of the template ALIAS of the account."""
@@ -81,7 +81,7 @@ def show_one(name: str, alias: str) -> None:
     show(record(template, *fields), "\n".join(parts))
 
 
-@template.command()
+@template.command(action="template.deleted")
 @database.of_only_account_and("ALIAS")
 def remove(name: str, alias: str) -> None:
     """Delete the template ALIAS of the account with all its versions."""
@@ -89,7 +89,7 @@ def remove(name: str, alias: str) -> None:
     show({"alias": alias, "removed": True}, f"Removed template {alias}.")
 
 
-@template.command()
+@template.command(reads=True)
 @database.of_only_account_and("DIR")
 def pull(name: str, dir: str) -> None:
     """Write the templates of the account into the folder DIR, one directory per alias.
@@ -136,7 +136,7 @@ def _folder(path: str) -> _Folder:
         return _read_folder(Path(path))
 
 
-@template.command()
+@template.command(action="template.saved")
 @database.of_only_account_and("DIR", _folder)
 @flag("--dry-run", "Show what would be stored without storing it.")
 def push(name: str, dir: _Folder, dry_run: bool) -> None:
@@ -169,7 +169,7 @@ def push(name: str, dir: _Folder, dry_run: bool) -> None:
     show({"dry_run": dry_run, "templates": rows, "unknown": unknown}, text)
 
 
-@template.command("import")
+@template.command("import", action="template.saved")
 @database.of_only_account_and("FILE", _file)
 @click.option(
     "--from",

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, TIME_AGO, CommandGroup, common, flag, is_json, number_option, text_option
+from appliance.cli.options import (
+    PRINTABLE,
+    TIME_AGO,
+    Command,
+    CommandGroup,
+    common,
+    flag,
+    is_json,
+    number_option,
+    text_option,
+)
 from appliance.cli.output import record, show, show_list, show_record
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
@@ -33,7 +43,7 @@ USER_ROLES = click.Choice(["owner", "developer", "viewer"])
 user = CommandGroup("user", "Manage the users of an account and their roles.", {"invite": "add"})
 
 
-@user.command("list")
+@user.command("list", reads=True)
 @database.list_of_only_account
 def list_all(name: str) -> None:
     """List the users and the open invitations of the account."""
@@ -50,7 +60,7 @@ def list_all(name: str) -> None:
         show_list({"users": rows}, USER_COLUMNS, "No users.", ("created_at", "totp"))
 
 
-@user.command()
+@user.command(action="user.invited")
 @database.words_argument("EMAIL ROLE")
 @click.option("--role", type=USER_ROLES, hidden=True)
 @common
@@ -88,7 +98,7 @@ def add(words: tuple[str, ...], account: str | None, role: str | None) -> None:
     _show_link(*database.run_for(name, work))
 
 
-@user.command("role")
+@user.command("role", action="user.role_changed")
 @database.of_only_account_and("EMAIL")
 @click.argument("role", type=USER_ROLES)
 def change_role(name: str, email: str, role: str) -> None:
@@ -114,7 +124,7 @@ def change_role(name: str, email: str, role: str) -> None:
     show(row, f"{row['email']} is now {role} in account {name}.")
 
 
-@user.command()
+@user.command(action="user.removed")
 @database.of_only_account_and("EMAIL")
 @flag("--keep-keys", "Keep the user's API keys and SMTP credentials.")
 def remove(name: str, email: str, keep_keys: bool) -> None:
@@ -150,7 +160,7 @@ def remove(name: str, email: str, keep_keys: bool) -> None:
     show({"id": removed_id, "email": address, "removed": True, "revoked": revoked}, text)
 
 
-@user.command("reset-password")
+@user.command("reset-password", action="password.reset")
 @click.argument("email", type=PRINTABLE)
 @common
 def reset_password(email: str) -> None:
@@ -166,7 +176,7 @@ def reset_password(email: str) -> None:
     _show_link(*_run_for_user(email, work))
 
 
-@user.command("reset-totp")
+@user.command("reset-totp", action="totp.disabled")
 @click.argument("email", type=PRINTABLE)
 @common
 def reset_totp(email: str) -> None:
@@ -227,7 +237,7 @@ def _show_link(link: "PasswordLink", token: str, mailed: bool) -> None:
     show_record(_invitation(link) | {"link": url, "mailed": mailed})
 
 
-@click.command()
+@click.command(cls=Command, reads=True)
 @text_option("--action", "WORD", "Filter by action, such as api_key.created or api_key.")
 @click.option("--since", type=TIME_AGO, metavar="TIME", help="Only entries from then on: 2d, or a date.")
 @click.option("--until", type=TIME_AGO, metavar="TIME", help="Only entries before this time.")

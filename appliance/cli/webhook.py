@@ -24,7 +24,7 @@ POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 webhook = CommandGroup("webhook", "Manage the webhook of an account: where its events are posted.")
 
 
-@webhook.command("show")
+@webhook.command("show", reads=True)
 @database.of_only_account
 def show_one(name: str) -> None:
     """Show the webhook of the account, without its secret."""
@@ -46,7 +46,7 @@ def show_one(name: str) -> None:
     show_record({"account": account.name, "webhook": row}, {"account": account.name} | worded)
 
 
-@webhook.command("set")
+@webhook.command("set", action="webhook.saved")
 @database.of_only_account_and("URL")
 @click.option(
     "--event",
@@ -99,7 +99,7 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
     show({"account": account.name, "webhook": row, "secret": secret}, text)
 
 
-@webhook.command()
+@webhook.command(action="webhook.deleted")
 @database.of_only_account
 def remove(name: str) -> None:
     """Delete the webhook of the account, its pending posts and its history."""

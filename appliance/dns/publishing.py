@@ -72,58 +72,43 @@ class DnsHost(NamedTuple):
 
     name: str
     console: str
+    suffixes: str = ""  # the last two labels of its name servers
 
 
-CLOUDFLARE = DnsHost("Cloudflare", "https://dash.cloudflare.com/?to=/:account/{zone}/dns/records")
-AZURE = DnsHost("Azure DNS", "https://portal.azure.com/#browse/Microsoft.Network%2FdnsZones")
-HETZNER = DnsHost("Hetzner", "https://console.hetzner.com/")
-OVH = DnsHost("OVHcloud", "https://www.ovh.com/manager/#/web/domain/{zone}/zone")
-IONOS = DnsHost("IONOS", "https://my.ionos.com/domains")
-DESEC = DnsHost("deSEC", "https://desec.io/domains/{zone}")
-DNSIMPLE = DnsHost("DNSimple", "https://dnsimple.com/dashboard")
-INWX = DnsHost("INWX", "https://www.inwx.com/en/nameserver2")
-
-# By the last labels of its name servers.
-DNS_HOSTS = {
-    "cloudflare.com": CLOUDFLARE,
-    "googledomains.com": DnsHost("Google Cloud DNS", "https://console.cloud.google.com/net-services/dns/zones"),
-    "hetzner.com": HETZNER,
-    "hetzner.de": HETZNER,
-    "your-server.de": HETZNER,
-    "first-ns.de": HETZNER,
-    "second-ns.de": HETZNER,
-    "second-ns.com": HETZNER,
-    "ovh.net": OVH,
-    "anycast.me": OVH,
-    "gandi.net": DnsHost("Gandi", "https://admin.gandi.net/domain/"),
-    "registrar-servers.com": DnsHost(
-        "Namecheap", "https://ap.www.namecheap.com/Domains/DomainControlPanel/{zone}/advancedns"
+_HOSTS = (
+    DnsHost("Cloudflare", "https://dash.cloudflare.com/?to=/:account/{zone}/dns/records", "cloudflare.com"),
+    DnsHost("Google Cloud DNS", "https://console.cloud.google.com/net-services/dns/zones", "googledomains.com"),
+    DnsHost(
+        "Hetzner",
+        "https://console.hetzner.com/",
+        "hetzner.com hetzner.de your-server.de first-ns.de second-ns.de second-ns.com",
     ),
-    "domaincontrol.com": DnsHost("GoDaddy", "https://dcc.godaddy.com/manage/{zone}/dns"),
-    "digitalocean.com": DnsHost("DigitalOcean", "https://cloud.digitalocean.com/networking/domains/{zone}"),
-    "desec.io": DESEC,
-    "desec.org": DESEC,
-    "azure-dns.com": AZURE,
-    "azure-dns.net": AZURE,
-    "azure-dns.org": AZURE,
-    "azure-dns.info": AZURE,
-    "dnsimple.com": DNSIMPLE,
-    "dnsimple-edge.net": DNSIMPLE,
-    "dnsimple-edge.org": DNSIMPLE,
-    "ui-dns.com": IONOS,
-    "ui-dns.de": IONOS,
-    "ui-dns.org": IONOS,
-    "ui-dns.biz": IONOS,
-    "inwx.de": INWX,
-    "inwx.com": INWX,
-    "inwx.eu": INWX,
-    "linode.com": DnsHost("Linode", "https://cloud.linode.com/domains"),
-    "vultr.com": DnsHost("Vultr", "https://my.vultr.com/dns/"),
-    "porkbun.com": DnsHost("Porkbun", "https://porkbun.com/account/domainsSpeedy"),
-    "nsone.net": DnsHost("NS1", "https://my.nsone.net/"),
-    "vercel-dns.com": DnsHost("Vercel", "https://vercel.com/dashboard/domains"),
-    "bunny.net": DnsHost("bunny.net", "https://dash.bunny.net/dns"),
-}
+    DnsHost("OVHcloud", "https://www.ovh.com/manager/#/web/domain/{zone}/zone", "ovh.net anycast.me"),
+    DnsHost("Gandi", "https://admin.gandi.net/domain/", "gandi.net"),
+    DnsHost(
+        "Namecheap",
+        "https://ap.www.namecheap.com/Domains/DomainControlPanel/{zone}/advancedns",
+        "registrar-servers.com",
+    ),
+    DnsHost("GoDaddy", "https://dcc.godaddy.com/manage/{zone}/dns", "domaincontrol.com"),
+    DnsHost("DigitalOcean", "https://cloud.digitalocean.com/networking/domains/{zone}", "digitalocean.com"),
+    DnsHost("deSEC", "https://desec.io/domains/{zone}", "desec.io desec.org"),
+    DnsHost(
+        "Azure DNS",
+        "https://portal.azure.com/#browse/Microsoft.Network%2FdnsZones",
+        "azure-dns.com azure-dns.net azure-dns.org azure-dns.info",
+    ),
+    DnsHost("DNSimple", "https://dnsimple.com/dashboard", "dnsimple.com dnsimple-edge.net dnsimple-edge.org"),
+    DnsHost("IONOS", "https://my.ionos.com/domains", "ui-dns.com ui-dns.de ui-dns.org ui-dns.biz"),
+    DnsHost("INWX", "https://www.inwx.com/en/nameserver2", "inwx.de inwx.com inwx.eu"),
+    DnsHost("Linode", "https://cloud.linode.com/domains", "linode.com"),
+    DnsHost("Vultr", "https://my.vultr.com/dns/", "vultr.com"),
+    DnsHost("Porkbun", "https://porkbun.com/account/domainsSpeedy", "porkbun.com"),
+    DnsHost("NS1", "https://my.nsone.net/", "nsone.net"),
+    DnsHost("Vercel", "https://vercel.com/dashboard/domains", "vercel-dns.com"),
+    DnsHost("bunny.net", "https://dash.bunny.net/dns", "bunny.net"),
+)
+DNS_HOSTS = {suffix: host for host in _HOSTS for suffix in host.suffixes.split()}
 _ROUTE_53 = re.compile(r"ns-[0-9]+\.awsdns-[0-9]+\.(com|net|org|co\.uk)")
 ROUTE_53 = DnsHost("Amazon Route 53", "https://console.aws.amazon.com/route53/v2/hostedzones")
 

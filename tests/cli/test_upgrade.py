@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from appliance import __version__
 from appliance.cli import leaves, main
-from appliance.cli.database import AUDITED_COMMANDS, READ_ONLY_COMMANDS
+from appliance.cli.options import Command
 from appliance.config.load import known_keys
 from appliance.environment import Environment
 from appliance.model.database import LastStart
@@ -29,6 +29,8 @@ from tests.running_appliance import add_account
 CHANGING = {"setup", "domain verify", "queue retry", "send-test", "webhook ping", "webhook replay", "restore", "serve"}
 NEITHER = {"verify", "config path", "config check", "config show", "completion", "health", "install", "uninstall"}
 NEITHER |= {"version", "help", "dev"}
+READING = {name for name, command in leaves(main) if isinstance(command, Command) and command.reads}
+AUDITED = {name for name, command in leaves(main) if isinstance(command, Command) and command.action}
 IN_THEIR_OWN_WAY = {"backup", "doctor", "store copy", "upgrade"}
 FILE_STEP = "CREATE TABLE more (a TEXT) STRICT"
 SERVER_STEP = "-- compatible since: 1\nCREATE TABLE more (a TEXT)"
@@ -78,15 +80,15 @@ def newest() -> int:
 def test_every_command_is_known_to_change_something_or_not() -> None:
     """A new command has to be put into one of the sets, so that none upgrades a database by oversight."""
     commands = {name for name, _ in leaves(main)}
-    assert commands == READ_ONLY_COMMANDS | AUDITED_COMMANDS.keys() | CHANGING | NEITHER | IN_THEIR_OWN_WAY
-    assert not READ_ONLY_COMMANDS & (AUDITED_COMMANDS.keys() | CHANGING | NEITHER | IN_THEIR_OWN_WAY)
+    assert commands == READING | AUDITED | CHANGING | NEITHER | IN_THEIR_OWN_WAY
+    assert not READING & (AUDITED | CHANGING | NEITHER | IN_THEIR_OWN_WAY)
 
 
 @pytest.mark.both_engines
 def test_what_only_shows_leaves_an_older_database_alone(older: Installation) -> None:
     """Every such command says in one line that it is older and what to do, and not a byte is changed."""
     before = older.state()
-    for name in sorted(READ_ONLY_COMMANDS - {"mcp"}):
+    for name in sorted(READING - {"mcp"}):
         if name == "node list" and not engines.url_of(older.data_dir):
             continue
         words = COMMANDS.get(name, ())
