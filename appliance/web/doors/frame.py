@@ -216,6 +216,22 @@ def message_id(call: Call) -> str:
     return call.params["id"]
 
 
+def number_of(call: Call, name: str, default: int | None, most: int, least: int = 0) -> int:
+    """A whole number in the query."""
+    text = call.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
+        raise invalid(name, f"expected a number from {least} to {most}")
+    return int(text)
+
+
+def check_all_accepted(results: Sequence[Result], what: str) -> None:
+    """Raise the first refusal of a request for several `what`, with the number of those that were accepted."""
+    refused = [result for result in results if isinstance(result, Refused)]
+    if refused:
+        text = f"{refused[0].text} Only the first {len(results) - len(refused)} of {len(results)} {what} were accepted."
+        raise Refused(refused[0].code, text, retry_after=refused[0].retry_after)
+
+
 NO_ROUTE = "This door has no such route. Use the dashboard, the command line or this server's own API."
 STREAM_HEADER = "X-Service-Stream"
 

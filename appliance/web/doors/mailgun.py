@@ -37,6 +37,7 @@ from appliance.web.doors.frame import (
     Refusal,
     Result,
     Send,
+    check_all_accepted,
     decoded,
     send_request,
     split_addresses,
@@ -329,11 +330,7 @@ def _parse_mime(call: Call, body: Body) -> SendRequest | Series | Mime:
 
 
 def _answer(call: Call, results: list[Result]) -> DoorReply:
-    refused = [result for result in results if isinstance(result, Refused)]
-    if refused:
-        count = len(results) - len(refused)
-        text = f"{refused[0].text} Only the first {count} of {len(results)} recipients were accepted."
-        raise Refused(refused[0].code, text, retry_after=refused[0].retry_after)
+    check_all_accepted(results, "recipients")
     return DoorReply({"id": f"<{call.kept}>", "message": "Queued. Thank you."})
 
 

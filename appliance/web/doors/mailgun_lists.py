@@ -6,7 +6,7 @@ query. Events have the shape of Mailgun's webhooks.
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
@@ -22,7 +22,7 @@ from appliance.model.webhooks import WebhookFormat
 from appliance.store.event_feed import EventRange, StoredEvent
 from appliance.times import SECOND
 from appliance.web.doors.forms import check_form_type, read_form
-from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, number_of
 from appliance.web.doors.suppressed import remove_suppression, suppression_of, suppressions_after
 from appliance.web.exchange import check_content_type
 from appliance.webhook.formats import shaped
@@ -59,7 +59,7 @@ def domain_of(call: Call) -> str:
 
 
 async def _events(call: Call, api: Api) -> DoorReply:
-    return await _page(call, api, _first_query(domain_of(call), call.query))
+    return await _page(call, api, _first_query(call))
 
 
 async def _next_events(call: Call, api: Api) -> DoorReply:
@@ -83,15 +83,13 @@ async def _page(call: Call, api: Api, query: _Query) -> DoorReply:
         span = span.behind(position)
     following = msgspec.structs.replace(query, after=span.after, before=span.before)
     base = f"{call.base_url}/mailgun/v3/{query.domain}/events"
-    paging = {name: f"{base}/{_token(one)}" for name, one in (("first", query), ("next", following))}
+    tokens = (base64.urlsafe_b64encode(msgspec.json.encode(one)).decode() for one in (query, following))
+    paging = dict(zip(("first", "next"), (f"{base}/{token}" for token in tokens), strict=True))
     return DoorReply({"items": [msgspec.Raw(item) for _, item in items], "paging": paging})
 
 
-def _token(query: _Query) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(query)).decode()
-
-
-def _first_query(domain: str, given: Mapping[str, str]) -> _Query:
+def _first_query(call: Call) -> _Query:
+    given = call.query
     begin, end = (_moment(name, given.get(name)) for name in ("begin", "end"))
     ascending = given.get("ascending")
     if ascending not in (None, "yes", "no", "true", "false"):
@@ -100,9 +98,6 @@ def _first_query(domain: str, given: Mapping[str, str]) -> _Query:
     low, high = (
         (begin, end) if is_ascending or (begin is not None and end is not None and begin < end) else (end, begin)
     )
-    limit = given.get("limit", str(_PAGE_EVENTS))
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= _EVENTS:
-        raise invalid("limit", f"expected a number from 1 to {_EVENTS}")
     kinds = _OR.split(given["event"].strip()) if given.get("event") else []
     if unknown := set(kinds).difference(_KINDS):
         raise invalid("event", f"{min(unknown)[:64]} is no kind of event")
@@ -110,11 +105,11 @@ def _first_query(domain: str, given: Mapping[str, str]) -> _Query:
     if given.get("severity", "") not in ("", "permanent", "temporary"):
         raise invalid("severity", "expected permanent or temporary")
     return _Query(
-        domain,
+        domain_of(call),
         after=identifier_from("evt", low or 0),
         before=_NO_EVENT_AFTER if high is None else identifier_from("evt", high + 1),
         descending=not is_ascending,
-        limit=int(limit),
+        limit=number_of(call, "limit", _PAGE_EVENTS, _EVENTS, 1),
         event=kinds,
         tags=[_AND.split(group) for group in _OR.split(tags)] if tags else [],
         recipient=given.get("recipient", "").lower(),
@@ -218,15 +213,13 @@ class _List:
         return shown
 
     async def _all(self, call: Call, api: Api) -> DoorReply:
-        limit = call.query.get("limit", "100")
-        if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 1_000:
-            raise invalid("limit", "expected a number from 1 to 1000")
+        limit = number_of(call, "limit", 100, 1_000, 1)
         if call.query.get("page", "first") not in ("first", "next"):
             raise invalid("page", "this server has only the pages first and next")
         if "term" in call.query:
             raise invalid("term", "this server does not search here. Ask for one address")
         after = call.query.get("address") if call.query.get("page") == "next" else None
-        entries, position = await suppressions_after(api, self._origin, after, int(limit))
+        entries, position = await suppressions_after(api, self._origin, after, limit)
         base = f"{call.base_url}/mailgun/v3/{call.params['domain']}/{self._name}?limit={limit}"
         end = position or (entries[-1]["address"] if entries else after or "")
         paging = {"first": f"{base}&page=first", "next": f"{base}&page=next&address={end}"}
@@ -257,15 +250,17 @@ class _List:
         return DoorReply({"message": f"The address has been removed from the {self._name} table", "address": address})
 
 
+def _is_json(content_type: bytes) -> bool:
+    return content_type.lstrip().lower().startswith(b"application/json")
+
+
 def _check_type(content_type: bytes) -> None:
-    (check_content_type if content_type.lstrip().lower().startswith(b"application/json") else check_form_type)(
-        content_type
-    )
+    (check_content_type if _is_json(content_type) else check_form_type)(content_type)
 
 
 def _entries(call: Call) -> Sequence[_Entry]:
     content_type = call.headers.get(b"content-type", b"")
-    if content_type.lstrip().lower().startswith(b"application/json"):
+    if _is_json(content_type):
         entries = decoded(call.body, list[_Entry])
     else:
         form = read_form(content_type, call.body)

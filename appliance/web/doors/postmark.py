@@ -4,6 +4,7 @@ A batch accepts its good messages and answers 200, with an error code for each b
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -35,7 +36,9 @@ from appliance.web.doors.frame import (
 from appliance.web.doors.postmark_records import MESSAGE_FIELD, RECORD_ROUTES, STREAM_FIELD, own_stream
 
 POSTMARK_BATCH = 500  # messages in one call
+BATCH_FIELD = "Messages"
 TOKEN_HEADER = b"x-postmark-server-token"
+_MOST_VALUES = BATCH_JSON_VALUES * POSTMARK_BATCH // BATCH_MESSAGES
 
 _OPENS = "This server tracks no opens and clicks."
 _REFUSED = {
@@ -49,38 +52,62 @@ _REFUSED = {
 # ---- requests
 
 
+# Postmark's names of a message's fields.
+_NAMES = {
+    "from": "From",
+    "to": "To",
+    "cc": "Cc",
+    "bcc": "Bcc",
+    "reply_to": "ReplyTo",
+    "subject": "Subject",
+    "text": "TextBody",
+    "html": "HtmlBody",
+    "tags": "Tag",
+    "metadata": "Metadata",
+    "headers": "Headers",
+    "attachments": "Attachments",
+    "filename": "Name",
+    "content": "Content",
+    "content_type": "ContentType",
+    "content_id": "ContentID",
+    "template": "TemplateAlias",
+    "variables": "TemplateModel",
+    "stream": STREAM_FIELD,
+}
+
+
 class _Header(Struct, forbid_unknown_fields=True):
     Name: str
     Value: str
 
 
-class _File(Struct, forbid_unknown_fields=True):
-    Name: str
-    Content: str
-    ContentType: str | None = None
-    ContentID: str | None = None
+class _File(Struct, forbid_unknown_fields=True, rename=_NAMES):
+    filename: str
+    content: str
+    content_type: str | None = None
+    content_id: str | None = None
     ContentLength: int | None = None
 
 
-class _Message(Struct, forbid_unknown_fields=True):
-    From: str
-    To: str | None = None
-    Cc: str | None = None
-    Bcc: str | None = None
-    ReplyTo: str | None = None
-    Subject: str | None = None
-    TextBody: str | None = None
-    HtmlBody: str | None = None
-    Tag: str | None = None
-    Metadata: dict[str, str] | None = None
-    Headers: list[_Header] | None = None
-    Attachments: list[_File] | None = None
-    MessageStream: str | None = None
+class _Message(Struct, forbid_unknown_fields=True, rename=_NAMES | {"sender": "From"}):
+    sender: str
+    to: str | None = None
+    cc: str | None = None
+    bcc: str | None = None
+    reply_to: str | None = None
+    subject: str | None = None
+    text: str | None = None
+    html: str | None = None
+    tags: str | None = None
+    metadata: dict[str, str] | None = None
+    headers: list[_Header] | None = None
+    attachments: list[_File] | None = None
+    stream: str | None = None
+    template: str | None = None
+    variables: dict[str, Any] | None = None
     TrackOpens: bool | None = None
     TrackLinks: str | None = None
-    TemplateAlias: str | None = None
     TemplateId: int | None = None
-    TemplateModel: dict[str, Any] | None = None
     InlineCss: bool | None = None
 
 
@@ -88,91 +115,69 @@ class _Messages(Struct, forbid_unknown_fields=True):
     Messages: list[dict[str, Any]]
 
 
-def _one(call: Call, body: Body, request: Callable[[_Message], DoorRequest]) -> DoorRequest:
+_Check = Callable[[_Message], None]
+
+
+def _one(check: _Check, call: Call, body: Body) -> DoorRequest:
     message = decoded(body, _Message)
-    call.kept = [_addressed(message.To, message.Cc, message.Bcc)]
-    return request(message)
+    call.kept = [_addressed(message.to, message.cc, message.bcc)]
+    return _request(check, message)
 
 
-def _many(call: Call, messages: list[dict[str, Any]], request: Callable[[_Message], DoorRequest]) -> Sends:
+def _many(check: _Check, kind: type[_Messages | list[dict[str, Any]]], call: Call, body: Body) -> Sends:
+    batch = decoded(body, kind, _MOST_VALUES)
+    messages = batch.Messages if isinstance(batch, _Messages) else batch
     if not 1 <= len(messages) <= POSTMARK_BATCH:
         raise invalid(BATCH_FIELD, f"expected 1 to {POSTMARK_BATCH} messages, got {len(messages)}")
     call.kept = [_addressed(one.get("To"), one.get("Cc"), one.get("Bcc")) for one in messages]
-    return Sends(attempted(messages, lambda item: request(converted(item, _Message))), skip=True)
+    return Sends(attempted(messages, lambda item: _request(check, converted(item, _Message))), skip=True)
 
 
-BATCH_FIELD = "Messages"
-_MOST_VALUES = BATCH_JSON_VALUES * POSTMARK_BATCH // BATCH_MESSAGES
-
-
-def _parse(call: Call, body: Body) -> DoorRequest:
-    return _one(call, body, _with_bodies)
-
-
-def _parse_templated(call: Call, body: Body) -> DoorRequest:
-    return _one(call, body, _with_template)
-
-
-def _parse_batch(call: Call, body: Body) -> Sends:
-    return _many(call, decoded(body, list[dict[str, Any]], _MOST_VALUES), _with_bodies)
-
-
-def _parse_templated_batch(call: Call, body: Body) -> Sends:
-    return _many(call, decoded(body, _Messages, _MOST_VALUES).Messages, _with_template)
-
-
-def _with_bodies(message: _Message) -> DoorRequest:
-    for name in ("TemplateAlias", "TemplateId", "TemplateModel"):
+def _has_no_template(message: _Message) -> None:
+    for name in ("template", "TemplateId", "variables"):
         if getattr(message, name) is not None:
-            raise invalid(name, "send templates to /email/withTemplate or /email/batchWithTemplates")
-    return _request(message)
+            raise invalid(_NAMES.get(name, name), "send templates to /email/withTemplate or /email/batchWithTemplates")
 
 
-def _with_template(message: _Message) -> DoorRequest:
+def _has_template(message: _Message) -> None:
     if message.TemplateId is not None:
         raise invalid("TemplateId", "the templates of this server have no numbers. Send TemplateAlias.")
-    if message.TemplateAlias is None:
+    if message.template is None:
         raise invalid("TemplateAlias", "this field is required")
-    return _request(message)
 
 
-def _request(message: _Message) -> DoorRequest:
+def _request(check: _Check, message: _Message) -> DoorRequest:
+    check(message)
     if message.TrackOpens:
         raise invalid("TrackOpens", "this server tracks no opens. Send false, or leave the field out.")
     if message.TrackLinks not in (None, "", "None"):
         raise invalid("TrackLinks", "this server tracks no links. Send None, or leave the field out.")
-    headers = {header.Name: header.Value for header in message.Headers or ()}
-    if len(headers) < len(message.Headers or ()):
+    headers = {header.Name: header.Value for header in message.headers or ()}
+    if len(headers) < len(message.headers or ()):
         raise invalid("Headers", "two headers have the same name")
-    reply_to = split_addresses(message.ReplyTo or "")
-    has_alias = message.TemplateAlias is not None
+    has_alias = message.template is not None
+    fields = {
+        "from": message.sender,
+        "to": split_addresses(message.to or ""),
+        "subject": (message.subject or None) if has_alias else message.subject,
+        "headers": headers or None,
+        "attachments": [_file(file) for file in message.attachments or ()] or None,
+        "template": message.template,
+        "variables": message.variables if has_alias else None,
+        "stream": own_stream(message.stream or "") or None,
+    }
+    fields |= {name: split_addresses(getattr(message, name) or "") or None for name in ("cc", "bcc", "reply_to")}
     return send_request(
-        {
-            "from": message.From,
-            "to": split_addresses(message.To or ""),
-            "cc": split_addresses(message.Cc or "") or None,
-            "bcc": split_addresses(message.Bcc or "") or None,
-            "reply_to": reply_to or None,
-            "subject": (message.Subject or None) if has_alias else message.Subject,
-            "text": message.TextBody or None,
-            "html": message.HtmlBody or None,
-            "tags": message.Tag or None,
-            "metadata": message.Metadata or None,
-            "headers": headers or None,
-            "attachments": [_file(file) for file in message.Attachments or ()] or None,
-            "template": message.TemplateAlias,
-            "variables": message.TemplateModel if has_alias else None,
-            "stream": own_stream(message.MessageStream or "") or None,
-        }
+        fields | {name: getattr(message, name) or None for name in ("text", "html", "tags", "metadata")}
     )
 
 
 def _file(file: _File) -> Json:
-    shown = {"filename": file.Name, "content": file.Content}
-    if file.ContentType:
-        shown["content_type"] = file.ContentType
-    if file.ContentID:
-        shown["content_id"] = file.ContentID.removeprefix("cid:")
+    shown = {"filename": file.filename, "content": file.content}
+    if file.content_type:
+        shown["content_type"] = file.content_type
+    if file.content_id:
+        shown["content_id"] = file.content_id.removeprefix("cid:")
     return shown
 
 
@@ -239,43 +244,24 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
     return status, {"ErrorCode": code, "Message": refusal.text}
 
 
-_NAMES = {
-    "from": "From",
-    "to": "To",
-    "cc": "Cc",
-    "bcc": "Bcc",
-    "reply_to": "ReplyTo",
-    "subject": "Subject",
-    "text": "TextBody",
-    "html": "HtmlBody",
-    "tags": "Tag",
-    "metadata": "Metadata",
-    "headers": "Headers",
-    "attachments": "Attachments",
-    "filename": "Name",
-    "content": "Content",
-    "content_type": "ContentType",
-    "content_id": "ContentID",
-    "template": "TemplateAlias",
-    "variables": "TemplateModel",
-    "stream": STREAM_FIELD,
-}
-
-
-def _batch(parse: Callable[[Call, Body], Sends]) -> Send:
-    return Send(parse, _answer_batch, POSTMARK_BATCH)
-
-
 POSTMARK = Door(
     name=DoorName.POSTMARK,
     credential=lambda headers: b"Bearer " + headers[TOKEN_HEADER] if headers.get(TOKEN_HEADER) else None,
     credential_header=TOKEN_HEADER,
     login="Send an API key of this server: X-Postmark-Server-Token: ma_live_…",
     routes=(
-        DoorRoute("POST", "/email", Send(_parse, _answer)),
-        DoorRoute("POST", "/email/batch", _batch(_parse_batch)),
-        DoorRoute("POST", "/email/withTemplate", Send(_parse_templated, _answer)),
-        DoorRoute("POST", "/email/batchWithTemplates", _batch(_parse_templated_batch)),
+        DoorRoute("POST", "/email", Send(partial(_one, _has_no_template), _answer)),
+        DoorRoute("POST", "/email/withTemplate", Send(partial(_one, _has_template), _answer)),
+        DoorRoute(
+            "POST",
+            "/email/batch",
+            Send(partial(_many, _has_no_template, list[dict[str, Any]]), _answer_batch, POSTMARK_BATCH),
+        ),
+        DoorRoute(
+            "POST",
+            "/email/batchWithTemplates",
+            Send(partial(_many, _has_template, _Messages), _answer_batch, POSTMARK_BATCH),
+        ),
         *RECORD_ROUTES,
     ),
     refuse=_refuse,

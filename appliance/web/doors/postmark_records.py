@@ -10,7 +10,7 @@ from appliance.model.mail import RecipientOutcome, SuppressionOrigin
 from appliance.model.streams import TRANSACTIONAL
 from appliance.times import DAY, microseconds
 from appliance.web.api.stats import MAX_PROBLEMS
-from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, message_id
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, message_id, number_of
 from appliance.web.doors.stored import StoredEmail, stored_email
 from appliance.web.operations import PAGE_LIMIT
 from appliance.webhook.formats import HARD_BOUNCE, POSTMARK_ID_BITS, SOFT_BOUNCE, TRANSIENT_BOUNCE, Data
@@ -110,20 +110,13 @@ async def _bounces(call: Call, api: Api) -> DoorReply:
         raise invalid("tag", "this door filters no bounces by tag. Leave the parameter out.")
     if call.query.get("messagestream"):
         call.query["messagestream"] = _shown_stream(_stream(call, call.query["messagestream"]))
-    count, offset = _number(call, "count", MAX_PROBLEMS), _number(call, "offset", MAX_PROBLEMS)
+    count, offset = (number_of(call, name, None, MAX_PROBLEMS) for name in ("count", "offset"))
     if call.query.get("inactive", "").lower() not in ("", "true", "false"):
         raise invalid("inactive", "expected true or false")
     span = _span(call)
     problems = (await api("GET", "/v1/problems", limit=MAX_PROBLEMS))["problems"]
     bounces = [bounce for bounce in map(_bounce, problems) if _is_wanted(call, span, bounce)]
     return DoorReply({"TotalCount": len(bounces), "Bounces": bounces[offset : offset + count]})
-
-
-def _number(call: Call, name: str, most: int) -> int:
-    text = call.query.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= most):
-        raise invalid(name, f"expected a number up to {most}")
-    return int(text)
 
 
 def _bounce(problem: Json) -> Json:

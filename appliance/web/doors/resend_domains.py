@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.errors import Code, Refused, invalid
-from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, number_of
 from appliance.web.operations import PAGE_LIMIT
 
 _PAGE_DOMAINS = 20  # of a list, unless the client asks for another number
@@ -53,17 +53,15 @@ async def _list(call: Call, api: Api) -> DoorReply:
 
 
 async def _listed_before(call: Call, api: Api, before: str) -> DoorReply:
-    limit = call.query.get("limit", str(_PAGE_DOMAINS))
     if "after" in call.query:
         raise invalid("before", "cannot be combined with after")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE_LIMIT):
-        raise invalid("limit", f"must be a whole number from 1 to {PAGE_LIMIT}")
+    limit = number_of(call, "limit", _PAGE_DOMAINS, PAGE_LIMIT, 1)
     domains, after = list[Json](), ""
     while after is not None and after < before:  # an account has few
         page = await api("GET", "/v1/domains", limit=PAGE_LIMIT, after=after)
         domains, after = domains + page["domains"], page["next"]
     domains = [domain for domain in domains if domain["name"] < before]
-    return _page(domains[-int(limit) :], has_more=len(domains) > int(limit))
+    return _page(domains[-limit:], has_more=len(domains) > limit)
 
 
 def _page(domains: list[Json], *, has_more: bool) -> DoorReply:

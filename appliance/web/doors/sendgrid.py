@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from appliance.config.settings import DoorName
-from appliance.errors import Refused, invalid
+from appliance.errors import invalid
 from appliance.message.batch import Series
 from appliance.message.characters import cost_of_size
 from appliance.message.limits import BATCH_JSON_VALUES, SERIES
@@ -31,6 +31,7 @@ from appliance.web.doors.frame import (
     Result,
     Send,
     Sent,
+    check_all_accepted,
     decoded,
     send_request,
 )
@@ -246,11 +247,7 @@ def _request(mail: _Mail, texts: _Texts, shared: dict[str, Json], now: int, inde
 
 
 def _answer(call: Call, results: list[Result]) -> DoorReply:
-    refused = [result for result in results if isinstance(result, Refused)]
-    if refused:
-        count = len(results) - len(refused)
-        text = f"{refused[0].text} Only the first {count} of {len(results)} personalizations were accepted."
-        raise Refused(refused[0].code, text, retry_after=refused[0].retry_after)
+    check_all_accepted(results, "personalizations")
     ids = [result.id for result in results if isinstance(result, Sent)]
     return DoorReply(None, 200 if call.kept else 202, [(b"x-message-id", ids[0].encode())])
 

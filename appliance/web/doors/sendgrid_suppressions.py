@@ -9,7 +9,7 @@ from appliance.errors import invalid
 from appliance.message.schedule import microseconds
 from appliance.model.mail import SuppressionOrigin
 from appliance.times import SECOND
-from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded
+from appliance.web.doors.frame import Api, Call, DoorReply, DoorRoute, Json, Needs, decoded, number_of
 from appliance.web.doors.suppressed import remove_suppression, suppression_of, suppressions_after
 
 _PAGE = 500  # entries, unless the client asks for fewer
@@ -30,19 +30,12 @@ def _bounce(entry: Json) -> Json:
 
 
 async def _bounces(call: Call, api: Api) -> DoorReply:
-    limit, offset = _number(call, "limit", _PAGE, _PAGE, 1), _number(call, "offset", 0, _LISTED - _PAGE)
-    start, end = _number(call, "start_time", 0, _LATEST), _number(call, "end_time", _LATEST, _LATEST)
+    limit, offset = number_of(call, "limit", _PAGE, _PAGE, 1), number_of(call, "offset", 0, _LISTED - _PAGE)
+    start, end = number_of(call, "start_time", 0, _LATEST), number_of(call, "end_time", _LATEST, _LATEST)
     most = _LISTED if {"start_time", "end_time"} & call.query.keys() else limit + offset
     entries, _ = await suppressions_after(api, _BOUNCE, None, most)
     bounces = [bounce for bounce in map(_bounce, entries) if start <= bounce["created"] <= end]
     return DoorReply(bounces[offset : offset + limit])
-
-
-def _number(call: Call, name: str, default: int, most: int, least: int = 0) -> int:
-    text = call.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
-        raise invalid(name, f"expected a number from {least} to {most}")
-    return int(text)
 
 
 async def _bounce_of(call: Call, api: Api) -> DoorReply:
