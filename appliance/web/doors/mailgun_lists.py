@@ -89,20 +89,20 @@ async def _page(call: Call, api: Api, query: _Query) -> DoorReply:
 
 
 def _first_query(call: Call) -> _Query:
-    given = call.query
-    begin, end = (_moment(name, given.get(name)) for name in ("begin", "end"))
-    ascending = given.get("ascending")
+    filters = call.query
+    begin, end = (_moment(name, filters.get(name)) for name in ("begin", "end"))
+    ascending = filters.get("ascending")
     if ascending not in (None, "yes", "no", "true", "false"):
         raise invalid("ascending", "expected yes or no")
     is_ascending = ascending in ("yes", "true") if ascending else begin is not None and (end is None or begin < end)
     low, high = (
         (begin, end) if is_ascending or (begin is not None and end is not None and begin < end) else (end, begin)
     )
-    kinds = _OR.split(given["event"].strip()) if given.get("event") else []
+    kinds = _OR.split(filters["event"].strip()) if filters.get("event") else []
     if unknown := set(kinds).difference(_KINDS):
         raise invalid("event", f"{min(unknown)[:64]} is no kind of event")
-    tags = given.get("tags", "").strip()
-    if given.get("severity", "") not in ("", "permanent", "temporary"):
+    tags = filters.get("tags", "").strip()
+    if filters.get("severity", "") not in ("", "permanent", "temporary"):
         raise invalid("severity", "expected permanent or temporary")
     return _Query(
         domain_of(call),
@@ -112,9 +112,9 @@ def _first_query(call: Call) -> _Query:
         limit=number_of(call, "limit", _PAGE_EVENTS, _EVENTS, 1),
         event=kinds,
         tags=[_AND.split(group) for group in _OR.split(tags)] if tags else [],
-        recipient=given.get("recipient", "").lower(),
-        message_id=given.get("message-id", "").removeprefix("<").removesuffix(">"),
-        severity=given.get("severity", ""),
+        recipient=filters.get("recipient", "").lower(),
+        message_id=filters.get("message-id", "").removeprefix("<").removesuffix(">"),
+        severity=filters.get("severity", ""),
     )
 
 
