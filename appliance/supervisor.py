@@ -25,7 +25,7 @@ from appliance.config.values import MIB
 from appliance.deliver import build, ramp
 from appliance.deliver.domain_watch import DomainWatch
 from appliance.deliver.due_schedule import release_scheduled
-from appliance.deliver.outcome import run_sandbox
+from appliance.deliver.sandbox import run_sandbox
 from appliance.dns.resolver import DnsResolver
 from appliance.environment import Environment
 from appliance.errors import StorageFault, StorageUnavailable

@@ -1,44 +1,22 @@
 """The command line `appliance`, one file per group of commands.
 
-These files import click and little else. A command imports its dependencies when it runs, so that a short command does
-not load the web server.
+A command's file is imported when the command is used. These files import click and little else; a command imports its
+dependencies when it runs, so that a short command does not load the web server.
 """
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from appliance import __version__
-from appliance.cli.account import account
-from appliance.cli.attention import attention
-from appliance.cli.backup import backup, restore, verify
-from appliance.cli.config import config
 from appliance.cli.database import load_settings
-from appliance.cli.dev import dev
-from appliance.cli.domain import domain
-from appliance.cli.feedback import feedback
-from appliance.cli.inbound import inbound
-from appliance.cli.install import install, uninstall
-from appliance.cli.key import credential, key
-from appliance.cli.mcp import mcp
-from appliance.cli.messages import explain, message, request
 from appliance.cli.options import CommandGroup, common
 from appliance.cli.output import show
-from appliance.cli.queue import pause, queue, resume
-from appliance.cli.ramp import ramp
-from appliance.cli.send_test import send_test
-from appliance.cli.serve import serve
-from appliance.cli.setup import setup
-from appliance.cli.status import doctor, health, show_status
-from appliance.cli.store import node, store, upgrade
-from appliance.cli.suppressions import suppression
-from appliance.cli.template import template
-from appliance.cli.user import audit, user
-from appliance.cli.webhook import webhook
 from appliance.errors import start_failure
 
 PROGRAM_NAME, COMPLETE_VARIABLE = "appliance", "_APPLIANCE_COMPLETE"  # which click reads under this name
@@ -52,6 +30,77 @@ ALIASES = {
 }  # earlier and short spellings
 
 
+# In the order of the help: the file of each command ("": this one), and its name there.
+_PLACES = {
+    "setup": ("setup", "setup"),
+    "serve": ("serve", "serve"),
+    "dev": ("dev", "dev"),
+    "status": ("status", "show_status"),
+    "attention": ("attention", "attention"),
+    "account": ("account", "account"),
+    "user": ("user", "user"),
+    "domain": ("domain", "domain"),
+    "credential": ("key", "credential"),
+    "key": ("key", "key"),
+    "suppression": ("suppressions", "suppression"),
+    "webhook": ("webhook", "webhook"),
+    "template": ("template", "template"),
+    "queue": ("queue", "queue"),
+    "message": ("messages", "message"),
+    "request": ("messages", "request"),
+    "explain": ("messages", "explain"),
+    "feedback": ("feedback", "feedback"),
+    "inbound": ("inbound", "inbound"),
+    "audit": ("user", "audit"),
+    "send-test": ("send_test", "send_test"),
+    "pause": ("queue", "pause"),
+    "resume": ("queue", "resume"),
+    "ramp": ("ramp", "ramp"),
+    "node": ("store", "node"),
+    "backup": ("backup", "backup"),
+    "verify": ("backup", "verify"),
+    "restore": ("backup", "restore"),
+    "store": ("store", "store"),
+    "upgrade": ("store", "upgrade"),
+    "config": ("config", "config"),
+    "doctor": ("status", "doctor"),
+    "health": ("status", "health"),
+    "install": ("install", "install"),
+    "uninstall": ("install", "uninstall"),
+    "completion": ("", "completion"),
+    "mcp": ("mcp", "mcp"),
+    "version": ("", "version"),
+    "help": ("", "show_help"),
+}
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name. Imports a command's file when the command is looked up."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            file, function = _PLACES[name]
+            self[name] = getattr(import_module(f"{__name__}.{file}" if file else __name__), function)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        for full_name, leaf in _leaves(name, command):
+            leaf.help = _with_example(full_name, leaf)
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
 class _Program(CommandGroup):
     """The group of all commands. Its help lists the commands of subgroups too; a bug is one line, not a traceback."""
 
@@ -63,6 +112,8 @@ class _Program(CommandGroup):
             raise click.exceptions.Exit(130) from None
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
+        except ImportError as error:
+            raise click.ClickException(start_failure(error)) from None
         except Exception as error:
             try:
                 from appliance.cli.failures import unexpected
@@ -82,13 +133,18 @@ def _data_dir() -> Path | None:
         return None
 
 
-def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+def leaves(group: click.Group) -> Iterator[tuple[str, click.Command]]:
     """Yield every command that is not a group, by its full name."""
     for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from leaves(command, f"{before}{name} ")
-        else:
-            yield f"{before}{name}", command
+        yield from _leaves(name, command)
+
+
+def _leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for below, leaf in leaves(command):
+            yield f"{name} {below}", leaf
+    else:
+        yield name, command
 
 
 # Values of arguments, for the example of a command whose help shows only text.
@@ -143,6 +199,7 @@ Every command has --help. Exit codes: 0 success, 1 failure (one line says why), 
 """,
     ALIASES,
 )
+main.commands = _Commands()
 main.context_settings = {"help_option_names": ["-h", "--help"]}
 click.version_option(__version__, "--version", "-V", prog_name=PROGRAM_NAME, message="%(prog)s %(version)s")(main)
 
@@ -181,27 +238,3 @@ def completion(shell: str) -> None:
     # Not `source()`, which starts a bash to learn its version.
     script = complete.source_template % complete.source_vars()
     show({"shell": shell, "script": script}, script)
-
-
-# In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (setup, serve, dev, show_status, attention, account, user, domain, credential)
-_COMMANDS += (
-    key,
-    suppression,
-    webhook,
-    template,
-    queue,
-    message,
-    request,
-    explain,
-    feedback,
-    inbound,
-    audit,
-    send_test,
-)
-_COMMANDS += (pause, resume, ramp, node)
-_COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
-for _command in (*_COMMANDS, version, show_help):
-    main.add_command(_command)
-for _name, _command in leaves(main):
-    _command.help = _with_example(_name, _command)

@@ -1,5 +1,6 @@
 """`appliance dev`: refuses to be a service, runs the server, and prints its addresses."""
 
+import gc
 import json
 import os
 import shlex
@@ -82,6 +83,8 @@ def _serve(settings: "Config", *, in_memory: bool) -> None:
     from appliance.environment import Environment
     from appliance.telemetry import log
 
+    gc.collect()
+    gc.freeze()  # imported modules stay; without them, a collection is quick, and comes before there is much to collect
     log.set_level(settings.server.log_level)
     lines, as_json = log.LogWriter(STDOUT, "({} lines dropped: the output is read too slowly)\n".format), is_json()
 

@@ -14,14 +14,7 @@ import trio
 from msgspec import Struct
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.deliver.outcome import (
-    TEMPORARY,
-    Contact,
-    Judgement,
-    Retries,
-    judge_no_route,
-    outcome,
-)
+from appliance.deliver.outcome import TEMPORARY, Contact, Judgement, Retries, judge_no_route, outcome
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Envelope, Payloads, Ready, Routed

@@ -5,7 +5,8 @@ from functools import partial
 
 from appliance.config.settings import Config
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.outcome import NAMED_POOLS, Retries
+from appliance.deliver.observation import NAMED_POOLS
+from appliance.deliver.outcome import Retries
 from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
 from appliance.deliver.preparing import Preparing, RouteCache, Signer

@@ -1,4 +1,4 @@
-"""Outcomes of attempts: judges a server's verdict, makes the record of the attempt, and counts and logs it.
+"""Outcomes of attempts: judges a server's verdict, and makes and stores the record of the attempt.
 
 The first rule that matches a verdict decides. Anything that no rule names is temporary.
 
@@ -10,36 +10,28 @@ The first rule that matches a verdict decides. Anything that no rule names is te
    operator's relay at any stage): temporary. It is about neither this recipient nor this message.
 6. 5xx to a recipient because the transaction has too many, if it has others: temporary.
 7. 5xx to the message or the recipient: bounced. The table of replies decides who is at fault.
-
-Sandbox mail has simulated outcomes: the local part of a recipient selects its outcome, and no mail is sent.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
-import trio
 from msgspec import Struct
 
-from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter, Wake
+from appliance.concurrency.wake import BatchWriter
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope
-from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import Dialogue, ResultKind, Stage, Verdict
-from appliance.environment import Environment
-from appliance.errors import Refused, StorageUnavailable
+from appliance.errors import Refused
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.model.ramp import Via
 from appliance.store import Store
-from appliance.store.queue import waiting_since
-from appliance.telemetry.log import MESSAGE_LOG, get_logger
-from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 from appliance.times import rfc3339
 
 
@@ -275,125 +267,3 @@ def recording(store: Store) -> BatchWriter[AttemptResult]:
         return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}
 
     return BatchWriter("deliver", write, fields, lambda: RECORDING_REST if store.new_mail.is_sparse() else 0.0)
-
-
-# ---- metrics and the message log
-
-OTHER_POOLS = "other"  # every pool that is not named in the settings: there may be one for every domain
-SANDBOX = "sandbox"
-NO_SERVER = "none"  # instead of a pool, or of a reply's class
-REPLY_CHARACTERS = 200  # of a server's reply in the log
-
-_REPLY_CLASSES = {number: f"{number}xx" for number in range(2, 6)}
-NAMED_POOLS = {provider.name for provider in PROVIDERS}  # with their own metrics; `build` adds the configured pools
-
-
-def observe(outcomes: Iterable[Outcome]) -> None:
-    for outcome in outcomes:
-        status = outcome.status.value
-        for attempt in outcome.attempts:
-            code = attempt.smtp_code
-            reply = NO_SERVER if code is None else _REPLY_CLASSES.get(code // 100, NO_SERVER)
-            # Only a simulated attempt has no decision.
-            pool = attempt.pool or (SANDBOX if attempt.decision is None else NO_SERVER)
-            named = attempt.pool is None or attempt.pool in NAMED_POOLS
-            DELIVERY_ATTEMPTS.add((pool if named else OTHER_POOLS, status, reply))
-            ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
-        if outcome.status is RecipientStatus.DELIVERED:
-            DELIVERY_SECONDS.add((outcome.at - waiting_since(outcome.recipient)) / 1_000_000)
-        elif outcome.status is not RecipientStatus.DEFERRED:
-            BOUNCES.add((status, (outcome.bounce_class or BounceClass.OTHER).value))
-        if MESSAGE_LOG.keep:
-            _note(outcome, outcome.attempts[-1] if outcome.attempts else None)
-
-
-def _note(outcome: Outcome, last: Attempt | None) -> None:
-    recipient = outcome.recipient
-    fields: dict[str, object] = {
-        "message_id": recipient.message_id,
-        "recipient_id": recipient.id,
-        "domain": recipient.domain,
-        "attempt": recipient.attempt_count + len(outcome.attempts),
-    }
-    if last is not None:
-        fields["pool"], fields["mx"], fields["address"] = last.pool, last.mx_host, last.mx_address
-        fields["tls"], fields["smtp_code"] = last.tls, last.smtp_code
-        fields["reply"] = (last.smtp_response or "")[:REPLY_CHARACTERS]
-        if last.route is not None:
-            fields["route"] = last.route
-        if last.source is not None:
-            fields["source"] = last.source
-        fields["ms"] = (last.finished_at - last.started_at) // 1000
-    if outcome.bounce_class is not None:
-        fields["bounce_class"] = outcome.bounce_class.value
-    if outcome.mail_from is not None:
-        fields |= {"mail_from": outcome.mail_from, "envelope_from": recipient.envelope_from}
-    MESSAGE_LOG.note(outcome.status.value, **fields)
-
-
-# ---- simulated outcomes
-
-DEFERRAL = 2_000_000  # microseconds until a simulated deferral is tried again
-SIMULATED_ACCEPTANCE = (250, "250 2.0.0 OK: accepted by the sandbox")
-UNKNOWN_USER = (550, "550 5.1.1 User unknown (simulated by the sandbox)")
-TRY_LATER = (451, "451 4.3.0 Try again later (simulated by the sandbox)")
-_SIMULATED_CLASSES = {UNKNOWN_USER: BounceClass.INVALID_RECIPIENT, TRY_LATER: BounceClass.TEMPORARY}
-SANDBOX_BATCH = 64  # recipients recorded in one transaction: a few milliseconds' work
-LONGEST_DEFERRAL = DEFERRAL + 10_000_000  # microseconds; no correct clock postpones a recipient for longer
-PAUSE_CHECK = 1.0  # seconds between two reads of the pause of all mail
-
-log = get_logger("deliver")
-
-
-def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcome:
-    """A simulated outcome. A bounce suppresses no address: a test must not stop real mail to that address later."""
-    local, tries, retry_at = recipient.address.lower(), 1, None
-    status, reply = RecipientStatus.DELIVERED, SIMULATED_ACCEPTANCE
-    if local.startswith("bounce"):
-        status, reply = RecipientStatus.BOUNCED, UNKNOWN_USER
-    elif local.startswith("fail"):
-        status, reply, tries = RecipientStatus.FAILED, TRY_LATER, attempts_allowed - recipient.attempt_count
-    elif local.startswith("defer") and recipient.attempt_count == 0:
-        status, reply, retry_at = RecipientStatus.DEFERRED, TRY_LATER, now + DEFERRAL
-    attempts = (Attempt(now, now, *reply),) * tries
-    bounce_class = _SIMULATED_CLASSES.get(reply)
-    return Outcome(recipient, status, attempts, at=now, next_attempt_at=retry_at, bounce_class=bounce_class)
-
-
-async def run_sandbox(
-    store: Store,
-    env: Environment,
-    wake: Wake,
-    attempts_allowed: int,
-    notify: Callable[[Sequence[Outcome]], None] = observe,
-) -> None:
-    """Simulate the results of due recipients; `notify` gets them once they are recorded."""
-    while True:
-        polled_at = env.now()
-        try:
-            if await store.pools.paused() is not None or not store.engine.holds_lease():
-                await wake.wait(PAUSE_CHECK)
-                continue
-            count = await deliver_due(store, env, attempts_allowed, notify)
-            if not count:  # a fast clock may have postponed recipients: make them due
-                latest = env.now() + LONGEST_DEFERRAL
-                count = await store.queue_control.bring_forward(latest, simulated=True)
-            due_at = None if count else await store.queue.next_due(simulated=True, after=polled_at)
-        except StorageUnavailable as outage:  # nothing was recorded, so the same recipients are due again
-            log.warning("delivery paused: storage unavailable", reason=outage.text)
-            await trio.sleep(STORAGE_PAUSE)
-            continue
-        if not count:
-            await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - env.now()) / 1_000_000))
-
-
-async def deliver_due(
-    store: Store, env: Environment, attempts_allowed: int, notify: Callable[[Sequence[Outcome]], None] = observe
-) -> int:
-    due = await store.queue.due(simulated=True, most=SANDBOX_BATCH)
-    now = env.now()
-    if due:
-        outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
-        await store.queue.record(outcomes)
-        notify(outcomes)
-    return len(due)

@@ -20,7 +20,8 @@ from appliance.concurrency.fair_share import Shares
 from appliance.concurrency.wake import STORAGE_PAUSE, BatchWriter
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import InFlight, SlowSessions
-from appliance.deliver.outcome import AttemptResult, observe, recording
+from appliance.deliver.observation import observe
+from appliance.deliver.outcome import AttemptResult, recording
 from appliance.deliver.pending import FEW_PENDING, Admission, DueMail, Pending
 from appliance.deliver.polling import Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from appliance.concurrency.wake import STORAGE_PAUSE
-from appliance.deliver.outcome import NAMED_POOLS, OTHER_POOLS
+from appliance.deliver.observation import NAMED_POOLS, OTHER_POOLS
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import Envelope, Flow, Ready
 from appliance.deliver.route import Host, NoRoute, Route

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.outcome import NAMED_POOLS
+from appliance.deliver.observation import NAMED_POOLS
 from appliance.deliver.route import Route
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable

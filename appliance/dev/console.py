@@ -12,7 +12,8 @@ from appliance.model.mail import Message, MessageStatus, NewMessage
 from appliance.store import Store
 from appliance.times import SECOND
 
-PENDING = 20_000  # messages without a line yet, and with one; further ones get none
+PENDING = 20_000  # messages without a line yet; further ones get none
+REMEMBERED = 1_000  # messages with a line: an outcome that is told after its message was read gives no second one
 LINE_SHOWN = 70  # characters of a subject or a reply
 PRINT_EVERY = 0.1  # seconds: under load, lines are written together
 
@@ -46,7 +47,7 @@ class Console(Struct):
                 if message is not None and message.status is not MessageStatus.QUEUED:
                     self._printed[message_id] = None
                     self.write(line(message.created_at / SECOND, described(message)))
-            while len(self._printed) > PENDING:
+            while len(self._printed) > REMEMBERED:
                 del self._printed[next(iter(self._printed))]
 
 

@@ -17,7 +17,8 @@ import trio
 from appliance.concurrency.wake import repeat
 from appliance.config.settings import Config, ConfigError
 from appliance.deliver.due_schedule import release_scheduled
-from appliance.deliver.outcome import observe, run_sandbox
+from appliance.deliver.observation import observe
+from appliance.deliver.sandbox import run_sandbox
 from appliance.dev.access import OpenAuthenticator, OpenCredentials, everyone
 from appliance.dev.console import Console, PrintedRequests
 from appliance.dev.guard import Guard

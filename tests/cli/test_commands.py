@@ -568,6 +568,16 @@ def test_a_provisioning_command_imports_no_web_server(acme: Shell) -> None:
     assert result.stderr.strip() == ""
 
 
+def test_a_command_imports_only_its_own_file() -> None:
+    """Every start of the program, and the memory of a server, would pay for the others."""
+    check = (
+        "import sys; from appliance.cli import main; main(['config', 'path'], standalone_mode=False); "
+        "print(*sorted(name for name in sys.modules if name.startswith('appliance.cli.')), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stderr.split() == [f"appliance.cli.{name}" for name in ("config", "database", "options", "output")]
+
+
 def test_two_commands_at_once_both_count(acme: Shell, tmp_path: Path) -> None:
     """Commands that run at the same time wait for each other and lose nothing."""
     words = ("account", "credit", "acme", "1", "--config", str(acme.config))

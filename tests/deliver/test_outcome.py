@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.config.settings import DeliverySettings
+from appliance.deliver.observation import NAMED_POOLS, observe
 from appliance.deliver.outcome import (
     DELIVERED,
-    NAMED_POOLS,
     RECORDED_RESPONSE,
     TEMPORARY,
     Contact,
@@ -18,7 +18,6 @@ from appliance.deliver.outcome import (
     Retries,
     judge,
     judge_no_route,
-    observe,
     outcome,
 )
 from appliance.deliver.route import NoRoute

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from appliance.config.settings import WarmupSettings
 from appliance.deliver import warmup as warmup_module
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.outcome import NAMED_POOLS
+from appliance.deliver.observation import NAMED_POOLS
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Permit

@@ -51,7 +51,7 @@ class Buffers(NamedTuple):
 _PIECE = 1_200
 # The inner pages of every index at a million messages; what prepared statements keep; and APSW's maximum of them. With
 # SQLite's default of a hundred pieces, values come from the system's allocator, which costs a tenth of storing mail.
-_SERVER = Buffers(16 * 1024, 3_000, 512)
+_SERVER = Buffers(16 * 1024, 2_400, 512)
 _LITTLE = Buffers(512, 200, 100)
 
 

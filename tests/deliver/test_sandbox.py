@@ -12,8 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from appliance.concurrency.wake import Wake
-from appliance.deliver import outcome as sandbox
-from appliance.deliver.outcome import DEFERRAL, simulate
+from appliance.deliver import sandbox
+from appliance.deliver.sandbox import DEFERRAL, simulate
 from appliance.environment import Environment
 from appliance.feedback.reply_rules import judge_reply
 from appliance.model.accounts import Account
