@@ -47,7 +47,7 @@ def dev(port: int, smtp_port: int, data: Path | None, config_file: str | None) -
       appliance dev --port 0 --smtp-port 0 --json
     """
     _check_place(named=bool(config_file or named_config()))
-    guarded(partial(_run, port, smtp_port, data))
+    guarded(partial(_run, port, smtp_port, data), is_service=False)
 
 
 def _check_place(*, named: bool) -> None:

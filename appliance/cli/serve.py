@@ -52,8 +52,11 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
     guarded(partial(_run, partial(_settings, sandbox, port, smtp_port)))
 
 
-def guarded(run: Callable[[], None]) -> None:
-    """Run a server, with one line on stderr for a failure, however slowly stderr is read."""
+def guarded(run: Callable[[], None], *, is_service: bool = True) -> None:
+    """Run a server, with one line on stderr for a failure, however slowly stderr is read.
+
+    The line of a service is JSON, as its log, unless stderr is a terminal.
+    """
     from appliance.telemetry import log
 
     try:
@@ -70,7 +73,7 @@ def guarded(run: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         return  # Ctrl-C outside the supervisor: also a clean stop
     except click.ClickException as refusal:
-        if sys.stderr is None or sys.stderr.isatty():
+        if not is_service or sys.stderr is None or sys.stderr.isatty():
             raise  # click prints the reason
         log.get_logger("serve").error("cannot serve", reason=refusal.message)
         log.flush()

@@ -13,7 +13,7 @@ from appliance.store import Store
 from appliance.times import SECOND
 
 PENDING = 20_000  # messages without a line yet; further ones get none
-REMEMBERED = 1_000  # messages with a line: an outcome that is told after its message was read gives no second one
+REMEMBERED = 1_000  # messages with a line, which an outcome that follows must not repeat
 LINE_SHOWN = 70  # characters of a subject or a reply
 PRINT_EVERY = 0.1  # seconds: under load, lines are written together
 

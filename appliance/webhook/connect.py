@@ -9,7 +9,7 @@
 
 import re
 import ssl
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from math import inf
 from typing import NamedTuple
@@ -61,7 +61,7 @@ class UrlRefused(Exception):
 
 def read_url(
     url: str,
-    ports: Container[int],
+    ports: Collection[int],
     own_names: Container[str],
     allowed: Iterable[Network] = (),
     *,
@@ -70,7 +70,7 @@ def read_url(
     """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that are refused otherwise.
 
     `own_names` may contain patterns such as `*.example.com`. `plain_loopback`, for `serve --sandbox`, admits http,
-    without TLS, to any port of a loopback address or of localhost.
+    without TLS, to any port of a loopback address or of localhost; without `ports` (`appliance dev`), nothing else.
     """
     _check_characters(url)
     scheme, _, rest = url.partition("://")
@@ -88,6 +88,8 @@ def read_url(
         if not (host == _LOCAL[0] if address is None else any(address in network for network in _LOOPBACK)):
             raise UrlRefused("the URL must begin with https://; plain http may only lead to this machine")
         return Target(host if address is None else str(address), port, path, address, secure=False)
+    if plain_loopback and not ports:
+        raise UrlRefused("the URL must begin with http://localhost: this server posts to no other machine")
     host = _host_name(host) if address is None else str(address)
     if port not in ports:
         raise UrlRefused(f"port {port} is not allowed for webhooks here")

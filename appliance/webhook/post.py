@@ -7,7 +7,7 @@ bytes, reads, headers, chunks and interim answers are bounded, whatever a receiv
 
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -258,7 +258,7 @@ class Poster:
         dial: Dial,
         context: ssl.SSLContext,
         *,
-        ports: Container[int],
+        ports: Collection[int],
         own_names: Container[str] = frozenset(),
         allowed: tuple[Network, ...] = (),
         own: Container[Address] = frozenset(),

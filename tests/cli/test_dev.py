@@ -59,6 +59,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         words = ("--smtp-port", str(server.smtp_port), "--port", "0", "--data", "my mail", "--json")
         code, text = refused(tmp_path, "dev", *words)
     assert code == 1
+    assert text.startswith("Error: ")  # plain text, as everything that it prints: it is no service
     assert f"cannot listen on 127.0.0.1:{server.smtp_port}: address already in use" in text
     assert re.search(r"use another port: appliance dev --port 0 --data 'my mail' --json --smtp-port [1-9]", text)
 

@@ -140,3 +140,10 @@ def test_plain_http_to_any_other_is_refused(host: str) -> None:
         read_url(f"http://{host}:3000/", PORTS, OWN_NAMES, plain_loopback=True)
     with pytest.raises(UrlRefused):
         read_url("https://127.0.0.1/", PORTS, OWN_NAMES, plain_loopback=True)
+
+
+@pytest.mark.parametrize("url", ["https://example.com/hook", "https://localhost:8443/hook", "https://example.com:3000"])
+def test_a_server_that_posts_to_this_machine_only_says_so(url: str) -> None:
+    """And not that a port is wrong, as if another one would do."""
+    with pytest.raises(UrlRefused, match=r"must begin with http://localhost: this server posts to no other machine"):
+        read_url(url, (), OWN_NAMES, plain_loopback=True)

@@ -67,6 +67,18 @@ def test_results_come_from_the_address(dev: Dev) -> None:
     }
 
 
+def test_a_bounce_can_be_repeated_and_a_suppression_tested(dev: Dev) -> None:
+    """A simulated bounce suppresses nothing; an added suppression does what it does in production."""
+    for _ in range(2):
+        assert status_of(dev, send(dev, to="bounce@example.net")["id"]) == "bounced"
+    assert dev.http.get("/v1/suppressions").json()["suppressions"] == []
+    dev.http.post("/v1/suppressions", json={"address": "gone@example.net"}).raise_for_status()
+    message = dev.http.get(f"/emails/{send(dev, to='gone@example.net')['id']}").json()
+    assert message["recipients"][0]["status"] == "suppressed"
+    dev.http.delete("/v1/suppressions/gone@example.net").raise_for_status()
+    assert status_of(dev, send(dev, to="gone@example.net")["id"]) == "delivered"
+
+
 def test_a_request_waits_for_its_message(dev: Dev) -> None:
     found: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: found.append(dev.waited(to="late@example.net", subject="your CODE")))
