@@ -115,8 +115,7 @@ class RetentionWorker:
             _Task("feedback inbox", lambda _, most: store.feedback_inbox.forget(self._old(), most)),
             _Task("books", lambda after, most: store.ledger_folding.fold_old(after, self._old(), env.now(), most)),
         )
-        # SQLite scans the list of free pages for each page that it removes.
-        self._pages = _Task("pages", self._delete_pages, pace=DeletionPace(1, least=1))
+        self._pages_pace = DeletionPace(1, least=1)  # SQLite scans the list of free pages for each page that it removes
         self._rescan_at = 0.0
         self._chore_until = inf
         self._since_checkpoint = 0
@@ -152,10 +151,6 @@ class RetentionWorker:
         # If a receipt stays much longer than the bytes, these are deleted before the row is dropped.
         until = NO_END if self._bodies < self._whole_bodies * 7 // 8 else self._until("bodies")
         return await self._store.deletion.bodies(after, now - self._bodies, now, budget, until)
-
-    async def _delete_pages(self, _: str, budget: int) -> Slice:
-        assert self._store.space is not None  # noqa: S101 - see _give_back
-        return await self._store.space.give_back(budget)
 
     async def run(self) -> None:
         """Sweep until cancelled; a failure ends one sweep only."""
@@ -226,11 +221,12 @@ class RetentionWorker:
 
     async def _give_back(self, done: Counter[str]) -> None:
         """Shrink the file if much of it is free; to the minimum while the disk is nearly full."""
-        if self._store.space is None:
+        if (space := self._store.space) is None:
             return
-        left = (await self._store.space.usage()).to_give_back(at_once=self._free_space.low())
+        pages = _Task("pages", lambda _, budget: space.give_back(budget), pace=self._pages_pace)
+        left = (await space.usage()).to_give_back(at_once=self._free_space.low())
         while left > 0:
-            result = await self._slice(self._pages, min(left, self._pages.pace.budget), done)
+            result = await self._slice(pages, min(left, pages.pace.budget), done)
             left = left - result.deleted if result.more else 0
         if done["pages"]:
             await self._checkpoint()

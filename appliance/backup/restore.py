@@ -26,8 +26,8 @@ from appliance.store.pools import EVERY, RESTORED
 from appliance.system.data_directory import become_owner, only_server, sync
 
 VERIFYING = 0.7  # share of the work
-# SQLite recreates -shm. An earlier version saved a copy as .rescued.
-REPLACED_FILES = (*(f"{DATABASE}{end}" for end in ("", "-wal", MISSED, ".rescued")), KEY_FILE)
+# SQLite recreates -shm.
+REPLACED_FILES = (*(f"{DATABASE}{end}" for end in ("", "-wal", MISSED)), KEY_FILE)
 
 
 class NotRestored(Exception):

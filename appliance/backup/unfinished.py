@@ -22,7 +22,7 @@ ASIDE = "before-restore-"  # keeps the replaced files
 BEFORE = "before"  # the name of the latter inside the former
 
 # A stale log would corrupt another database. The database goes first: without it there is no installation.
-REMOVED = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", MISSED, ".rescued"))
+REMOVED = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", MISSED))
 
 
 class RestoreInterrupted(Exception):

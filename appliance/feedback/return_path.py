@@ -86,11 +86,10 @@ class FeedbackAddress(Struct, frozen=True):
 
 
 class RecipientIds(Struct, frozen=True):
-    """The range of ids that includes the recipient's, and their common time."""
+    """The range of ids that includes the recipient's."""
 
     first: str
     last: str
-    given_at: int
 
 
 def read_address(address: str) -> FeedbackAddress | None:
@@ -137,7 +136,7 @@ class ReturnPaths:
             return TokenFault.FORGED
         if now - time > LIFETIME:
             return TokenFault.EXPIRED
-        return RecipientIds(f"rcp_{prefix << _REST:032x}", f"rcp_{(prefix + 1 << _REST) - 1:032x}", time)
+        return RecipientIds(f"rcp_{prefix << _REST:032x}", f"rcp_{(prefix + 1 << _REST) - 1:032x}")
 
     def _mac(self, prefix: int, name: str, list_character: str) -> bytes:
         data = b"%d %d %b" % (_VERSION, prefix, name.lower().encode("ascii", "replace"))

@@ -165,18 +165,13 @@ def _bulk(headers: dict[str, str]) -> Iterator[MessageFault]:
 
 def not_ascii(mime: bytes) -> list[MessageFault]:
     """The finding about a header with bytes outside ASCII, which need encoded words."""
-    head = mime[: _header_end(mime)]
-    faulty = [line.partition(b":")[0].decode("ascii", "replace") for line in head.split(b"\r\n") if not line.isascii()]
+    lines = mime.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    faulty = [line.partition(b":")[0].decode("ascii", "replace") for line in lines if not line.isascii()]
     if not faulty:
         return []
     names = ", ".join(dict.fromkeys(name[:VALUE_SHOWN] for name in faulty[:NAMED]))
     detail = f"{names}: write other characters as encoded words. Servers without SMTPUTF8 refuse them."
     return [MessageFault("warning", "Header is not ASCII", detail, _HEADERS)]
-
-
-def _header_end(mime: bytes) -> int:
-    end = mime.find(b"\r\n\r\n")
-    return len(mime) if end < 0 else end
 
 
 def _links(links: list[LinkTarget]) -> Iterator[MessageFault]:

@@ -71,7 +71,7 @@ def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
         elif _ATOMS.fullmatch(address.name):
             tokens.append(f" {address.name}")
         elif address.name:
-            tokens.append(' "{}"'.format(address.name.replace("\\", "\\\\").replace('"', '\\"')))
+            tokens.append(f" {quoted(address.name)}")
         tokens.append(f" <{address.wire}>," if address.name else f" {address.wire},")
     tokens[-1] = tokens[-1][:-1]
     return _folded(name, tokens, ENCODED_LINE_LENGTH)
@@ -101,10 +101,14 @@ def with_parameters(name: str, value: str, parameters: Iterable[tuple[str, str]]
     return _folded(name, [*(f" {token};" for token in tokens[:-1]), f" {tokens[-1]}"], HEADER_LINE_LENGTH)
 
 
+def quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def _parameter(key: str, text: str) -> list[str]:
     if text.isascii() and text.isprintable() and "=?" not in text:
-        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-        return [f'{key}="{quoted}"']
+        return [f"{key}={quoted(text)}"]
     # Percent-encoded segments (RFC 2231 3 and 4) that fit a line, with whole characters.
     encoded = "".join(map(_PERCENT.__getitem__, text.encode("utf-8")))
     segments = _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)

@@ -10,6 +10,7 @@ Delimiters of an outer multipart end all inner parts (RFC 2046 5.1.2). Attached 
 import binascii
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, field
@@ -86,23 +87,24 @@ def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[Cont
 
 def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
     """Return up to `most` bytes of an attachment by its index in `read_message`, or None."""
-    reader = MimeReader(mime)
-    for part in reader.parts():
-        before = len(reader.view.attachments)
-        reader.show(part)
-        if len(reader.view.attachments) > before == number:
-            return reader.content(part, most)[0]
+    for reader, part in islice(_attached(mime), number, None):
+        return reader.content(part, most)[0]
     return None
 
 
 def read_attachments(mime: bytes, most: int) -> list[tuple[AttachedFile, bytes]]:
     """Return the attachments of `read_message` with up to `most` bytes of each."""
-    reader, files = MimeReader(mime), []
+    return [(reader.view.attachments[-1], reader.content(part, most)[0]) for reader, part in _attached(mime)]
+
+
+def _attached(mime: bytes) -> Iterator[tuple["MimeReader", _Part]]:
+    """Yield the part of each attachment once the reader has shown it."""
+    reader = MimeReader(mime)
     for part in reader.parts():
         before = len(reader.view.attachments)
         reader.show(part)
-        files += [(file, reader.content(part, most)[0]) for file in reader.view.attachments[before:]]
-    return files
+        if len(reader.view.attachments) > before:
+            yield reader, part
 
 
 def read_header(mime: bytes) -> list[tuple[str, str]]:

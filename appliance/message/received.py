@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from appliance.message.decoding import display_text
 from appliance.message.limits import DOMAIN_LENGTH, FIELD_BYTES, HOPS, RAW_LENGTH
-from appliance.message.reader import AttachedFile, MimeReader
+from appliance.message.reader import AttachedFile, MimeReader, read_message
 
 BODY_BYTES: Final = 256 * 1024  # of each text in an event, by the interface
 FROM_DOMAINS: Final = 2  # of a From field: with more than one, no policy applies
@@ -53,10 +53,7 @@ class ReceivedContent(Struct, frozen=True):
 
 def read_received(mime: bytes, recipients: Iterable[str] = (), *, null_sender: bool = False) -> ReceivedContent:
     """Read a message to these recipients. `null_sender`: of its envelope, as of bounces and automatic replies."""
-    reader = MimeReader(mime)
-    for part in reader.parts():
-        reader.show(part)
-    view = reader.view
+    view = read_message(mime)
     fields = [(name.lower(), value) for name, value in MimeReader(mime).header(0, len(mime))[0]]
     (text, text_cut), (html, html_cut) = _cut(view.text), _cut(view.html)
     answered = _ids(fields, b"in-reply-to")

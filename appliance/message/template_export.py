@@ -70,6 +70,10 @@ def _fields(value: object) -> _Fields:
     return value if isinstance(value, dict) else {}
 
 
+def _items(value: object) -> list[_Fields]:
+    return [_fields(item) for item in value] if isinstance(value, list) else []
+
+
 def _name(one: object) -> str | None:
     outer = _fields(one)
     fields = _fields(outer.get("template")) or _fields(outer.get("Template")) or outer
@@ -100,8 +104,7 @@ def _postmark(one: _Fields) -> _Read:
 
 def _resend(one: _Fields) -> _Read:
     """`/templates/{id}`. Its placeholders have three braces."""
-    variables = one.get("variables")
-    for variable in map(_fields, variables if isinstance(variables, list) else []):
+    for variable in _items(one.get("variables")):
         if variable.get("fallback_value") is not None:
             text = f"{variable.get('key')} has a fallback value; always send the value, and set fallback_value to null"
             raise ValueError(text)
@@ -117,10 +120,7 @@ def _sendgrid(one: _Fields) -> _Read:
     """`/v3/templates/{id}`: the active version."""
     if one.get("generation", "dynamic") != "dynamic":
         raise ValueError("is a legacy template; write its substitutions as {{name}}")
-    versions = one.get("versions")
-    active = [
-        version for version in map(_fields, versions if isinstance(versions, list) else []) if version.get("active")
-    ]
+    active = [version for version in _items(one.get("versions")) if version.get("active")]
     if not active:
         raise ValueError("has no active version")
     return one.get("id"), active[0].get("subject"), active[0].get("plain_content"), active[0].get("html_content")
@@ -128,15 +128,13 @@ def _sendgrid(one: _Fields) -> _Read:
 
 def _ses(one: _Fields) -> _Read:
     """`aws sesv2 get-email-template`, or `aws ses get-template`. The alias is the name in lower case."""
+    content, end = _fields(one.get("TemplateContent")), ""
     if template := _fields(one.get("Template")):
-        name, parts = (
-            template.get("TemplateName"),
-            [template.get(f"{part}Part") for part in ("Subject", "Text", "Html")],
-        )
-    else:
-        content = _fields(one.get("TemplateContent"))
-        name, parts = one.get("TemplateName"), [content.get(part) for part in ("Subject", "Text", "Html")]
-    return name.lower() if isinstance(name, str) else name, parts[0], parts[1], parts[2]
+        one = content = template
+        end = "Part"
+    name = one.get("TemplateName")
+    subject, text, html = (content.get(part + end) for part in ("Subject", "Text", "Html"))
+    return name.lower() if isinstance(name, str) else name, subject, text, html
 
 
 _READERS: dict[Exporter, Callable[[_Fields], _Read]] = {

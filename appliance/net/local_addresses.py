@@ -41,25 +41,26 @@ class LocalAddresses(Struct, frozen=True):
 
 
 def _binds(address: Address) -> bool:
-    try:
-        with _udp_socket(address) as probe:
-            probe.bind((str(address), 0))
-    except OSError as fault:
-        if fault.errno in _NOT_LOCAL:
-            return False
-        raise_if_short(fault)
-        raise
-    return True
+    fault = _bind_fault(address)
+    if fault is not None and fault.errno not in _NOT_LOCAL:
+        raise fault
+    return fault is None
 
 
 def bind_trouble(address: Address) -> str | None:
     """Why connections cannot leave from an address; None: they can."""
+    if (fault := _bind_fault(address)) is None:
+        return None
+    return "is not on this machine" if fault.errno in _NOT_LOCAL else fault.strerror or str(fault)
+
+
+def _bind_fault(address: Address) -> OSError | None:
     try:
         with _udp_socket(address) as probe:
             probe.bind((str(address), 0))
     except OSError as fault:
         raise_if_short(fault)
-        return "is not on this machine" if fault.errno in _NOT_LOCAL else fault.strerror or str(fault)
+        return fault
     return None
 
 

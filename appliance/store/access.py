@@ -7,7 +7,7 @@ a secret is stored. A rolled key has two secrets until the old one expires.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import msgspec
 import pybase64
@@ -144,40 +144,37 @@ def domain_of(name: str, usable: int, *columns: Any) -> Domain:
     return Domain(*(name, bool(usable), *times_and_path, None if dns is None else _dns.decode(dns)))
 
 
-def add_credential(
-    tx: Tx,
-    env: Environment,
-    account_id: str,
-    name: str = "",
-    created_by: str | None = None,
-    dsn: DsnDefault | None = None,
-    stream: str | None = None,
-) -> tuple[str, str]:
-    _check_creator(tx, account_id, created_by)
+class CredentialOptions(TypedDict, total=False):
+    name: str
+    created_by: str | None
+    dsn: DsnDefault | None
+    stream: str | None
+
+
+class KeyOptions(TypedDict, total=False):
+    scope: Required[Scope]
+    test: Required[bool]
+    name: str
+    domain: str | None
+    expires_at: int | None
+    created_by: str | None
+    stream: str | None
+
+
+def add_credential(tx: Tx, env: Environment, account_id: str, **options: Unpack[CredentialOptions]) -> tuple[str, str]:
+    _check_creator(tx, account_id, options.get("created_by"))
     username, password = env.identifier("smtp"), _new_secret(env, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": env.now()}
-    run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by, "dsn": dsn, "stream": stream})
+    run(tx, _ADD_CREDENTIAL, row | {"name": "", "created_by": None, "dsn": None, "stream": None, **options})
     return username, password
 
 
-def add_key(
-    tx: Tx,
-    env: Environment,
-    account_id: str,
-    scope: Scope,
-    *,
-    test: bool,
-    name: str = "",
-    domain: str | None = None,
-    expires_at: int | None = None,
-    created_by: str | None = None,
-    stream: str | None = None,
-) -> tuple[str, str]:
-    _check_creator(tx, account_id, created_by)
-    key_id, key = env.identifier("key"), _new_secret(env, _KEY_PREFIXES[test])
+def add_key(tx: Tx, env: Environment, account_id: str, **options: Unpack[KeyOptions]) -> tuple[str, str]:
+    _check_creator(tx, account_id, options.get("created_by"))
+    key_id, key = env.identifier("key"), _new_secret(env, _KEY_PREFIXES[options["test"]])
     row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": env.now()}
-    row |= {"scope": scope.value, "test": int(test), "name": name, "domain": domain, "expires_at": expires_at}
-    run(tx, _ADD_KEY, row | {"created_by": created_by, "stream": stream})
+    row |= {"name": "", "domain": None, "expires_at": None, "created_by": None, "stream": None}
+    run(tx, _ADD_KEY, row | {**options, "scope": options["scope"].value, "test": int(options["test"])})
     return key_id, key
 
 
@@ -251,20 +248,12 @@ class Access(StorePart):
 
     @transaction
     def create_credential(
-        self,
-        tx: Tx,
-        account_id: str,
-        name: str = "",
-        *,
-        by_owner: bool = False,
-        created_by: str | None = None,
-        dsn: DsnDefault | None = None,
-        stream: str | None = None,
+        self, tx: Tx, account_id: str, *, by_owner: bool = False, **options: Unpack[CredentialOptions]
     ) -> tuple[str, str]:
         """Create an SMTP login and return (username, password). The limit applies to owners, not to the operator."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
-        return add_credential(tx, self.env, account_id, name, created_by, dsn, stream)
+        return add_credential(tx, self.env, account_id, **options)
 
     async def credentials(self, account_id: str) -> list[SmtpCredential]:
         return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
@@ -289,25 +278,12 @@ class Access(StorePart):
 
     @transaction
     def create_key(
-        self,
-        tx: Tx,
-        account_id: str,
-        *,
-        scope: Scope,
-        test: bool,
-        name: str = "",
-        domain: str | None = None,
-        expires_at: int | None = None,
-        by_owner: bool = False,
-        created_by: str | None = None,
-        stream: str | None = None,
+        self, tx: Tx, account_id: str, *, by_owner: bool = False, **options: Unpack[KeyOptions]
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
         if by_owner:
             _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
-        options: Any = {"name": name, "domain": domain, "expires_at": expires_at, "created_by": created_by}
-        options["stream"] = stream
-        return add_key(tx, self.env, account_id, scope, test=test, **options)
+        return add_key(tx, self.env, account_id, **options)
 
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
@@ -385,18 +361,8 @@ class Access(StorePart):
 
     async def caller_by_key_hash(self, key_sha256: bytes) -> Caller | None:
         """Return the caller of an API key, expired or not. The look-up by hash is the constant-time comparison."""
-        for (
-            *sender,
-            key_id,
-            scope,
-            test,
-            name,
-            domain,
-            expires_at,
-            previous_at,
-            created_by,
-            stream,
-        ) in await self.engine.rows(_CALLER_BY_KEY, {"sha256": key_sha256}):
+        for row in await self.engine.rows(_CALLER_BY_KEY, {"sha256": key_sha256}):
+            *sender, key_id, scope, test, name, domain, expires_at, previous_at, created_by, stream = row
             ends = [at for at in (expires_at, previous_at) if at is not None]
             account_id, replaced = sender[0], previous_at is not None
             limits = (domain, min(ends, default=None), replaced, bool(test), created_by)

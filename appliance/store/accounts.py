@@ -13,7 +13,7 @@ from appliance.model.accounts import Account, LedgerEntry, LedgerKind, Role, Sco
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Bulk, StorePart, Tx, first, one, record, rows, run, transaction
-from appliance.store.people import END_RESETS, OF_USER, check_admin
+from appliance.store.people import OF_USER, change_login, check_admin
 from appliance.store.receiving import REMOVE_OF_ACCOUNT
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
@@ -54,9 +54,6 @@ _LEDGER = """SELECT id, kind, amount, balance, message_id, recipient_id, created
 _USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch, u.account_role,
         f.confirmed_at IS NOT NULL
     FROM users u JOIN accounts a ON a.id = u.account_id LEFT JOIN second_factors f ON f.user_id = u.id"""
-_CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
-    WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
-_END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 _ACCOUNT_ADMINS = "SELECT count(*) FROM users WHERE account_id = :account_id AND role = 'admin'"
 # Ends with an account. Its domains' keys stay, for queued mail; its name is free again.
 _DELETE_STEPS = (
@@ -218,12 +215,7 @@ class Accounts(StorePart):
     @transaction
     def set_password(self, tx: Tx, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
         """Change a password and end the user's sessions, tokens and links; with `epoch`, only if unchanged since."""
-        change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
-        changed = first(tx, _CHANGE_LOGIN, change) is not None
-        if changed:
-            run(tx, _END_SESSIONS, {"user_id": user_id})
-            run(tx, END_RESETS, {"user_id": user_id})
-        return changed
+        return change_login(tx, user_id, password_hash, epoch)
 
 
 def _balance(tx: Tx, account_id: str) -> int | None:
@@ -274,5 +266,5 @@ class FirstStart(StorePart):
         account = create_account(tx, env, name, email, password_hash, Role.ADMIN, None)
         add_domain(tx, env, account.id, domain, usable=True)
         username, password = add_credential(tx, env, account.id)
-        key_id, key = add_key(tx, env, account.id, Scope.FULL, test=False)
+        key_id, key = add_key(tx, env, account.id, scope=Scope.FULL, test=False)
         return FirstAccount(account, domain, username, password, key_id, key)

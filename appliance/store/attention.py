@@ -148,9 +148,8 @@ class AttentionStore(StorePart):
 
     def _notify(self, tx: Tx, user_id: str, sender: Address, compose: Compose, *, simulated: bool) -> bool:
         now = self.env.now()
-        person = one(
-            tx, _person, f"{_DUE} AND u.id = :user_id", {"user_id": user_id, "digest_before": now - DIGEST_EVERY}
-        )
+        due = {"user_id": user_id, "digest_before": now - DIGEST_EVERY}
+        person = one(tx, _person, f"{_DUE} AND u.id = :user_id", due)
         if person is None:
             return True  # another node was first
         new = [_problem(*row) for row in rows(tx, _NEW, {"user_id": user_id})]
@@ -186,16 +185,7 @@ class AttentionStore(StorePart):
         await self.engine.write(lambda tx: run(tx, _SET_NOTIFY, {"user_id": user_id, "notify": notify.value}))
 
 
-def _queue(
-    tx: Tx,
-    env: Environment,
-    sender: Address,
-    email: str,
-    subject: str,
-    text: str,
-    *,
-    simulated: bool,
-) -> bool:
+def _queue(tx: Tx, env: Environment, sender: Address, email: str, subject: str, text: str, *, simulated: bool) -> bool:
     """Queue a mail that only its recipient can read, not all viewers of the account that sends it."""
     account = first(tx, _SENDER, {"domain": sender.domain})
     try:
@@ -205,19 +195,9 @@ def _queue(
     if account is None or suppressed(tx, [(account[0], recipient.key)]):
         return False
     message_id, now = env.identifier("msg"), env.now()
-    size = write_system_message(
-        tx,
-        env,
-        account[0],
-        message_id,
-        sender=sender.text,
-        recipient=recipient,
-        subject=subject,
-        mime=notice_mail(message_id, sender, recipient, subject, text, now),
-        now=now,
-        simulated=simulated,
-        confidential=True,
-    )
+    mime = notice_mail(message_id, sender, recipient, subject, text, now)
+    write = partial(write_system_message, sender=sender.text, recipient=recipient, subject=subject, mime=mime)
+    size = write(tx, env, account[0], message_id, now=now, simulated=simulated, confidential=True)
     count_bytes(tx, account[0], size)
     return True
 

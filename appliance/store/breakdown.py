@@ -11,12 +11,12 @@ writer and the event loop never handle more.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple, TypeVar
 
-from appliance.environment import identifier_from, identifier_time
+from appliance.environment import identifier_time
 from appliance.model.dashboard import CountsByValue, Deliverability, Dimension, Pairing
 from appliance.model.numbers import NUMBERS, RETURNED
 from appliance.model.streams import TRANSACTIONAL
@@ -24,6 +24,7 @@ from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
 from appliance.store.message_records import LAST_SOURCE, readable_tags
 from appliance.store.statistics import (
     COUNTED_EVENT,
+    COUNTINGS,
     EVENT_LAG,
     FINAL_EVENT,
     KIND,
@@ -83,15 +84,11 @@ _TEXTS: dict[Dimension | Pairing, str] = {
     Pairing.SOURCE: f"{LAST_SOURCE.format(recipient='r.id')} || ' ' || {PROVIDER}",
 }
 _WITH_TIMES = {Dimension.PROVIDER, *Pairing}
+# Of other dimensions the text is the value.
 _VALUES_OF: dict[Dimension | Pairing, Callable[[str], Iterable[str]]] = {
     Dimension.DOMAIN: lambda text: (text.rpartition("@")[2].lower(),),
     Dimension.TAG: readable_tags,
-    Dimension.TEMPLATE: lambda text: (text,),
-    Dimension.PROVIDER: lambda text: (text,),
     Pairing.DOMAIN: lambda text: (_domain_pair(text),),
-    Pairing.TEMPLATE: lambda text: (text,),
-    Pairing.STREAM: lambda text: (text,),
-    Pairing.SOURCE: lambda text: (text,),
 }
 _COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", "retried", "took", *_TEXTS))
 _PLACES = ", ".join(str(place) for place in range(5, 7 + len(_TEXTS)))  # of the last ones
@@ -175,8 +172,8 @@ class _Slice(NamedTuple):
     kind: str
     after: str
     until: str
-    sums: Sums
     more: bool
+    sums: Sums
 
 
 class Breakdown(StorePart):
@@ -204,20 +201,20 @@ class Breakdown(StorePart):
         return await self.engine.scan(work, account_id)
 
 
-def broken_down_before(tx: Tx, until: int) -> bool:
-    """Whether all rows written before a time are counted, so that they may be deleted."""
-    return all(item.counting.end_of_slice(tx, until, 0) is None for item in _BROKEN_DOWN)
+def counted_all_before(tx: Tx, until: int) -> bool:
+    """Whether all rows written before a time are counted, here and in `statistics.py`, so that they may be deleted."""
+    return all(
+        item.end_of_slice(tx, until, 0) is None for item in (*COUNTINGS, *(one.counting for one in _BROKEN_DOWN))
+    )
 
 
 def _read_slice(breakdown: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice | None:
     """None if nothing is new; then nothing is written."""
     counting = breakdown.counting
-    after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
-    if limit <= after or counting.end_of_slice(tx, now - counting.lag, 0) is None:
+    bounds = counting.next_slice(tx, now, most)
+    if bounds is None or counting.end_of_slice(tx, now - counting.lag, 0) is None:
         return None
-    end = counting.end_of_slice(tx, now - counting.lag, most)
-    until = end or limit
-    return _Slice(counting.kind, after, until, breakdown.read(tx, after, until), end is not None)
+    return _Slice(counting.kind, *bounds, breakdown.read(tx, bounds.after, bounds.until))
 
 
 def _sums(selected: Iterable[Row]) -> Sums:
@@ -229,15 +226,15 @@ def _sums(selected: Iterable[Row]) -> Sums:
                 kinds = [kind, retried, took] if dimension in _WITH_TIMES else [kind]
                 if dimension is Pairing.SOURCE and kind not in RETURNED:
                     kinds.append("sent")
-                for value in _VALUES_OF[dimension](text):
+                for value in _VALUES_OF[dimension](text) if dimension in _VALUES_OF else (text,):
                     for counted in filter(None, kinds):
                         _count(by_value, value, counted, recipients)
     return {place: largest(by_value, VALUES_KEPT) for place, by_value in sums.items()}
 
 
-def _count(by_value: ByValue, value: str, kind: str, recipients: int) -> None:
-    counts = by_value.setdefault(value, {})
-    counts[kind] = counts.get(kind, 0) + recipients
+def _count(sums: dict[Place, dict[str, int]], place: Place, kind: str, recipients: int) -> None:
+    counts = sums.setdefault(place, {})
+    counts[kind] = counts.get(kind, 0) + int(recipients)
 
 
 def largest(by_value: ByValue, most: int) -> ByValue:
@@ -251,25 +248,25 @@ def largest(by_value: ByValue, most: int) -> ByValue:
     return results | others
 
 
-def _measure(sums: Sums) -> None:
+def _flat(sums: Sums) -> Iterator[tuple[_Place, str, str, int]]:
+    """Each place, value and kind with its recipients."""
     for place, by_value in sums.items():
+        for value, counts in by_value.items():
+            for kind, recipients in counts.items():
+                yield place, value, kind, recipients
+
+
+def _measure(sums: Sums) -> None:
+    for place, _, kind, recipients in _flat(sums):
         if place.dimension == Dimension.DOMAIN:
-            for counts in by_value.values():
-                for kind, recipients in counts.items():
-                    RECIPIENT_NUMBERS.add(kind, recipients)
+            RECIPIENT_NUMBERS.add(kind, recipients)
 
 
 def _add(counted: _Slice, tx: Tx) -> bool:
     if counted_until(tx, counted.kind) != counted.after:
         return False  # another node has added it
     if counted.sums:
-        added = [
-            (*place, value, kind, count)
-            for place, by_value in counted.sums.items()
-            for value, counts in by_value.items()
-            for kind, count in counts.items()
-        ]
-        _ADD.run(tx, sorted(added))
+        _ADD.run(tx, sorted((*place, *values) for place, *values in _flat(counted.sums)))
         for place in _CROWDED.run(tx, sorted(counted.sums)):
             _reduce(tx, place)
     run(tx, SET_COUNTED, {"kind": counted.kind, "id": counted.until})
@@ -306,13 +303,8 @@ def _tail(
         after = counted_until(tx, item.counting.kind)
         for _ in range(TAIL_SLICES):
             end = item.counting.end_of_slice(tx, None, most, after)
-            for place, by_value in item.read(tx, after, end or NEWEST, account_id, dimension).items():
-                if place.day >= since:
-                    results += [
-                        (place.day, value, kind, count)
-                        for value, counts in by_value.items()
-                        for kind, count in counts.items()
-                    ]
+            counted = _flat(item.read(tx, after, end or NEWEST, account_id, dimension))
+            results += [(place.day, value, kind, count) for place, value, kind, count in counted if place.day >= since]
             if end is None:
                 break
             after = end
@@ -362,15 +354,13 @@ def _by_provider(
     bindings = {"account_id": account_id, "dimension": dimension.value, "since": since}
     by_value: ByValue = {}
     by_day: dict[int, dict[str, int]] = {}
-    for by, (first, last) in (("value", every), ("day", chosen)):
-        for place, kind, count in rows(tx, _SUMS.format(by=by), bindings | {"first": first, "last": last}):
-            counts = by_value.setdefault(place, {}) if by == "value" else by_day.setdefault(place, {})
-            counts[kind] = int(count)
+    for first, last, by, sums in ((*every, "value", by_value), (*chosen, "day", by_day)):
+        for counted in rows(tx, _SUMS.format(by=by), bindings | {"first": first, "last": last}):
+            _count(sums, *counted)
     tail, until = _tail(tx, account_id, dimension, since, most)
     for day, value, kind, count in tail:
         if every[0] <= value <= every[1]:
             _count(by_value, value, kind, count)
         if chosen[0] <= value <= chosen[1]:
-            counts = by_day.setdefault(day, {})
-            counts[kind] = counts.get(kind, 0) + count
+            _count(by_day, day, kind, count)
     return Deliverability({value.removeprefix(prefix): counts for value, counts in by_value.items()}, by_day, until)

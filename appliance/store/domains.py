@@ -5,7 +5,6 @@ the pending keys of a rotation retires the others in the same transaction.
 """
 
 from collections.abc import Collection
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -95,7 +94,8 @@ class Domains(StorePart):
     async def due(self, most: int, of_each: int) -> list[tuple[str, Domain]]:
         """Domains due for a DNS check, at most `of_each` per account, accounts in turn, longest waiting first."""
         bindings = {"now": self.env.now(), "most": most, "of_each": of_each}
-        return [_owned(*row) for row in await self.engine.scan(lambda tx: rows(tx, _DUE, bindings))]
+        due = await self.engine.scan(lambda tx: rows(tx, _DUE, bindings))
+        return [(account_id, domain_of(*domain)) for account_id, *domain in due]
 
     async def record_dns(self, account_id: str, domain: Domain, dns: DomainDns) -> None:
         """Store the result of a DNS check and the time of the next one."""
@@ -133,10 +133,6 @@ def _known(selected: list[Row]) -> Domain:
     if not selected:
         raise Refused(Code.NOT_FOUND, "This account has no such domain.")
     return domain_of(*selected[0])
-
-
-def _owned(account_id: str, *row: Any) -> tuple[str, Domain]:
-    return account_id, domain_of(*row)
 
 
 # ---- signing keys

@@ -41,10 +41,7 @@ class EventFeed(StorePart):
     clock: Callable[[], float] = time.monotonic
 
     async def page(
-        self,
-        account_id: str,
-        select: Callable[[StoredEvent], Item | None],
-        wanted: EventRange,
+        self, account_id: str, select: Callable[[StoredEvent], Item | None], wanted: EventRange
     ) -> tuple[list[Item], str | None]:
         """Return selected events, and the id to continue behind (None at the end).
 

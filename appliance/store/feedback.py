@@ -113,9 +113,6 @@ _COUNT_SHARES = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) 
         bytes = feedback_counts.bytes + excluded.bytes RETURNING scope, mails, bytes""")
 _READ_SHARES = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
 _DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
-_ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
-# A node of an older version deletes mail but not its counts; an empty queue corrects them.
-_DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM feedback_mail)"
 
 _stored = msgspec.json.Decoder(list[QueueShare])
 
@@ -221,8 +218,6 @@ class FeedbackStore(StorePart):
     async def next(self) -> FeedbackMail | None:
         """Return the next mail to read and count one more try; None if none is queued."""
         if not await self.engine.rows(_ANY, {}):  # an idle server leaves its disk alone
-            if await self.engine.rows(_ANY_COUNT, {}):
-                await self.engine.change(_DELETE_STALE, {})
             return None
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 

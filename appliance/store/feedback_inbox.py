@@ -31,13 +31,10 @@ _TRIM = """DELETE FROM feedback_inbox WHERE account_id = :account_id AND kind = 
     (SELECT id FROM feedback_inbox WHERE account_id = :account_id AND kind = :kind ORDER BY id DESC LIMIT 1
         OFFSET :most)"""
 _COLUMNS = "id, account_id, kind, address, sender, subject, result, received_at, size"
-_PAGE = f"""SELECT {_COLUMNS} FROM feedback_inbox WHERE account_id IN (:account_id, :shared)
-    AND kind IN ('fbl', 'postmaster', 'abuse') AND id < :before
-    ORDER BY id DESC LIMIT :most"""
-_PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"
-_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"
-_FIND_OF = f"""SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id AND account_id IN (:account_id, :shared)
-    ORDER BY account_id LIMIT 1"""
+_PAGE = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE {{whose}} id < :before ORDER BY id DESC LIMIT :most"
+_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE {{whose}} id = :id ORDER BY account_id LIMIT 1"
+# With all kinds, so that an index is used.
+_OF_ACCOUNT = "account_id IN (:account_id, :shared) AND kind IN ('fbl', 'postmaster', 'abuse') AND"
 _ANY_OLD = "SELECT EXISTS (SELECT 1 FROM feedback_inbox WHERE id < :before)"
 _FORGET = """DELETE FROM feedback_inbox WHERE (account_id, kind, id) IN
     (SELECT account_id, kind, id FROM feedback_inbox WHERE id < :before ORDER BY id LIMIT :most)"""
@@ -52,25 +49,21 @@ class FeedbackInbox(StorePart):
         self, account_id: str | None, most: int, *, before: str = NEWEST, shared: bool = False
     ) -> list[InboxMail]:
         """The newest mails of an account, with `shared` also those of no single account; None: of all accounts."""
-        bindings = {"before": before, "most": most}
-        if account_id is None:
-            return await self.engine.all(InboxMail, _PAGE_OF_ALL, bindings)
-        return await self.engine.all(InboxMail, _PAGE, {**_whose(account_id, shared), **bindings})
+        bindings = {**_whose(account_id, shared), "before": before, "most": most}
+        return await self.engine.all(InboxMail, _PAGE.format(whose="" if account_id is None else _OF_ACCOUNT), bindings)
 
     async def find(
         self, account_id: str | None, mail_id: str, *, shared: bool = False
     ) -> tuple[InboxMail, bytes] | None:
-        if account_id is None:
-            selected = await self.engine.rows(_FIND, {"id": mail_id})
-        else:
-            selected = await self.engine.rows(_FIND_OF, {**_whose(account_id, shared), "id": mail_id})
+        query = _FIND.format(whose="" if account_id is None else _OF_ACCOUNT)
+        selected = await self.engine.rows(query, {**_whose(account_id, shared), "id": mail_id})
         return (InboxMail(*selected[0][:-1]), bytes(selected[0][-1])) if selected else None
 
     async def forget(self, before: int, most: int) -> Slice:
         return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": identifier_from("fbm", before), "most": most})
 
 
-def _whose(account_id: str, shared: bool) -> dict[str, str]:
+def _whose(account_id: str | None, shared: bool) -> dict[str, str | None]:
     return {"account_id": account_id, "shared": NO_SINGLE_OWNER if shared else account_id}
 
 

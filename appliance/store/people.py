@@ -49,9 +49,9 @@ _ADD_LINK = """INSERT INTO password_links
     VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
 _REPLACE_INVITATION = "DELETE FROM password_links WHERE account_id = :account_id AND email = :email AND user_id IS NULL"
 _WITHDRAW_ALL = "DELETE FROM password_links WHERE account_id = :account_id AND user_id IS NULL"
-END_RESETS = "DELETE FROM password_links WHERE user_id = :user_id"
+_END_RESETS = "DELETE FROM password_links WHERE user_id = :user_id"
 # An anonymous request replaces links like its own, but not an administrator's longer one.
-_REPLACE_RESET = f"{END_RESETS} AND expires_at - created_at <= :lifetime"
+_REPLACE_RESET = f"{_END_RESETS} AND expires_at - created_at <= :lifetime"
 _WITHDRAW = """DELETE FROM password_links WHERE id = :id AND account_id = :account_id AND user_id IS NULL
     AND expires_at > :now RETURNING email"""
 _ACCOUNT_OF = "SELECT account_id FROM users WHERE email = :email"
@@ -60,7 +60,8 @@ _ADD_USER = """INSERT INTO users (id, account_id, email, password_hash, role, ac
     VALUES (:id, :account_id, :email, :password_hash, 'customer', :account_role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
 _SET_EMAIL = "UPDATE users SET email = :email WHERE email = :former"
-_CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
+_CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
+    WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
 # Rows of users, deleted before them.
 OF_USER = tuple(
     f"DELETE FROM {table} WHERE user_id"
@@ -180,9 +181,7 @@ class People(StorePart):
         if link is None:
             return None
         if link.user_id is not None:
-            run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
-            for statement in (END_RESETS, f"{_END_SESSIONS} = :user_id"):
-                run(tx, statement, {"user_id": link.user_id})
+            change_login(tx, link.user_id, password_hash)
             return link
         named = {"id": self.env.identifier("usr"), "account_id": link.account_id, "email": link.email}
         if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
@@ -198,6 +197,16 @@ def _person_to_change(tx: Tx, change: Bindings, *, by_admin: bool) -> Person:
     if person.role is Role.ADMIN and not by_admin:
         raise Refused(Code.FORBIDDEN, ONLY_BY_ADMIN)
     return person
+
+
+def change_login(tx: Tx, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
+    """Change a password and end the user's sessions, tokens and links; with `epoch`, only if unchanged since."""
+    change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
+    if first(tx, _CHANGE_LOGIN, change) is None:
+        return False
+    for statement in (_END_RESETS, f"{_END_SESSIONS} = :user_id"):
+        run(tx, statement, change)
+    return True
 
 
 def check_admin(tx: Tx) -> None:

@@ -96,12 +96,10 @@ LOOKED_AT = 1_000  # the latest warm-ups: many pools are one small domain
 
 _slowed = msgspec.json.Decoder(list[tuple[Any, ...]])
 
-_OF = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-    WHERE pool = :pool AND source = :source"""
-_AT = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-    WHERE pool = :pool AND hour_at >= :since ORDER BY source"""
-_LATE = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-    WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most"""
+_WARMUPS = "SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups"
+_OF = f"{_WARMUPS} WHERE pool = :pool AND source = :source"
+_AT = f"{_WARMUPS} WHERE pool = :pool AND hour_at >= :since ORDER BY source"
+_LATE = f"{_WARMUPS} WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most"
 _KEEP = Bulk("""INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at)
     VALUES {(?, ?, ?i, ?i, ?i, ?i, ?i, ?i)}
     ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,

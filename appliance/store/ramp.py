@@ -140,10 +140,7 @@ def note_complaint(tx: Tx, env: Environment, message_id: str, recipient_id: str,
     route = one(tx, str, _ROUTE, {"message_id": message_id, "id": recipient_id})
     if route is None:
         return
-    known = rows(tx, _IS_COUNTED, {"provider": provider})
+    if not rows(tx, _IS_COUNTED, {"provider": provider}):
+        provider = OTHER_PROVIDERS
     count = dict.fromkeys(_COLUMNS.split(", "), 0) | {"complaints": 1}
-    run(
-        tx,
-        _NOTE,
-        {"hour": env.now() // HOUR, "provider": provider if known else OTHER_PROVIDERS, "route": route, **count},
-    )
+    run(tx, _NOTE, {"hour": env.now() // HOUR, "provider": provider, "route": route, **count})

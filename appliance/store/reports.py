@@ -44,14 +44,11 @@ _REGISTERED = """SELECT account_id FROM domains WHERE coalesce(return_path, 'bou
 
 # ---- recording, as steps of a transaction
 
-_DMARC_REPORTS_OF_DAY = """SELECT count(*) FROM dmarc_reports
-    WHERE account_id = :account_id AND domain = :domain AND day = :day"""
+_OF_DAY = "SELECT {what} FROM {table} WHERE account_id = :account_id AND domain = :domain AND day = :day"
 _ADD_DMARC = """INSERT INTO dmarc_reports
     (account_id, domain, org, report_id, day, policy, percentage, messages, passed, received_at)
     VALUES (:account_id, :domain, :org, :report_id, :day, :policy, :percentage, :messages, :passed, :now)
     ON CONFLICT DO NOTHING"""
-_SOURCES_OF_DAY = """SELECT source FROM dmarc_sources
-    WHERE account_id = :account_id AND domain = :domain AND day = :day"""
 _ADD_SOURCES = Bulk("""INSERT INTO dmarc_sources
     (account_id, domain, day, source, messages, passed, dkim, spf, quarantined, rejected)
     VALUES {(?, ?, ?i, ?, ?i, ?i, ?i, ?i, ?i, ?i)}
@@ -60,12 +57,8 @@ _ADD_SOURCES = Bulk("""INSERT INTO dmarc_sources
         dkim = dmarc_sources.dkim + excluded.dkim, spf = dmarc_sources.spf + excluded.spf,
         quarantined = dmarc_sources.quarantined + excluded.quarantined,
         rejected = dmarc_sources.rejected + excluded.rejected""")
-_TLS_REPORTS_OF_DAY = """SELECT count(*) FROM tls_reports
-    WHERE account_id = :account_id AND domain = :domain AND day = :day"""
 _ADD_TLS = """INSERT INTO tls_reports (account_id, domain, org, report_id, day, successes, failures, received_at)
     VALUES (:account_id, :domain, :org, :report_id, :day, :successes, :failures, :now) ON CONFLICT DO NOTHING"""
-_FAILURES_OF_DAY = """SELECT mx, type FROM tls_failures
-    WHERE account_id = :account_id AND domain = :domain AND day = :day"""
 _ADD_FAILURES = Bulk("""INSERT INTO tls_failures (account_id, domain, day, mx, type, sessions)
     VALUES {(?, ?, ?i, ?, ?, ?i)}
     ON CONFLICT (account_id, domain, day, mx, type) DO UPDATE SET
@@ -116,10 +109,10 @@ def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | Tl
 def _add_dmarc(tx: Tx, row: Bindings, sources: Iterable[DmarcSource]) -> ReportResult:
     sources = list(sources)
     messages, passed = sum(item.messages for item in sources), sum(item.passed for item in sources)
-    result = _add(tx, _DMARC_REPORTS_OF_DAY, _ADD_DMARC, {**row, "messages": messages, "passed": passed})
+    result = _add(tx, "dmarc_reports", _ADD_DMARC, {**row, "messages": messages, "passed": passed})
     if result is not ReportResult.RECORDED:
         return result
-    known = {source for (source,) in rows(tx, _SOURCES_OF_DAY, row)}
+    known = {source for (source,) in rows(tx, _OF_DAY.format(what="source", table="dmarc_sources"), row)}
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 6)
     for item in sources:
         address = item.address
@@ -135,10 +128,10 @@ def _add_dmarc(tx: Tx, row: Bindings, sources: Iterable[DmarcSource]) -> ReportR
 
 def _add_tls(tx: Tx, row: Bindings, domain: TlsDomainCounts) -> ReportResult:
     numbers = {"successes": domain.successes, "failures": domain.failures}
-    result = _add(tx, _TLS_REPORTS_OF_DAY, _ADD_TLS, {**row, **numbers})
+    result = _add(tx, "tls_reports", _ADD_TLS, {**row, **numbers})
     if result is not ReportResult.RECORDED:
         return result
-    known = {(mx, kind) for mx, kind in rows(tx, _FAILURES_OF_DAY, row)}
+    known = {(mx, kind) for mx, kind in rows(tx, _OF_DAY.format(what="mx, type", table="tls_failures"), row)}
     counts: Counter[tuple[str, str]] = Counter()
     for failure, sessions in domain.by_mx.items():
         if failure not in known and len(known) >= FAILURES_PER_DAY:
@@ -150,8 +143,8 @@ def _add_tls(tx: Tx, row: Bindings, domain: TlsDomainCounts) -> ReportResult:
     return result
 
 
-def _add(tx: Tx, of_day: str, insert: str, row: Bindings) -> ReportResult:
-    if (one(tx, int, of_day, row) or 0) >= REPORTS_PER_DAY:
+def _add(tx: Tx, table: str, insert: str, row: Bindings) -> ReportResult:
+    if (one(tx, int, _OF_DAY.format(what="count(*)", table=table), row) or 0) >= REPORTS_PER_DAY:
         return ReportResult.TOO_MANY
     return ReportResult.RECORDED if changed(tx, insert, row) else ReportResult.REPEATED
 

@@ -17,7 +17,7 @@ from appliance.concurrency.fair_share import SERVER_WORK
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import invalid
 from appliance.model.dashboard import LoggedRequest, RequestFilter
-from appliance.store.engine import NEWEST, Bulk, Slice, StorePart, Tx, rows, run, timed
+from appliance.store.engine import NEWEST, Bulk, Row, Slice, StorePart, Tx, rows, run, timed
 from appliance.times import DAY, HOUR
 
 REQUESTS_KEPT = 7 * DAY
@@ -52,6 +52,7 @@ _DROP_EMPTY = "DELETE FROM request_sizes WHERE bytes <= 0"
 _PREFIX = "rqp"
 _CURSOR = re.compile(rf"({_PREFIX}_[0-9a-f]{{32}})\.([0-9]{{1,4}})")
 _REQUEST_ID = re.compile(r"req_[0-9a-f]{32}")
+Matching = Callable[[Sequence[str]], Iterator[tuple[int, LoggedRequest]]]
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(LoggedRequest).decode
 
 
@@ -93,9 +94,14 @@ class RequestPages(StorePart):
             at = identifier_time(filters.text)
             first = identifier_from(_PREFIX, max(0, at - LONGEST_REQUEST))
             cursor = min(cursor, (identifier_from(_PREFIX, at + LONGEST_REQUEST), 0))
-        return await self.engine.scan(
-            lambda tx: _search(tx, account_id, filters, most, self.scanned, cursor, first), account_id or SERVER_WORK
-        )
+        query = _PAGES.format(whose="" if account_id is None else "account_id = :account_id AND")
+        bindings = {"account_id": account_id, "first": first, "most": PAGES_READ}
+        matching, scanned = _matching(filters), self.scanned
+
+        def read(tx: Tx) -> tuple[list[tuple[str, LoggedRequest]], str | None]:
+            return _search(lambda at: rows(tx, query, bindings | {"from": at}), matching, most, scanned, *cursor)
+
+        return await self.engine.scan(read, account_id or SERVER_WORK)
 
     async def forget(self, before: int, budget: int) -> Slice:
         """Delete some pages: old ones, pages of a deleted account, or pages beyond the limits."""
@@ -124,22 +130,13 @@ class RequestPages(StorePart):
 
 
 def _search(
-    tx: Tx,
-    account_id: str | None,
-    filters: RequestFilter,
-    most: int,
-    scanned: int,
-    cursor: tuple[str, int],
-    first: str,
+    read: Callable[[str], list[Row]], matching: Matching, most: int, scanned: int, page: str, below: int
 ) -> tuple[list[tuple[str, LoggedRequest]], str | None]:
+    """Search from a page on; `below` is the first of its lines that was read before."""
     results: list[tuple[str, LoggedRequest]] = []
     cursors: list[str] = []  # of the results
-    matching = _matching(filters)
-    query = _PAGES.format(whose="" if account_id is None else "account_id = :account_id AND")
-    page, below = cursor  # a page, and its first line already read
     while True:
-        bindings = {"account_id": account_id, "from": page, "first": first, "most": PAGES_READ}
-        pages = rows(tx, query, bindings)
+        pages = read(page)
         for page_id, owner, data in pages:
             text = zlib.decompress(data)
             lines = text.decode().split("\n")
@@ -157,7 +154,7 @@ def _search(
             return results, None
 
 
-def _matching(filters: RequestFilter) -> Callable[[Sequence[str]], Iterator[tuple[int, LoggedRequest]]]:
+def _matching(filters: RequestFilter) -> Matching:
     """Return a function that yields the requests that match, newest first, with their numbers.
 
     Text is searched in the encoded line; as an expression, because `in` takes quadratic time for some texts.

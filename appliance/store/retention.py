@@ -16,7 +16,7 @@ from appliance.environment import identifier_from
 from appliance.model.accounts import LedgerKind
 from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_MOST, AUDIT_SURE
 from appliance.store.body_parts import PAGE_BYTES, add, bodies, give_back, loosen, of_metadata, of_record, of_template
-from appliance.store.breakdown import broken_down_before
+from appliance.store.breakdown import counted_all_before
 from appliance.store.engine import (
     START,
     Bulk,
@@ -34,7 +34,6 @@ from appliance.store.engine import (
 )
 from appliance.store.reports import first_day_kept
 from appliance.store.search_index import forget_blocks
-from appliance.store.statistics import counted_all_before
 from appliance.times import DAY, HOUR, MINUTE
 
 ROWS_SCANNED = 1_000  # at once, by a reader
@@ -173,7 +172,7 @@ class Deletion(StorePart):
     async def is_counted(self, before: int) -> bool:
         """Whether all mail before a time is counted, so that it may be deleted."""
         until = before + HOUR
-        return await self.engine.read(lambda tx: counted_all_before(tx, until) and broken_down_before(tx, until))
+        return await self.engine.read(lambda tx: counted_all_before(tx, until))
 
     async def bodies(self, after: str, final_before: int, now: int, budget: int, until: int = NO_END) -> Slice:
         """Delete contents of messages that were final before a time; receipts stay while a request may be repeated."""
@@ -308,19 +307,22 @@ _LINE = "id, kind, amount, balance, created_at, message_id, kept"
 _DROP_LINES = "DELETE FROM credit_ledger WHERE account_id = :account_id AND id BETWEEN :first AND :last"
 _FOLDED = """INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
     VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)"""
-ANY_OLD = """SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
-        OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
-        OR EXISTS (SELECT 1 FROM hourly_stream_counts WHERE account_id = :account_id AND hour < :hour)
-        OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
-_OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
-        (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)"""
-_OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
-        (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
-        ORDER BY hour LIMIT :most)"""
-_OLD_STREAM_HOURS = """DELETE FROM hourly_stream_counts
-    WHERE account_id = :account_id AND (hour, stream, kind, bucket) IN
-        (SELECT hour, stream, kind, bucket FROM hourly_stream_counts WHERE account_id = :account_id AND hour < :hour
-        ORDER BY hour LIMIT :most)"""
+# Table, key and time of the counts of an account.
+_COUNTS = (
+    ("daily_volume", "day", "day"),
+    ("hourly_counts", "hour, kind, bucket", "hour"),
+    ("hourly_stream_counts", "hour, stream, kind, bucket", "hour"),
+)
+ANY_OLD = """SELECT EXISTS (SELECT 1 FROM templates
+        WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
+ANY_OLD += "".join(
+    f" OR EXISTS (SELECT 1 FROM {table} WHERE account_id = :account_id AND {at} < :{at})" for table, _, at in _COUNTS
+)
+_OLD_COUNTS = tuple(
+    f"""DELETE FROM {table} WHERE account_id = :account_id AND ({key}) IN
+        (SELECT {key} FROM {table} WHERE account_id = :account_id AND {at} < :{at} ORDER BY {at} LIMIT :most)"""
+    for table, key, at in _COUNTS
+)
 # A template's row goes last, when no message names a version of it. Older releases kept the versions of a deleted
 # template.
 _OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
@@ -330,7 +332,7 @@ _OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id 
 _OLD_TEMPLATES = """DELETE FROM templates
     WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
         (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)"""
-_TIDY_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_STREAM_HOURS, _OLD_TEMPLATES)
+_TIDY_STEPS = (*_OLD_COUNTS, _OLD_TEMPLATES)
 
 
 class Fold(Struct, frozen=True):

@@ -73,9 +73,8 @@ _POSTPONE = """UPDATE scheduled_messages SET due_at = :later
     WHERE account_id = :account_id AND message_id = :message_id AND (due_at IS NULL OR due_at <= :now)"""
 _FOR_ONE_NODE = " FOR UPDATE OF s SKIP LOCKED"  # on PostgreSQL: nodes take different messages
 _HOLD = Bulk("UPDATE scheduled_messages SET due_at = NULL WHERE (account_id, message_id) IN (VALUES {(?, ?)})")
-_FORGET = Bulk(
-    "DELETE FROM scheduled_messages WHERE (account_id, message_id) IN (VALUES {(?, ?)}) RETURNING message_id"
-)
+_FORGET = Bulk("""DELETE FROM scheduled_messages WHERE (account_id, message_id) IN (VALUES {(?, ?)})
+    RETURNING message_id""")
 _DOMAINS = Bulk("SELECT account_id, name FROM domains WHERE usable = 1 AND (account_id, name) IN (VALUES {(?, ?)})")
 _QUEUED = """WITH new (message_id, now) AS (VALUES {{(?, ?i)}})
     UPDATE recipients SET next_attempt_at = new.now{owner} FROM new

@@ -157,7 +157,7 @@ class Counting(NamedTuple):
     table: str
     id: str  # its column
     hours: str = ""
-    adds: tuple[str, ...] = ()
+    also: str = ""  # another statement that counts these rows
     tail: str = ""
 
     def end_of_slice(self, tx: Tx, until: int | None, count: int, after: str | None = None) -> str | None:
@@ -166,10 +166,26 @@ class Counting(NamedTuple):
         bindings = {"after": counted_until(tx, self.kind) if after is None else after, "limit": limit, "slice": count}
         return one(tx, str, _SLICE.format(id=self.id, table=self.table), bindings)
 
+    def next_slice(self, tx: Tx, now: int, count: int) -> "CountedSlice | None":
+        """The next rows to count, about `count`; None while no row can be new, as after the clock was set back."""
+        after, limit = counted_until(tx, self.kind), identifier_from(self.prefix, now - self.lag)
+        if limit <= after:
+            return None
+        end = self.end_of_slice(tx, now - self.lag, count, after)
+        return CountedSlice(after, end or limit, end is not None)
 
-_COUNTINGS = (
-    Counting("sent", "msg", MESSAGE_LAG, "recipients", "message_id", _SENT, (), _SENT_TAIL),
-    Counting("final", "evt", EVENT_LAG, "events", "id", _FINAL, (_COUNT_FEEDBACK,), _FINAL_TAIL),
+
+class CountedSlice(NamedTuple):
+    """Rows with ids above `after` up to `until`, and whether more can be counted at once."""
+
+    after: str
+    until: str
+    more: bool
+
+
+COUNTINGS = (
+    Counting("sent", "msg", MESSAGE_LAG, "recipients", "message_id", _SENT, "", _SENT_TAIL),
+    Counting("final", "evt", EVENT_LAG, "events", "id", _FINAL, _COUNT_FEEDBACK, _FINAL_TAIL),
 )
 
 
@@ -182,10 +198,10 @@ class Statistics(StorePart):
 
         def work(tx: Tx) -> bool:
             run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})
-            more = [_count(tx, item, now, self.rows_counted) for item in _COUNTINGS]
+            more = [_count(tx, item, now, self.rows_counted) for item in COUNTINGS]
             return any(more)
 
-        ends = await self.engine.read(lambda tx: [item.end_of_slice(tx, now - item.lag, 0) for item in _COUNTINGS])
+        ends = await self.engine.read(lambda tx: [item.end_of_slice(tx, now - item.lag, 0) for item in COUNTINGS])
         if not any(ends):
             return False  # an idle server leaves its disk alone
         return await self.engine.write(work, large=True)
@@ -226,22 +242,14 @@ class Statistics(StorePart):
         return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
 
 
-def counted_all_before(tx: Tx, until: int) -> bool:
-    """Whether all rows written before a time are counted, so that they may be deleted."""
-    return all(item.end_of_slice(tx, until, 0) is None for item in _COUNTINGS)
-
-
 def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
-    after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
-    if limit <= after:
-        return False  # the clock was set back
-    end = counting.end_of_slice(tx, now - counting.lag, most)
-    bindings = {"after": after, "until": end or limit}
-    _add_hours(tx, rows(tx, counting.hours, bindings))
-    for add in counting.adds:
-        run(tx, add, bindings)
-    run(tx, SET_COUNTED, {"kind": counting.kind, "id": end or limit})
-    return end is not None
+    if (bounds := counting.next_slice(tx, now, most)) is None:
+        return False
+    _add_hours(tx, rows(tx, counting.hours, bounds._asdict()))
+    if counting.also:
+        run(tx, counting.also, bounds._asdict())
+    run(tx, SET_COUNTED, {"kind": counting.kind, "id": bounds.until})
+    return bounds.more
 
 
 def _add_hours(tx: Tx, counted: Sequence[Row]) -> None:
@@ -280,7 +288,7 @@ def _tail(tx: Tx, account_id: str) -> list[Row]:
     """Rows not counted yet: hour, kind, bucket, stream and recipients."""
     bindings = {"account_id": account_id, "most": TAIL_ROWS}
     return [
-        row for item in _COUNTINGS for row in rows(tx, item.tail, bindings | {"after": counted_until(tx, item.kind)})
+        row for item in COUNTINGS for row in rows(tx, item.tail, bindings | {"after": counted_until(tx, item.kind)})
     ]
 
 

@@ -154,9 +154,8 @@ class Suppressions(StorePart):
 # ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
 
 _LISTS = Bulk("SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})")
-_OF_LIST = (
-    "SELECT created_at FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
-)
+_OF_LIST = """SELECT created_at FROM unsubscriptions
+    WHERE account_id = :account_id AND address = :address AND list = :list"""
 _ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
 _UNSUBSCRIBE = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
     VALUES (:account_id, :address, :list, :now) ON CONFLICT DO NOTHING"""

@@ -232,13 +232,11 @@ def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
     selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
     if not selected:
         return set()
-    wanting = {
-        account_id: (webhook_id, url, item.split(), shape) for account_id, webhook_id, url, item, shape in selected
-    }
+    wanting = {account_id: webhook for account_id, *webhook in selected}
     new, accounts = [], set()
     for event_id, account_id, message_id, recipient_id, kind, body, at in events:
-        webhook_id, url, bindings, shape = wanting.get(account_id, ("", "", (), NATIVE))
-        if kind in bindings:
+        webhook_id, url, kinds, shape = wanting.get(account_id, ("", "", "", NATIVE))
+        if kind in kinds.split():
             new_id, posted = env.identifier("whd"), body if shape == NATIVE else shaped(WebhookFormat(shape), body)
             post = (webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", posted, at, at)
             new.append((*post, shape))

@@ -94,14 +94,8 @@ def shaped(format: WebhookFormat, body: bytes) -> bytes:
 
 # ---- Resend
 
-_RESEND = {
-    EventType.DELIVERED: "email.delivered",
-    EventType.BOUNCED: "email.bounced",
-    EventType.FAILED: "email.failed",
-    EventType.DELAYED: "email.delivery_delayed",
-    EventType.LATE_BOUNCED: "email.bounced",
-    EventType.COMPLAINED: "email.complained",
-}
+# Others have the same name here.
+_RESEND = {EventType.DELAYED: "email.delivery_delayed", EventType.LATE_BOUNCED: "email.bounced"}
 _RESEND_SUBTYPES: dict[str, str] = {
     BounceClass.INVALID_RECIPIENT: "NoEmail",
     BounceClass.MAILBOX_FULL: "MailboxFull",
@@ -119,7 +113,7 @@ def _resend(event: Event, data: Data) -> Json:
         "subject": data.subject,
         "tags": dict.fromkeys(data.tags, "") | data.metadata,
     }
-    kind = _RESEND[event.type]
+    kind = _RESEND.get(event.type, event.type.value)
     if kind == "email.bounced":
         shown["bounce"] = _resend_bounce(event, data)
     elif kind == "email.failed":

@@ -14,6 +14,7 @@ import msgspec
 import pybase64
 from msgspec import Struct
 
+from appliance.message.header_lines import quoted
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import AttachedFile, read_attachments
 from appliance.message.seven_bit import CannotEncode, seven_bit
@@ -109,7 +110,7 @@ def _postmark(message: Received) -> ShapedMessage:
     shown = {box["Email"].lower() for box in (*to, *cc)}
     bcc = [_full(message.recipient)] if message.recipient.lower() not in shown else []
     # Postmark adds the first two; receivers read MAIL FROM there. The sender's own fields of these names are left out.
-    spf = f"{data.spf.value} (SPF) identity=mailfrom; envelope-from={_quoted(data.envelope.sender)}"
+    spf = f"{data.spf.value} (SPF) identity=mailfrom; envelope-from={quoted(data.envelope.sender)}"
     headers = [{"Name": "Return-Path", "Value": f"<{data.envelope.sender}>"}, {"Name": "Received-SPF", "Value": spf}]
     left_out = _SHOWN_APART | _OF_ENCODING | {"return-path", "received-spf"}
     headers += [{"Name": item.name, "Value": item.value} for item in data.headers if item.name.lower() not in left_out]
@@ -157,11 +158,6 @@ def _full(mailbox: str) -> Json:
     return {"Email": email.strip(), "Name": name, "MailboxHash": email.strip().rpartition("@")[0].partition("+")[2]}
 
 
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
 # ---- Mailgun
 
 
@@ -184,8 +180,8 @@ def _mailgun(message: Received) -> ShapedMessage:
 def _add_parsed(form: "FormBody", message: Received) -> None:
     data = message.data
     # Quotes are not removed from an answer: `stripped-…` have the whole text.
-    for name, value in (("body-plain", data.text), ("stripped-text", data.text)):
-        form.add(name, value or "")
+    form.add("body-plain", data.text or "")
+    form.add("stripped-text", data.text or "")
     if data.html is not None:
         form.add("body-html", data.html)
         form.add("stripped-html", data.html)

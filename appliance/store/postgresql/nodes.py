@@ -18,7 +18,7 @@ from psycopg import errors
 
 from appliance.errors import StorageFault
 from appliance.model.database import NO_OTHERS, DatabaseRefused, FailureKind, LoginFailure, NodeState, OtherNodes
-from appliance.store.engine import Row, distinct
+from appliance.store.engine import Row, distinct, record
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY
@@ -74,11 +74,11 @@ HOSTS = f"""SELECT DISTINCT address FROM nodes
 _DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL RETURNING name"
 
 
+_state = record(NodeState)
+
+
 def states(connection: psycopg.Connection[Row]) -> list[NodeState]:
-    return [
-        NodeState(*row[:9], draining=bool(row[9]), ended=bool(row[10]))  # type: ignore[misc] # nine columns
-        for row in run(connection, _NODES)
-    ]
+    return [_state(*row) for row in run(connection, _NODES)]
 
 
 def drain(connection: psycopg.Connection[Row], name: str) -> bool:

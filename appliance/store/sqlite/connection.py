@@ -31,7 +31,7 @@ _SETTINGS = (
     "PRAGMA temp_store = MEMORY",
 )
 # Lets retention release space, a few pages at a time. Works only in an empty file.
-SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
+_SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
 _WRITER_SETTINGS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",  # NORMAL would sync nothing at commit under WAL
@@ -134,7 +134,7 @@ def open_writer(path: Path) -> Connection:
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_buffers.statements)
-    new = (SHRINKABLE,) if path.stat().st_size == 0 else ()
+    new = (_SHRINKABLE,) if path.stat().st_size == 0 else ()
     for setting in _settings() + new + _WRITER_SETTINGS:
         _apply(connection, setting)
     return connection

@@ -270,10 +270,7 @@ class FileWatch:
 
 def refuse_missed(path: Path) -> None:
     """Raise FilesMissed unless the files that a server missed are back: the log of another database would do harm."""
-    note, rescued = _note(path), Path(f"{path}.rescued")  # the latter by versions that saved a copy
-    if rescued.exists():
-        how = f"`rm -f {path}-wal {path}-shm && mv {rescued} {path}` puts it back"
-        raise FilesMissed(f"its files were gone while a server ran, which saved a copy: {how}, or delete the copy")
+    note = _note(path)
     if not note.exists():
         return
     if note.read_text() != _identities(_names(path)):

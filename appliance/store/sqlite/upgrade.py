@@ -22,17 +22,15 @@ from appliance.model.database import (
     UnfinishedCopy,
 )
 from appliance.store.installation import last_start
-from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
+from appliance.store.sqlite.connection import Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
-from appliance.store.sqlite.file_care import copy_beside, usage
+from appliance.store.sqlite.file_care import copy_beside
 from appliance.store.sqlite.integrity import check, refuse_damaged, schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known, steps_after
 from appliance.system.data_directory import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
 START_CHECK = 1.0  # seconds a start may search for damage; a large database is not checked to its end
-# The new file may be larger than memory and than the directory for temporary files.
-_BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
 _SCHEMA = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 _SIDE_FILES = ("", "-wal", "-shm")
 
@@ -46,10 +44,8 @@ class UpgradeRefused(Exception):
 def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool = True) -> None:
     """Apply missing steps; a command only while no server runs. Without `may_upgrade` raise instead."""
     with ExitStack() as until_done:
-        upgraded = False
 
         def before(schema: int) -> None:
-            nonlocal upgraded
             if not is_server:
                 try:
                     until_done.enter_context(only_server(path.parent))
@@ -57,7 +53,6 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool
                     why = "it is of an earlier version, and a server of that version runs on it"
                     raise UpgradeRefused(f"{why}: stop it, then start this one") from None
             rehearse(path, schema, now)
-            upgraded = True
 
         connection = open_writer(path)
         until_done.callback(connection.close)
@@ -68,8 +63,6 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool
         if has_table(connection, UNFINISHED_COPY):
             raise UnfinishedCopy
         migrate(connection, now, before)
-        if upgraded:
-            _make_shrinkable(connection, path)
 
 
 def pending_upgrade(path: Path) -> PendingUpgrade:
@@ -84,22 +77,6 @@ def pending_upgrade(path: Path) -> PendingUpgrade:
     if not (schema and steps):
         return changes
     return replace(changes, kept=str(kept_file(path, schema)), space=_space_needed(path))
-
-
-def _make_shrinkable(connection: Connection, path: Path) -> None:
-    """Rewrite a database of an old version that cannot release space; failing is harmless."""
-    if usage(connection).can_shrink:
-        return
-    log.info("rewriting the database, so that it can release space")
-    try:
-        for setting in (*_BESIDE_IT, SHRINKABLE):
-            connection.execute(setting.format(directory=str(path.parent).replace("'", "''"))).fetchall()
-        connection.execute("VACUUM").fetchall()
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    except apsw.Error as error:
-        log.warning("the database stays one that cannot give space back", reason=str(error))
-    finally:
-        connection.execute(_BESIDE_IT[1].format(directory="")).fetchall()  # it holds for the whole process
 
 
 def rehearse(path: Path, schema: int, now: int) -> None:

@@ -176,7 +176,7 @@ class CredentialRoutes(Routes):
         name = body.name.strip()
         about(None, {"name": name}, made=itemgetter(0))
         username, password = await self.store.access.create_credential(
-            user.account_id, name, by_owner=True, created_by=_creator(user), dsn=body.dsn, stream=body.stream
+            user.account_id, name=name, by_owner=True, created_by=_creator(user), dsn=body.dsn, stream=body.stream
         )
         created = await self.store.access.credential(user.account_id, username)
         return object_from(NewSmtpCredentialAnswer, created, password=password)

@@ -13,7 +13,6 @@ from appliance.cli import failures
 from appliance.config.load import parse
 from appliance.environment import Environment
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store
-from appliance.store.sqlite import upgrade
 from appliance.store.sqlite.connection import open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.integrity import QuickCheck, quick_check, refuse_damaged
@@ -170,38 +169,6 @@ async def test_the_database_of_a_later_version_is_refused(data_dir: Path, monkey
     knows(monkeypatch)
     with pytest.raises(NewerDatabase, match=f"schema {NEXT}, this version knows only {NEXT - 1}: run the newer"):
         await opened(data_dir)
-
-
-def of_before(data_dir: Path) -> None:
-    connection = apsw.Connection(str(data_dir / FILE_NAME))
-    for step in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
-        connection.execute(step).fetchall()
-    connection.execute("CREATE TABLE room (a BLOB); INSERT INTO room VALUES (zeroblob(1000000)); DROP TABLE room")
-    assert connection.execute("PRAGMA auto_vacuum").fetchall() == [(0,)]
-    connection.close()
-
-
-async def test_an_old_database_learns_to_shrink(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_before(data_dir)
-    await opened(data_dir)
-    assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
-    knows(monkeypatch, GOOD)
-    await opened(data_dir)
-    path = data_dir / FILE_NAME
-    assert said(path, "PRAGMA auto_vacuum") == [(2,)]
-    assert said(path, "PRAGMA freelist_count") == [(0,)]
-    assert said(path, "SELECT a FROM more") == [("demo",)]
-    assert said(path, "PRAGMA temp_store_directory") in ([], [("",)])
-    assert names(data_dir) == {path.name, kept_file(path, KNOWN[-1].number).name}
-
-
-async def test_a_database_that_cannot_be_rewritten_is_used(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_before(data_dir)
-    knows(monkeypatch, GOOD)
-    monkeypatch.setattr(upgrade, "SHRINKABLE", "PRAGMA auto_vacuum = ")
-    await opened(data_dir)
-    assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
-    assert schema(data_dir / FILE_NAME) == NEXT
 
 
 # ---- checks of a database that may be in use: what they find, and that they end in time
