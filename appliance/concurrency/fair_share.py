@@ -328,9 +328,6 @@ def _busy() -> Refused:
     return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
 
 
-# ---- memory
-
-
 class MemoryBudget:
     """Counts the bytes that owners (accounts or networks) hold. HTTP bodies wait (`take`); SMTP does not (`try_take`).
 

@@ -97,8 +97,6 @@ async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure:
             await trio.sleep(STORAGE_PAUSE)
 
 
-# ---- results
-
 RESULTS_PER_TRANSACTION = 32  # about two milliseconds of the event loop
 RESULTS_AWAITED = 10  # results that end a rest: a pool has twice as many unrecorded ones at most
 

@@ -93,8 +93,6 @@ def field_groups(block: ContentPart | str) -> list[dict[str, str]]:
     ]
 
 
-# ---- attached reports
-
 EXPANDED_BYTES: Final = 8 * 1024 * 1024  # 100,000 elements of DMARC, at 80 bytes each
 RATIO: Final = 200  # of expanded to compressed; reports have 10 to 50
 _RATIO_FROM: Final = 1024 * 1024  # bytes expanded; below, a high ratio is harmless

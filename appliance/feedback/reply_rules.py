@@ -164,7 +164,6 @@ def _without_addresses(text: str) -> str:
     return " ".join((*kept, rest[-1].lstrip(_DOMAIN)))
 
 
-# ---- the table
 class _IndexedRule(NamedTuple):
     row: Rule
     codes: frozenset[int]

@@ -147,8 +147,6 @@ class ReturnPaths:
         return mac.digest()[:_MAC_BYTES]
 
 
-# ---- links
-
 UNSUBSCRIBE_PATH: Final = "/unsubscribe"
 UNSUBSCRIBE_PURPOSE: Final = "unsubscribe links"  # purpose of the MAC key
 

@@ -99,7 +99,6 @@ def verdict(signature: ReceivedSignature, records: Sequence[str], now_seconds: i
     return CheckResult.PASS, ""
 
 
-# ---- keys
 def _public_key(signature: ReceivedSignature, records: Sequence[str]) -> RSAPublicKey | Ed25519PublicKey:
     if not records:
         raise BadSignature("DNS has no key of this name")
@@ -136,7 +135,6 @@ def _load(algorithm: bytes, text: bytes) -> RSAPublicKey | Ed25519PublicKey:
     return key
 
 
-# ---- signature fields
 def _read(
     fields: list[tuple[bytes, bytes]],
     name: bytes,

@@ -200,7 +200,6 @@ def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
     return [*pieces, encoded[start:]]
 
 
-# ---- rules
 class OverSmtp(Enum):
     KEPT = auto()
     REMOVED = auto()

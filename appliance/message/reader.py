@@ -139,8 +139,6 @@ class MimeReader:
             default_type = "message/rfc822" if part.kind == "multipart/digest" else "text/plain"  # RFC 2046 5.1.5
             pending += [(*extent, depth + 1, default_type) for extent in reversed(inside)]
 
-    # ---- headers
-
     def header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
         """Return the unfolded fields of an extent, at most one over the limit, and the start of its body."""
         fields: list[tuple[str, list[bytes]]] = []
@@ -165,8 +163,6 @@ class MimeReader:
         else:
             self.view.truncated |= at < end
         return [(name, b"".join(lines).strip(b" \t")) for name, lines in fields], at
-
-    # ---- multiparts
 
     def split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
         extents: list[tuple[int, int]] = []
@@ -213,8 +209,6 @@ class MimeReader:
             if line_break >= 0:
                 return line_break + 1
         return -1
-
-    # ---- content
 
     def show(self, part: _Part) -> None:
         """Show the first plain text and the first HTML that is not a file; list everything else as attachments."""

@@ -151,7 +151,6 @@ class DoorRequest(SendRequest):
     reply_to: Annotated[Mailbox | Annotated[list[Mailbox], _REPLY_TO_LIST], _CC] | UnsetType = UNSET  # type: ignore[assignment]  # wider
 
 
-# ---- null for an optional field
 def _nullable(kind: type[Struct], **types: Any) -> type[Struct]:
     """Return the same struct with null allowed for optional fields; `types` replaces the types of some."""
     nullable: list[tuple[str, Any, Any]] = [
@@ -168,7 +167,6 @@ NullableSendRequest = _nullable(
 )
 
 
-# ---- the response
 class AttachmentReceipt(Struct, omit_defaults=True):
     """An attachment of an accepted message."""
 
@@ -202,7 +200,6 @@ class Receipt(Struct, rename={"sender": "from"}):
     ] = UNSET
 
 
-# ---- batches
 class OnError(StrEnum):
     """What a bad message in a batch does: refuse the batch, or only itself."""
 
@@ -244,7 +241,6 @@ class BatchReceipt(Struct):
     request_id: Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
 
 
-# ---- the schema
 def components(ref_template: str = "#/components/schemas/{name}") -> dict[str, Any]:
     """Return the schemas of `SendRequest` and `Attachment` by name, for an OpenAPI 3.1 document.
 

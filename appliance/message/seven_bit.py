@@ -179,7 +179,6 @@ def _charset(data: bytes) -> bytes:
     return b"utf-8"
 
 
-# ---- fields
 def _encoded(name: bytes, value: bytes) -> str:
     key, shown = name.lower(), name.decode("ascii")
     text = value.replace(b"\r\n", b"").replace(b"\t", b" ").decode("utf-8").strip(" ")

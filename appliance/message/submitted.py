@@ -184,7 +184,6 @@ def repeated(mime: bytes, repeats: str, message_id: str, sender_domain: str, now
     return joined((top.encode("ascii"), *kept, memoryview(mime)[end:]))
 
 
-# ---- the envelope
 def _read_envelope(envelope_from: str, recipients: Sequence[str]) -> tuple[Address, tuple[Address, ...]]:
     if not envelope_from.strip(" ").strip("<>"):
         raise Refused(
@@ -316,7 +315,6 @@ def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:
     return read_tags(tags, "X-Service-Tag")
 
 
-# ---- the fingerprint
 def _fingerprint(
     envelope_from: Address, recipients: Sequence[Address], fields: Sequence[Field], data: bytes, header_end: int
 ) -> bytes:

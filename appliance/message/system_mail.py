@@ -170,8 +170,6 @@ def _ascii(text: str) -> str:
     return "".join(character if " " <= character <= "~" else "?" for character in text)
 
 
-# ---- forwarded mail
-
 SUBJECT_CHARACTERS: Final = 150  # of the forwarded mail
 
 

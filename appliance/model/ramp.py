@@ -82,9 +82,6 @@ class RampLane(NamedTuple):
     percent: int  # of the domain
 
 
-# ---- figures
-
-
 class RampFigures(Struct, frozen=True):
     """Results of recipients under the ramp, of one route to one provider."""
 
@@ -128,8 +125,6 @@ def total(figures: Iterable[RampFigures], route: Via, provider: str = "") -> Ram
     of_route = [row for row in figures if row.route is route]
     return RampFigures(provider, route, *(sum(getattr(row, name) for row in of_route) for name in _COUNTS))
 
-
-# ---- suggestions
 
 WINDOW = DAY  # that figures are compared over; less if the percentage changed since
 ENOUGH = 50  # results of a route; fewer prove nothing

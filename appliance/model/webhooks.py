@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from appliance.model.mail import MessageLabels, RecipientStatus
+from appliance.model.feedback import FeedbackRecipient
+from appliance.model.mail import DueRecipient, MessageLabels, RecipientStatus
 from appliance.model.streams import TRANSACTIONAL
 from appliance.times import rfc3339
 
@@ -230,25 +231,21 @@ def envelope(
     event_id: str,
     kind: EventType,
     created_at: int,
+    recipient: DueRecipient | FeedbackRecipient,
     labels: MessageLabels,
-    *,
-    email_id: str,
-    recipient_id: str,
-    to: str,
-    envelope_from: str,
-    subject: str,
-    smtp_code: int | None,
-    smtp_response: str | None,
+    code: int | None = None,
+    response: str | None = None,
     bounce_class: str | None = None,
 ) -> bytes:
+    """Return the JSON body of an event; `code` and `response` are of the SMTP reply."""
     data = WebhookEventData(
-        email_id or UNSET,
-        recipient_id or UNSET,
-        to or UNSET,
-        envelope_from or UNSET,
-        subject[:EVENT_SUBJECT_CHARACTERS] or UNSET,
-        UNSET if smtp_code is None else smtp_code,
-        (smtp_response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
+        recipient.message_id or UNSET,
+        recipient.id or UNSET,
+        recipient.address or UNSET,
+        recipient.envelope_from or UNSET,
+        recipient.subject[:EVENT_SUBJECT_CHARACTERS] or UNSET,
+        UNSET if code is None else code,
+        (response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
         bounce_class or UNSET,
         labels.header_id or UNSET,
         labels.tags or UNSET,

@@ -237,8 +237,6 @@ def _decrease(counter: Counter[str], name: str) -> None:
         del counter[name]
 
 
-# ---- the server
-
 ACCEPT_BACKLOG: Final = 1_024  # connections that the kernel queues
 ACCEPT_PAUSE: Final = 0.1  # seconds, while the system is out of descriptors or memory
 DEADLINE_CHECK: Final = 0.25  # seconds by which a client can exceed a deadline

@@ -57,8 +57,6 @@ async def dial_first(
     raise AssertionError("the last address returns or raises")
 
 
-# ---- idle connections
-
 Key = TypeVar("Key", bound=Hashable)
 Connection = TypeVar("Connection", bound=Hashable)
 

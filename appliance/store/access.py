@@ -227,8 +227,6 @@ def _make_room(
 class Access(StorePart):
     limits: CredentialLimits = CredentialLimits()
 
-    # ---- domains
-
     async def add_domain(self, account_id: str, name: str, *, usable: bool, return_path: str | None = None) -> None:
         add = partial(add_domain, usable=usable, return_path=return_path)
         await self.engine.write(lambda tx: add(tx, self.env, account_id, name))
@@ -243,8 +241,6 @@ class Access(StorePart):
             return judge(domain_of(*row) for row in rows(tx, _DOMAINS, {"account_id": account_id}))
 
         return await self.engine.scan(read, account_id)
-
-    # ---- SMTP credentials
 
     @transaction
     def create_credential(
@@ -273,8 +269,6 @@ class Access(StorePart):
         row = {"account_id": account_id, "username": username, "now": self.env.now()}
         if not await self.engine.change(_REVOKE_CREDENTIAL, row):
             raise Refused(Code.NOT_FOUND, f"this account has no SMTP credential {username!r}")
-
-    # ---- API keys
 
     @transaction
     def create_key(
@@ -338,8 +332,6 @@ class Access(StorePart):
         for user_id, username, name in await self.engine.rows(_PEOPLES_CREDENTIALS, account):
             by_user.setdefault(user_id, OwnedAccess()).smtp_credentials[username] = name
         return by_user
-
-    # ---- callers
 
     @transaction
     def record_uses(self, tx: Tx, uses: Mapping[str, tuple[int, str]]) -> None:

@@ -198,8 +198,6 @@ class Accounts(StorePart):
         bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
         return await self.engine.all(_entry, _LEDGER, bindings)
 
-    # ---- users and their sessions
-
     async def user_by_email(self, email: str) -> User | None:
         return await self._user("WHERE u.email = :value", email.lower())
 

@@ -176,8 +176,6 @@ class AttentionStore(StorePart):
             return False
         return True
 
-    # ---- settings of a person
-
     async def notify_setting(self, user_id: str) -> Notify:
         return await self.engine.one(Notify, _NOTIFY, {"user_id": user_id}) or Notify.AT_ONCE
 

@@ -166,7 +166,6 @@ def _mark(identity: str, now: int, tx: Tx) -> None:
     run(tx, _FILL_MARK, {"source": identity, "now": now})
 
 
-# ---- progress
 class _Meter:
     def __init__(self, on: Callable[[CopyProgress], None], total: int) -> None:
         self._on, self._total = on, max(1, total)
@@ -188,7 +187,6 @@ def _count(side: CopyEndpoint, table: Table) -> int:
     return int(count)
 
 
-# ---- rows
 def _copy_rows(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> None:
     insert, bindings = table.insert(), {}
     for last in list(target.stream(table.select_last(), {})):

@@ -44,8 +44,6 @@ _CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = CASE WHEN EXISTS (SE
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 
-# ---- return paths
-
 _RETURN_PATH = """SELECT coalesce(return_path, 'bounces.' || name) FROM domains
     WHERE account_id = :account_id AND name = :name AND return_path_at IS NOT NULL"""
 _SWITCH = """UPDATE domains SET return_path_at = :at
@@ -111,8 +109,6 @@ class Domains(StorePart):
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
         soon = due if dns.is_unknown else dns.checked_at + UNUSED_ASKED_EVERY
         await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due, "soon": soon}))
-
-    # ---- return paths
 
     async def return_path(self, account_id: str, name: str) -> str | None:
         return await self.engine.one(str, _RETURN_PATH, {"account_id": account_id, "name": name})

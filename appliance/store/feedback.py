@@ -113,6 +113,9 @@ _COUNT_SHARES = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) 
         bytes = feedback_counts.bytes + excluded.bytes RETURNING scope, mails, bytes""")
 _READ_SHARES = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
 _DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
+_ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
+# A node of an older version deletes mail but not its counts; an empty queue corrects them.
+_DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM feedback_mail)"
 
 _stored = msgspec.json.Decoder(list[QueueShare])
 
@@ -185,8 +188,6 @@ def take_out(tx: Tx, ids: Sequence[str]) -> set[str]:
     return {mail_id for mail_id, _, _ in deleted}
 
 
-# ---- verbs
-
 # The effect of one address of a mail, in the transaction that deletes it: the result, and accounts with new posts.
 FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
 
@@ -199,8 +200,6 @@ class FeedbackStore(StorePart):
     posts: WebhookPosts
     arrived: Wake = msgspec.field(default_factory=Wake)  # there may be mail to read
     limits: QueueLimits = msgspec.field(default_factory=QueueLimits)
-
-    # ---- mail
 
     async def check_room(self, shares: Iterable[QueueShare]) -> None:
         keys = [(scope.value, name) for scope, name in all_shares(shares)]
@@ -218,6 +217,8 @@ class FeedbackStore(StorePart):
     async def next(self) -> FeedbackMail | None:
         """Return the next mail to read and count one more try; None if none is queued."""
         if not await self.engine.rows(_ANY, {}):  # an idle server leaves its disk alone
+            if await self.engine.rows(_ANY_COUNT, {}):
+                await self.engine.change(_DELETE_STALE, {})
             return None
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
@@ -240,8 +241,6 @@ class FeedbackStore(StorePart):
         if done[1]:
             self.posts.add_new(done[1])
         return done[0]
-
-    # ---- recipients
 
     async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
         """Return the only recipient with an id of this range, unless the return path belongs to another account."""
@@ -274,8 +273,6 @@ class FeedbackStore(StorePart):
 
     def unsubscription(self, recipient: FeedbackRecipient, mail_list: str) -> FeedbackStep:
         return partial(_record_unsubscription, env=self.env, recipient=recipient, mail_list=mail_list)
-
-    # ---- complaints
 
     async def forget_complaints(self, before: int, most: int) -> Slice:
         return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": before, "most": most})

@@ -325,8 +325,6 @@ class _Search:
             results.append(source_term(bindings.source))
         return results
 
-    # ---- the search
-
     def run(self, tx: Tx, seconds: float) -> MailPage:
         selected, following = self.ids(tx, seconds)
         bindings = {"ids": _encoded(selected), "recipients": SHOWN_RECIPIENTS}

@@ -123,8 +123,6 @@ class People(StorePart):
             check_admin(tx)
         return RemovedPerson(former.email, revoked)
 
-    # ---- links
-
     async def invitations(self, account_id: str) -> list[PasswordLink]:
         return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.env.now()})
 

@@ -64,8 +64,6 @@ class Ramping(Struct):
 class RampStore(StorePart):
     pools: PoolStates
 
-    # ---- the plan
-
     async def stored(self) -> RampPlan | None:
         """The plan that a command or `auto` stored; None: that of the settings counts."""
         value = await self.engine.one(str, _PLAN, {"name": PLAN})
@@ -85,8 +83,6 @@ class RampStore(StorePart):
     async def fence_older_nodes(self) -> None:
         await self.engine.fence_older_nodes(Feature.RAMP)
 
-    # ---- recipients
-
     async def bind(self, recipients: Sequence[DueRecipient], route: Via) -> bool:
         """Store the only route that may take these recipients; False: another route or result is stored for one."""
         bindings = [(recipient.message_id, recipient.id, route.value) for recipient in recipients]
@@ -95,8 +91,6 @@ class RampStore(StorePart):
     def _bind(self, tx: Tx, several: Sequence[Sequence[Row]]) -> list[bool]:
         bound = {id_ for (id_,) in _BIND.run(tx, sorted({row for bindings in several for row in bindings}))}
         return [all(row[1] in bound for row in bindings) for bindings in several]
-
-    # ---- figures
 
     async def hours(self, since: int) -> list[RampHour]:
         """The results from an hour on, by provider and route."""

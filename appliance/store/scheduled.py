@@ -228,8 +228,6 @@ class ScheduledMail(StorePart):
                 outcome = partial(Outcome, recipient, status, (), now, note=note, failure=failure)
                 yield outcome(bounce_class=bounce_class)
 
-    # ---- moving
-
     async def move(self, account_id: str, message_id: str, due_at: int) -> None:
         """Schedule a message that is not due yet for another time; the Date that it was composed with follows."""
         await self.engine.write(partial(self._move, account_id, message_id, due_at), large=True)

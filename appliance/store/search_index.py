@@ -241,8 +241,6 @@ class SearchIndex(StorePart):
             if trio.current_time() >= until:
                 return
 
-    # ---- new blocks
-
     async def _add_block(self) -> bool:
         limit = identifier_from("msg", max(0, self.env.now() - INDEXED_AFTER))
         account_id = await self._next_account(limit)
@@ -328,8 +326,6 @@ class SearchIndex(StorePart):
 
         if not await self.engine.write(use, bulk=True):
             raise _Overtaken
-
-    # ---- changes
 
     async def _add_changes(self) -> bool:
         """Add new terms of messages that are indexed already; return whether there were any."""

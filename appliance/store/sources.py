@@ -63,8 +63,6 @@ class SourceStore(StorePart):
 
         await self.engine.write(work)
 
-    # ---- what delivery finds
-
     async def states(self) -> list[SourceState]:
         """What running nodes last selected."""
         live = {state.name for state in await self.engine.nodes() if not state.ended} if self.engine.is_shared else {""}

@@ -240,8 +240,6 @@ class Unsubscriptions(StorePart):
             raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
         add(tx, account_id, -SUPPRESSION)
 
-    # ---- tags whose messages get a link
-
     async def tags(self, account_id: str) -> list[str]:
         return await self.engine.all(str, _TAGS, {"account_id": account_id})
 

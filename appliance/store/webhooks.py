@@ -154,25 +154,11 @@ def event_row(
     at: int,
     recipient: DueRecipient | FeedbackRecipient,
     labels: Mapping[str, MessageLabels],
-    code: int | None = None,
-    response: str | None = None,
-    bounce_class: str | None = None,
+    *result: Any,
 ) -> Row:
+    """The row of an event; `result` is the SMTP code, the response and the bounce class, as far as there are any."""
     event_id = env.identifier("evt")
-    body = envelope(
-        event_id,
-        kind,
-        at,
-        labels.get(recipient.message_id, MessageLabels()),
-        email_id=recipient.message_id,
-        recipient_id=recipient.id,
-        to=recipient.address,
-        envelope_from=recipient.envelope_from,
-        subject=recipient.subject,
-        smtp_code=code,
-        smtp_response=response,
-        bounce_class=bounce_class,
-    )
+    body = envelope(event_id, kind, at, recipient, labels.get(recipient.message_id, MessageLabels()), *result)
     return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
 
 

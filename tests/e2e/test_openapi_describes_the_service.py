@@ -23,6 +23,7 @@ from schemathesis.config import SchemathesisConfig
 from appliance.errors import Code
 from appliance.keys.secrets import code_of
 from appliance.model.accounts import Role
+from appliance.model.feedback import FeedbackRecipient
 from appliance.model.mail import MessageLabels
 from appliance.model.webhooks import PING_TYPE, DuePost, EventType, Lane, Trigger, envelope, example_envelope
 from appliance.store.pools import EVERY
@@ -623,20 +624,10 @@ def test_every_error_tells_its_codes() -> None:
 def test_webhooks_are_what_is_posted() -> None:
     """Every type of event is described with its headers, and the body that is really posted has exactly its fields."""
     assert set(DOCUMENT["webhooks"]) == {*EventType, PING_TYPE}
-    made = envelope(
-        "evt_1",
-        EventType.LATE_BOUNCED,
-        1_750_000_000_123,
-        MessageLabels("1@example.com", ("order",), {"order": "10045"}, "broadcast"),
-        email_id="msg_1",
-        recipient_id="rcp_1",
-        to="ada@example.net",
-        envelope_from="orders@example.com",
-        subject="s",
-        smtp_code=550,
-        smtp_response="550 no",
-        bounce_class="other",
-    )
+    addresses = "ada@example.net", "example.net", "orders@example.com"
+    recipient = FeedbackRecipient("rcp_1", "msg_1", "acc_1", *addresses, "s", "example.com", ())
+    labels = MessageLabels("1@example.com", ("order",), {"order": "10045"}, "broadcast")
+    made = envelope("evt_1", EventType.LATE_BOUNCED, 1_750_000_000_123, recipient, labels, 550, "550 no", "other")
     fields: set[str] = set()
     for name, posted in {
         "email.late_bounced": made,

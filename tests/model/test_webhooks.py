@@ -7,27 +7,29 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from appliance.model.feedback import FeedbackRecipient
 from appliance.model.mail import MessageLabels, RecipientStatus
 from appliance.model.webhooks import EVENT_TYPES, EXCERPT_BYTES, envelope, excerpt
 from appliance.times import rfc3339
 
 NOW = 1_700_000_000_123_456
-FIELDS: dict[str, Any] = {
-    "email_id": "msg_1",
-    "recipient_id": "rcp_1",
-    "to": "b@example.net",
-    "envelope_from": "a@example.com",
-    "subject": "A subject",
-    "smtp_code": 250,
-    "smtp_response": "250 OK",
-}
 
 
-def told(status: RecipientStatus = RecipientStatus.DELIVERED, **fields: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(
-        envelope("evt_1", EVENT_TYPES[status], NOW, MessageLabels(), **{**FIELDS, **fields})
-    )
+def whom(message_id: str, recipient_id: str, to: str, sender: str, subject: str) -> FeedbackRecipient:
+    return FeedbackRecipient(recipient_id, message_id, "acc_1", to, "example.net", sender, subject, "example.com", ())
+
+
+def told(
+    status: RecipientStatus = RecipientStatus.DELIVERED,
+    smtp_code: int | None = 250,
+    smtp_response: str | None = "250 OK",
+    **fields: str,
+) -> dict[str, Any]:
+    recipient = replace(whom("msg_1", "rcp_1", "b@example.net", "a@example.com", "A subject"), **fields)
+    data = envelope("evt_1", EVENT_TYPES[status], NOW, recipient, MessageLabels(), smtp_code, smtp_response)
+    body: dict[str, Any] = json.loads(data)
     return body
 
 
@@ -108,14 +110,10 @@ def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
         "evt_1",
         EVENT_TYPES[status],
         now,
+        whom(email_id, recipient_id, to, sender, subject),
         MessageLabels(email_id or None),
-        email_id=email_id,
-        recipient_id=recipient_id,
-        to=to,
-        envelope_from=sender,
-        subject=subject,
-        smtp_code=code,
-        smtp_response=response,
+        code,
+        response,
     )
 
 

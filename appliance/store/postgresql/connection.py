@@ -120,7 +120,6 @@ def _plain(text: str) -> str:
     return text
 
 
-# ---- values
 class _Text(StrBinaryDumper):
     def dump(self, obj: str) -> bytes:
         return _encoded(obj)
@@ -209,7 +208,6 @@ _DUMPERS: tuple[tuple[type, type[adapt.Dumper]], ...] = (
 _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber), ("json", TextBinaryLoader))
 
 
-# ---- a connection
 class PostgresConnection(psycopg.Connection[Row]):
     """A connection that fails if a response is late. TCP reports nothing if a proxy or a hung disk delays it."""
 

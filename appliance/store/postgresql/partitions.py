@@ -44,7 +44,6 @@ T = TypeVar("T")
 Connection = psycopg.Connection[Row]
 
 
-# ---- tables
 class _Table(Struct, frozen=True):
     name: str
     prefix: str  # of the ids by which it is partitioned

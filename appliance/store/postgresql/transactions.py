@@ -114,7 +114,6 @@ class Link:
             self._connection = None
 
 
-# ---- one batch
 def write_batch(link: Link, jobs: list[Job], begin: str) -> None:
     """Write these jobs as one transaction; each gets its result."""
     was_lost = False
@@ -236,7 +235,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
         job.result = outcome.Error(error)
 
 
-# ---- writers
 class Writer:
     """A thread that writes all waiting jobs once the last transaction has ended."""
 
@@ -319,7 +317,6 @@ class Writer:
         return True
 
 
-# ---- readers
 class Readers:
     def __init__(self, links: list[Link]) -> None:
         self._free = links

@@ -78,8 +78,6 @@ def _settings() -> tuple[str, ...]:
     return f"PRAGMA cache_size = -{_buffers.cache_kib}", *_SETTINGS
 
 
-# ---- a connection
-
 MOST_ROWS = 16  # per statement; more gain nothing
 # Every short length, but few long ones: each length needs its own prepared statement.
 _LENGTHS = (*range(1, 9), MOST_ROWS)
