@@ -195,8 +195,8 @@ class Space:
 # ---- files that lose their place
 
 MISSED = ".missed"  # suffix of the file with the identities of missed files
-CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
-CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
+CHECK_FILES_EVERY = 1.0  # seconds, while there are no commits
+CHECK_PAUSE = 0.02  # seconds between two checks at most; one before every commit took 3 % of accepting
 
 Identity = tuple[int, ...]  # device and inode
 
@@ -220,21 +220,15 @@ class FileWatch:
     """The files of a database since it was opened; later ones since they were first seen."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._directory = path, str(path.parent)
+        self._path = path
         self._opened = _names(path)
-        self._changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
-        self._next_check = 0.0  # at the directory, by the monotonic clock
-        self._checked_at = time.monotonic()  # at the files
+        self._next_check = 0.0  # by the monotonic clock
 
     def in_place(self) -> bool:
         now = time.monotonic()
         if now < self._next_check:
             return True
-        self._next_check = now + CHECK_DIRECTORY_EVERY
-        changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
-        if changed_at == self._changed_at and now < self._checked_at + CHECK_FILES_EVERY:
-            return True
-        self._changed_at, self._checked_at = changed_at, now
+        self._next_check = now + CHECK_PAUSE
         names = _names(self._path)
         self._opened = _Names(*(before or after for before, after in zip(self._opened, names, strict=True)))
         return names == self._opened
@@ -244,7 +238,8 @@ class FileWatch:
         now = _names(self._path)
         if now.directory != self._opened.directory:
             _leave_alone(connection)
-            return FilesMoved(f"{self._directory} was moved or replaced while the server ran: put it back, then start")
+            where = self._path.parent
+            return FilesMoved(f"{where} was moved or replaced while the server ran: put it back, then start")
         what = f"{self._missing(now)} while the server ran"
         if now.database == self._opened.database and now.log == self._opened.log:
             _leave_alone(connection)  # a restart makes a new index from the log

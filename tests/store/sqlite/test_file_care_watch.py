@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.store.sqlite.connection import Connection, open_reader, open_writer
-from appliance.store.sqlite.file_care import CHECK_DIRECTORY_EVERY, FileWatch
+from appliance.store.sqlite.file_care import CHECK_PAUSE, FileWatch
 from tests.cpu_time import cpu_seconds
 
 LOOKS = 1_000
@@ -41,7 +41,7 @@ def test_a_log_that_sqlite_makes_later_is_no_alarm(path: Path) -> None:
     connection.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY)")
     assert watch.in_place()
     Path(f"{path}-wal").unlink()
-    time.sleep(CHECK_DIRECTORY_EVERY)
+    time.sleep(CHECK_PAUSE)
     assert not watch.in_place()
     connection.close()
 
@@ -50,9 +50,9 @@ def test_a_log_that_sqlite_makes_later_is_no_alarm(path: Path) -> None:
 def test_a_file_that_is_deleted_is_noticed_in_a_moment(path: Path, writer: Connection, end: str) -> None:
     watch = FileWatch(path)
     assert watch.in_place()
-    time.sleep(CHECK_DIRECTORY_EVERY)  # longer than a tick of the system's clock for files
+    time.sleep(CHECK_PAUSE)  # longer than a tick of the system's clock for files
     Path(f"{path}{end}").unlink()
-    time.sleep(CHECK_DIRECTORY_EVERY)
+    time.sleep(CHECK_PAUSE)
     assert not watch.in_place()
     assert str(path) + end in str(watch.stop(writer))
 
@@ -84,7 +84,7 @@ def test_other_files_in_the_directory_are_no_alarm(path: Path, writer: Connectio
         (tmp_path / f"other{number}").touch()
         writer.execute("INSERT INTO notes (text) VALUES ('x')")
         open_reader(path).close()
-        time.sleep(CHECK_DIRECTORY_EVERY)
+        time.sleep(CHECK_PAUSE)
         assert watch.in_place()
 
 
