@@ -309,12 +309,7 @@ class Workers:
         self._limiter = trio.CapacityLimiter(threads)
 
     async def run(
-        self,
-        owner: str,
-        cost: float,
-        work: Callable[[Unpack[Arguments]], T],
-        *arguments: *Arguments,
-        low: bool = False,
+        self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments, low: bool = False
     ) -> T:
         """Run `work` for `owner`, on the loop or on a thread by its `cost` in microseconds. Raises what it raises."""
         if cost <= ON_LOOP:

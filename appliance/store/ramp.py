@@ -15,16 +15,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.environment import Environment, identifier_time
 from appliance.model.database import Feature
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
-from appliance.model.ramp import (
-    OTHER_PROVIDERS,
-    WINDOW,
-    RampComparison,
-    RampFigures,
-    RampHour,
-    RampPlan,
-    Via,
-    compared,
-)
+from appliance.model.ramp import OTHER_PROVIDERS, WINDOW, RampComparison, RampFigures, RampHour, RampPlan, Via, compared
 from appliance.store.engine import Bulk, Row, StorePart, Tx, one, rows, run, transaction
 from appliance.store.pools import PoolStates
 from appliance.times import HOUR, SECOND

@@ -18,14 +18,7 @@ from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused, StorageFault, StorageUnavailable
 from appliance.message.addresses import parse
 from appliance.message.schedule import redated
-from appliance.model.mail import (
-    BounceClass,
-    DueRecipient,
-    FailureReason,
-    NewRecipient,
-    Outcome,
-    RecipientStatus,
-)
+from appliance.model.mail import BounceClass, DueRecipient, FailureReason, NewRecipient, Outcome, RecipientStatus
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, one, rows, run
 from appliance.store.new_mail import NewMail
 from appliance.store.queue import SELECT_DUE, record
@@ -289,11 +282,7 @@ def _suppressed(tx: Tx, messages: Sequence[_Scheduled], recipients: Sequence[Row
             by_message.setdefault(message_id, []).append(known)
     addressed = {
         message_id: Addressed(
-            item.account_id,
-            by_message.get(message_id, ()),
-            _tags.decode(item.tags),
-            item.template_alias,
-            item.stream,
+            item.account_id, by_message.get(message_id, ()), _tags.decode(item.tags), item.template_alias, item.stream
         )
         for message_id, item in checked.items()
     }

@@ -27,19 +27,7 @@ from appliance.model.database import (
     OtherNodes,
 )
 from appliance.store.audit import write_noted
-from appliance.store.engine import (
-    ALONE,
-    Engine,
-    Item,
-    JointWork,
-    RecordAnswer,
-    Row,
-    T,
-    Tx,
-    Work,
-    changed,
-    rows,
-)
+from appliance.store.engine import ALONE, Engine, Item, JointWork, RecordAnswer, Row, T, Tx, Work, changed, rows
 from appliance.store.postgresql import nodes
 from appliance.store.postgresql.connection import LONG_STATEMENT_TIMEOUT, STATEMENT_TIMEOUT, connect, run
 from appliance.store.postgresql.migrate import (
