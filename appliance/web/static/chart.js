@@ -2,7 +2,7 @@
 // and keyboard.
 import { h, s } from "./dom.js";
 import { table } from "./pieces.js";
-import { number } from "./time.js";
+import { number, span } from "./time.js";
 
 const WIDTH = 1000;
 const HEIGHT = 144;
@@ -17,6 +17,14 @@ export function ceiling(highest, whole = true) {
 		.map((each) => each * power)
 		.find((each) => each >= least && (!whole || each % 2 === 0));
 }
+
+// Milliseconds that the text of a length of time shows exactly, as it does their halves.
+const SPANS = [1, 2, 4, 10, 20, 60, 120, 240, 600, 1200, 3600].map((seconds) => seconds * 1000);
+const HOUR = 3.6e6;
+
+/** The same for lengths of time: whole seconds, minutes or hours. */
+export const timeCeiling = (highest) =>
+	highest <= 500 ? ceiling(highest, false) : (SPANS.find((each) => each >= highest) ?? ceiling(highest / HOUR) * HOUR);
 
 /** Marks of the scale, [percent, text]: starts of days for hours, and as many days (UTC) as fit. */
 export function marks(buckets) {
@@ -75,7 +83,7 @@ export function chart(title, buckets, kinds, label, behind, link, go, { lines = 
 	const highest = (each) =>
 		lines ? Math.max(...kinds.map(([field]) => each[field] ?? 0)) : Math.max(sum(each), behind ? each[behind[0]] : 0);
 	const most = Math.max(...buckets.map(highest));
-	const top = format === number ? ceiling(most) : ceiling(most || 1, false);
+	const top = format === number ? ceiling(most) : format === span ? timeCeiling(most || 1) : ceiling(most || 1, false);
 	const drawn = { buckets, kinds, stack, behind, top, label, link, go, format };
 	const scale = marks(buckets);
 	const grid = (x1, x2, y1, y2) => s("line", { class: "grid", x1, x2, y1, y2 });
@@ -117,7 +125,7 @@ export function chart(title, buckets, kinds, label, behind, link, go, { lines = 
 			h(
 				"div",
 				{ class: "scale", "aria-hidden": "true" },
-				[top, top / 2, 0].map((each) => h("span", null, format(each))),
+				[format(top), format(top / 2), "0"].map((each) => h("span", null, each)),
 			),
 			h(
 				"div",

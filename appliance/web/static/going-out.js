@@ -1,5 +1,4 @@
 // The head of the operator's page: is mail going out? A verdict, four numbers, and the last 24 hours of all accounts.
-import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
 import { notice } from "./pieces.js";
@@ -43,9 +42,8 @@ export function verdict({ paused, pools, sandbox = 0 }, hours) {
 	return ["queued", "Nothing to send.", `No mail since ${since}. ${waits}`];
 }
 
-/** The parts of the head; `queue` is the answer of /v1/admin/queue. */
-export async function goingOut(queue, signal) {
-	const { hours } = await get("/v1/admin/stats", signal);
+/** The parts of the head; `queue` is the answer of /v1/admin/queue, `hours` those of /v1/admin/stats. */
+export async function goingOut(queue, { hours }) {
 	const [status, answer, text] = verdict(queue, hours);
 	const delivered = sum(hours, "delivered");
 	const bounced = sum(hours, "bounced");

@@ -145,7 +145,9 @@ function logInAgain(error) {
 
 async function start() {
 	api.onEnded(logInAgain);
-	if (alone(find(location.pathname))) return show();
+	const place = find(location.pathname);
+	if (alone(place)) return show();
+	const slow = setTimeout(() => wait(place), SLOW);
 	try {
 		entered(await api.resume());
 	} catch (error) {
@@ -153,6 +155,8 @@ async function start() {
 		document.body.className = "alone";
 		main.replaceChildren(fragment(await failed(error)));
 		return;
+	} finally {
+		clearTimeout(slow);
 	}
 	await show({ focus: false });
 }

@@ -25,7 +25,11 @@ const download = (label, address, name, kind = "tiny") =>
 	button("Download", async () => save(await file(address), name), kind, { "aria-label": `Download ${label}` });
 
 /** Headers, texts and files of the message at this API path; null if no longer stored. */
-export const read = (message, address, signal) => (message.body_kept ? get(`${address}/body`, signal) : null);
+export const read = (address, signal) =>
+	get(`${address}/body`, signal).catch((error) => {
+		if (error.status !== 404) throw error;
+		return null;
+	});
 
 const asData = (blob) =>
 	new Promise((resolve, reject) => {

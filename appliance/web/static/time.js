@@ -35,9 +35,12 @@ export function span(milliseconds) {
 	if (seconds < 10) return `${seconds.toFixed(1)} s`;
 	if (seconds < 60) return `${Math.round(seconds)} s`;
 	const minutes = Math.floor(seconds / 60);
-	if (minutes < 60) return minutes < 10 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${minutes} min`;
+	const both = (large, small) => large + (parseInt(small) ? ` ${small}` : "");
+	if (minutes < 60) return both(`${minutes} min`, minutes < 10 && `${Math.floor(seconds % 60)} s`);
 	const hours = Math.floor(minutes / 60);
-	return hours < 24 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+	return hours < 24
+		? both(`${hours} h`, `${minutes % 60} min`)
+		: both(`${Math.floor(hours / 24)} d`, `${hours % 24} h`);
 }
 
 const exact = (iso) => `${iso.replace("T", " ").replace("Z", "")} UTC`;

@@ -163,7 +163,10 @@ def test_a_filter_is_shown_in_words(call: Any, name: str, value: str, text: str)
 
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
-    [(3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (3_700_000, "1 h 1 min"), (None, "–")],
+    [
+        *((3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (240_000, "4 min")),
+        *((3_700_000, "1 h 1 min"), (3_600_000, "1 h"), (90_000_000, "1 d 1 h"), (None, "–")),
+    ],
 )
 def test_lengths_of_time_are_short(call: Any, milliseconds: int | None, text: str) -> None:
     assert call("time", "span", milliseconds) == text
@@ -175,6 +178,15 @@ def test_lengths_of_time_are_short(call: Any, milliseconds: int | None, text: st
 def test_a_scale_ends_at_a_round_number(call: Any, highest: int, top: int) -> None:
     """The scale reaches over the highest bar, not far, and its half is a whole number."""
     assert call("chart", "ceiling", highest) == top
+
+
+@pytest.mark.parametrize(
+    ("highest", "top"),
+    [(90, 100), (870, 1000), (3_000, 4_000), (61_000, 120_000), (870_000, 1_200_000), (5 * 3_600_000, 6 * 3_600_000)],
+)
+def test_a_scale_of_time_ends_at_a_whole_second_minute_or_hour(call: Any, highest: int, top: int) -> None:
+    """Its text would cut 1,000 seconds off to 16 minutes."""
+    assert call("chart", "timeCeiling", highest) == top
 
 
 @pytest.mark.parametrize(("days", "first", "count"), [(1, 0, 1), (7, 0, 7), (30, 1, 8), (90, 5, 8)])

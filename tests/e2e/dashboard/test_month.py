@@ -87,6 +87,16 @@ def test_axe_finds_nothing_in_any_dialog(browser: Browser, month: Provisioned, w
     assert findings == []
 
 
+def test_a_rate_of_few_deliveries_is_not_judged(browser: Browser, month: Provisioned, stage: Stage) -> None:
+    """Neither by its text nor by the colour of its bar."""
+    found = stage.ask(month, "GET", "/v1/feedback?days=30")["providers"]
+    assert {each["complaint_mark"] for each in found} == {"too_few"}
+    browser.log_in(month.email)
+    browser.open("/dashboard/feedback")
+    assert browser.count("td.share rect.queued") == len(found)
+    assert browser.count("td.share rect.bounced") == 0
+
+
 ROWS = """
 const box = (each) => each.getBoundingClientRect();
 return [...document.querySelectorAll(".tiles")].map((tiles) => {

@@ -305,14 +305,19 @@ export default async function admin(page) {
 	};
 	// The chart is rebuilt, so not while it is in use.
 	const isRead = () => overall.querySelector("svg:hover, svg:focus-within, .chart details[open]");
-	const drawOverall = async () => isRead() || update(overall, await goingOut(found, page.signal));
+	const drawOverall = async (drawn) => {
+		const stats = await get("/v1/admin/stats", page.signal);
+		await drawn;
+		if (!isRead()) update(overall, await goingOut(found, stats));
+	};
 	const drawRamp = async () => {
 		const current = await get("/v1/admin/ramp", page.signal);
 		update(ramp, current.percent !== null && (await import("../ramp.js")).rampSection(current));
 	};
-	const [first] = await Promise.all([load(), draw().then(drawOverall), drawNodes(), drawRamp()]);
+	const drawn = draw();
+	const [first] = await Promise.all([load(), drawn, drawOverall(drawn), drawNodes(), drawRamp()]);
 	page.every(5, draw);
-	page.every(LOOKED, drawOverall);
+	page.every(LOOKED, () => drawOverall());
 	page.every(LOOKED, drawNodes);
 	page.every(LOOKED, drawRamp);
 	return fragment(

@@ -64,10 +64,16 @@ const providers = (entries, chosen) =>
 		"cards",
 	);
 
+// Of mail that failed and of mail that is still queued.
+const LATER = [
+	"The server did not accept the message.",
+	"Queued mail is retried. Send failed mail again once the server responds.",
+];
+
 /** What the servers said, by cause, with what to do. */
 function replies(entries) {
 	const row = (each) => {
-		const [means, helps] = classMeaning(each.bounce_class);
+		const [means, helps] = each.bounce_class === "temporary" ? LATER : classMeaning(each.bounce_class);
 		return {
 			href: path("/dashboard/messages", each.message_id),
 			cells: [

@@ -27,6 +27,7 @@ const PASSED = [
 	["failed", "Failed", "bounced"],
 ];
 const NUMBER = { class: "number" };
+const JUDGED = { too_few: "queued", good: "delivered", high: "deferred" }; // colours of a bar by the mark of its rate
 
 /** A share of a row's width; `lines` are limits to draw. The number appears next to it as text. */
 function bar(share, colour, lines = []) {
@@ -58,7 +59,7 @@ function complaints(providers) {
 		number(each.delivered),
 		number(each.complained),
 		rate(each.complaint_rate, each.complaint_mark),
-		bar((each.complaint_rate ?? 0) / most, "bounced", [WARNING / most, LIMIT / most]),
+		bar((each.complaint_rate ?? 0) / most, JUDGED[each.complaint_mark] ?? "bounced", [WARNING / most, LIMIT / most]),
 	]);
 	return fragment(
 		h(

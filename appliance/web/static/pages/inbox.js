@@ -30,9 +30,9 @@ const checks = (found) =>
 
 async function shown(id, signal) {
 	const address = path("/v1/emails", id);
-	const message = await get(address, signal);
-	const [found, checked] = await Promise.all([
-		read(message, address, signal),
+	const [message, found, checked] = await Promise.all([
+		get(address, signal),
+		read(address, signal),
 		get(`${address}/checks`, signal).catch(() => ({ findings: [], links: [] })),
 	]);
 	const more = [

@@ -163,9 +163,12 @@ export default async function message(page) {
 	const { api = "/v1/emails", home = HOME, account } = page.of ?? {}; // `of`: another account, for administrators
 	const address = path(api, page.params[0]);
 	const go = account ? null : page.go;
-	let shown = await get(address, page.signal);
 	let failed = null;
-	const found = await Promise.resolve(read(shown, address, page.signal)).catch((error) => void (failed = error));
+	const body = () => read(address, page.signal).catch((error) => void (failed = error));
+	// All at once, for slow links. Of another account's message, only what is stored: each read is logged.
+	const early = account ? [] : [body(), postsOf(page.params[0], page.signal, () => tell())];
+	let shown = await get(address, page.signal);
+	const found = account ? shown.body_kept && (await body()) : await early[0];
 	const told = h("div");
 	const top = h("div", { class: "card summary" }, summary(shown, found, home));
 	const tally = h("div", { class: "tally" }, counts(shown));
@@ -233,7 +236,7 @@ export default async function message(page) {
 		return isNear(shown) ? 1 : undefined;
 	};
 	if (!account) page.every(2, round); // an administrator's read is logged: do it once
-	const body = () => {
+	const parts = () => {
 		const place = h("div", null, failed ? errorText(failed) : skeleton(3));
 		if (!failed)
 			content(shown, found, address, page.signal)
@@ -241,10 +244,10 @@ export default async function message(page) {
 				.then((node) => place.replaceChildren(node));
 		return place;
 	};
-	await tell();
+	if (!account) update(told, await early[1]);
 	const panels = [
 		["Activity", [tally, story]],
-		["Content", body],
+		["Content", parts],
 		!account && ["Webhook", told],
 		["Details", about],
 	].filter(Boolean);

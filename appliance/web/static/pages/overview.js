@@ -131,7 +131,11 @@ function ranges(days, hourly) {
 			"Period",
 			RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
 		),
-		h("a", { class: "button", href: `/dashboard/statistics?days=${days}` }, "Break down"),
-		h("a", { class: "button", href: `/dashboard/deliverability?days=${days}` }, "Deliverability"),
+		h(
+			"div",
+			{ class: "row" },
+			h("a", { class: "button", href: `/dashboard/statistics?days=${days}` }, "Break down"),
+			h("a", { class: "button", href: `/dashboard/deliverability?days=${days}` }, "Deliverability"),
+		),
 	);
 }

@@ -134,6 +134,7 @@ function list() {
 
 export default async function receivedMessage(page) {
 	const address = path("/v1/inbound", page.params[0]);
+	const early = postsOf(page.params[0], page.signal, () => tell(), NO_POSTS);
 	const message = await get(address, page.signal);
 	let linked;
 	const found = new Promise((resolve) => (linked = resolve));
@@ -146,7 +147,7 @@ export default async function receivedMessage(page) {
 	const body = await content(message, message, address, page.signal, { framed, more, linked, fileAt, linkTo });
 	const posts = h("div");
 	const tell = async () => update(posts, await postsOf(message.id, page.signal, tell, NO_POSTS));
-	await tell();
+	update(posts, await early);
 	page.every(2, tell);
 	return fragment(
 		head(message.subject || "(no subject)", {

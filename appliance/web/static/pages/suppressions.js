@@ -14,7 +14,7 @@ const COLUMNS = [
 	{ title: "Select", class: "side pick", hidden: true, needs: "removeSuppression" },
 	{ title: "Address", class: "cut to", lead: true },
 	{ title: "Origin", class: "side" },
-	{ title: "Reason", class: "cut second" },
+	{ title: "Reason", class: "cut second full" },
 	{ title: "Since", class: "side bare" },
 	{ title: "Action", class: "side", needs: "removeSuppression" },
 ];
@@ -118,16 +118,12 @@ function search(page, wanted) {
 		submit: "Search",
 		send: ({ q }) => page.go(query(HOME, { ...wanted, q: q.trim() })),
 	});
-	return toolbar({
-		search: field,
-		chips: [
-			wanted.stream && chip(`Stream: ${wanted.stream}`, { remove: query(HOME, { ...wanted, stream: "" }) }),
-			ORIGINS.map((origin) => {
-				const current = origin === wanted.origin;
-				return chip(words(origin), { href: query(HOME, { ...wanted, origin: current ? "" : origin }), current });
-			}),
-		],
+	const origins = ORIGINS.map((origin) => {
+		const current = origin === wanted.origin;
+		return chip(words(origin), { href: query(HOME, { ...wanted, origin: current ? "" : origin }), current });
 	});
+	const stream = wanted.stream && chip(`Stream: ${wanted.stream}`, { remove: query(HOME, { ...wanted, stream: "" }) });
+	return fragment(toolbar({ search: field }), h("div", { class: "row" }, stream, origins));
 }
 
 /** The list, with bulk release of selected entries. */
