@@ -109,6 +109,32 @@ def test_hostile_html_does_nothing(browser: Browser, dev: Dev) -> None:
     assert len(dev.http.get("/v1/emails").json()["emails"]) == 1
 
 
+CUT = """
+const at = (element) => element.getBoundingClientRect();
+const cut = [...document.querySelectorAll(".mails button")].filter((each) =>
+  [...each.children].some((part) => at(part).left > at(each).left + 14 || at(part).right > at(each).right));
+const button = at(document.querySelector(".content > button"));
+const below = [...document.querySelectorAll(".content [role=tab]")].filter((each) => {
+  const { left, right, top, bottom } = at(each);
+  return left < button.right && right > button.left && top < button.bottom && bottom > button.top;
+});
+return [...cut, ...below].map((each) => each.textContent);
+"""
+
+
+def test_nothing_in_it_is_cut_off_or_covered(browser: Browser, dev: Dev) -> None:
+    """At any width, subjects begin at the left edge and wrap, and no button lies on a tab."""
+    file = {"filename": "terms.txt", "content": base64.b64encode(b"Terms").decode()}
+    send(dev, "short", subject="Hi")
+    send(dev, "long", subject="Winter is coming: everything 20 % off until Sunday, and free shipping", html=HTML)
+    send(dev, "files", html=HTML, attachments=[file])
+    for width in (1440, 1024, 390):
+        browser.size(width, 900)
+        browser.open("/dashboard/inbox")
+        browser.see("Download .eml", "button")
+        assert browser.script(CUT) == [], width
+
+
 def test_the_newest_is_first_and_all_can_be_deleted(browser: Browser, dev: Dev) -> None:
     browser.size(*PHONE)
     for number in range(3):
