@@ -14,6 +14,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from struct import unpack
 from time import perf_counter
 from typing import Final
@@ -23,7 +25,7 @@ import trio
 from msgspec import Struct, field
 
 from appliance.environment import Environment, identifier_from, identifier_time
-from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
+from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, one, rows, run
 from appliance.store.message_records import read_texts
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
@@ -36,7 +38,6 @@ INDEXED_TOGETHER: Final = 128  # messages read and split together: a few millise
 TERMS_TOGETHER: Final = 4_000  # after which a step ends, too
 WRITTEN_TOGETHER: Final = 1_000  # rows in one commit
 COUNTED_TOGETHER: Final = 5_000  # recipients counted together, to find accounts with enough messages for a block
-CHANGES_TOGETHER: Final = 20
 TERMS_ADDED_TOGETHER: Final = 500  # to existing blocks per commit
 SORTED_TOGETHER: Final = 2_000  # a single call, which no other thread interrupts
 BLOCKS_CHECKED: Final = 4  # at a time, whether all of their messages are there
@@ -174,11 +175,13 @@ _USE_BLOCK = """UPDATE search_blocks SET size = :size, ids = :ids
 _SET_POSITION = """INSERT INTO search_positions (account_id, message_id) VALUES (:account_id, :message_id)
     ON CONFLICT (account_id) DO UPDATE SET message_id = excluded.message_id"""
 
-_CHANGES = """SELECT c.account_id, c.message_id, c.changed_at FROM search_changes c
-    JOIN search_positions p ON p.account_id = c.account_id
+# With the last block that begins before the message, which may end before it, too.
+_CHANGES = """SELECT c.account_id, c.message_id, c.changed_at, (SELECT b.number FROM search_blocks b
+        WHERE b.account_id = c.account_id AND b.after_id < c.message_id AND b.size > 0
+        ORDER BY b.after_id DESC LIMIT 1) AS block
+    FROM search_changes c JOIN search_positions p ON p.account_id = c.account_id
     WHERE c.message_id <= p.message_id ORDER BY c.account_id, c.message_id LIMIT :most"""
-_BLOCK_OF = """SELECT number, ids FROM search_blocks
-    WHERE account_id = :account_id AND after_id < :id AND last_id >= :id AND size > 0"""
+_USED = Bulk("SELECT number FROM search_blocks WHERE size > 0 AND number IN ({?i})")
 _ADD_TERMS = Bulk("""INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}
     ON CONFLICT (block, term) DO UPDATE SET postings = search_terms.postings || excluded.postings""")
 _HAS_POSTING = """SELECT t.term, t.postings FROM json_each(:terms) wanted
@@ -328,14 +331,19 @@ class SearchIndex(StorePart):
             raise _Overtaken
 
     async def _add_changes(self) -> bool:
-        """Add new terms of messages that are indexed already; return whether there were any."""
-        bindings = {"most": CHANGES_TOGETHER}
-        if not await self.engine.scan(lambda tx: rows(tx, _CHANGES, bindings)):
-            return False  # an idle server leaves its disk alone
-        began = perf_counter()
-        await self.engine.write(lambda tx: _add_changes(tx, rows(tx, _CHANGES, bindings)), bulk=True)
-        await self._rest(began)
-        return True
+        """Add new terms of messages that are indexed already; return whether there were any.
+
+        A backlog that is delivered changes every message, so the writer, which new mail needs, reads none of them.
+        """
+        began, most = perf_counter(), TERMS_ADDED_TOGETHER
+        changes, added = await self.engine.scan(partial(_read_changes, most=self.read_together))
+        for at in range(0, max(1, len(added)) if changes else 0, most):
+            done = changes if at + most >= len(added) else []
+            work = partial(_add_changes, values=added[at : at + most], done=done)
+            await self.engine.write(work, bulk=True, locks=True)
+            await self._rest(began)
+            began = perf_counter()
+        return bool(changes)
 
     # ---- what is no longer used
 
@@ -391,20 +399,37 @@ def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:
     return True
 
 
-def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
-    added = 0
-    for done, change in enumerate(changes):
-        if added >= TERMS_ADDED_TOGETHER:
-            changes = changes[:done]
-            break
-        account_id, message_id, _ = change
-        row = first(tx, _BLOCK_OF, {"account_id": account_id, "id": message_id})
-        if row is None or (at := row[1].find(message_id.removeprefix("msg_"))) < 0:
-            continue  # a search reads it row by row
-        for message in read_texts(tx, account_id, [message_id]):
-            place, new = f"{at // ID:0{POSTING}x}", message.terms()
-            added += len(new)
-            known = rows(tx, _HAS_POSTING, {"block": row[0], "terms": msgspec.json.encode(list(new)).decode()})
-            new -= {term for term, postings in known if at // ID in _numbers(postings)}
-            _ADD_TERMS.run(tx, [(row[0], term, place) for term in sorted(new)])
-    _CHANGES_DONE.run(tx, changes)
+def _read_changes(tx: Tx, most: int) -> tuple[list[Row], list[Row]]:
+    """Read some changes; return them and the postings to add: block, term, places."""
+    done, added = list[Row](), list[Row]()
+    for (account_id, number), several in groupby(rows(tx, _CHANGES, {"most": most}), itemgetter(0, 3)):
+        changes, postings = [change[:3] for change in several], dict[str, str]()
+        ids = "" if number is None else one(tx, str, _IDS, {"number": number}) or ""
+        texts = {text.id: text for text in read_texts(tx, account_id, [change[1] for change in changes])}
+        for change in changes:
+            if len(added) + len(postings) >= TERMS_TOGETHER:
+                return done, added + _lacking(tx, number, postings)
+            done.append(change)
+            at = ids.find(change[1].removeprefix("msg_"))
+            if at >= 0 and change[1] in texts:  # else a search reads it row by row
+                place = f"{at // ID:0{POSTING}x}"
+                for term in texts[change[1]].terms():
+                    postings[term] = postings.get(term, "") + place
+        added += _lacking(tx, number, postings)
+    return done, added
+
+
+def _lacking(tx: Tx, number: int, postings: dict[str, str]) -> list[Row]:
+    """The postings that a block does not have yet."""
+    terms = msgspec.json.encode(list(postings)).decode()
+    for term, known in rows(tx, _HAS_POSTING, {"block": number, "terms": terms}):
+        new = sorted(_numbers(postings[term]) - _numbers(known))
+        postings[term] = "".join(f"{place:0{POSTING}x}" for place in new)
+    return [(number, *item) for item in sorted(postings.items()) if item[1]]
+
+
+def _add_changes(tx: Tx, values: Sequence[Row], done: Sequence[Row]) -> None:
+    """Add postings to the blocks that are still in use, and forget the changes that did not repeat meanwhile."""
+    used = {block for (block,) in _USED.run(tx, sorted({value[:1] for value in values}))}
+    _ADD_TERMS.run(tx, [value for value in values if value[0] in used])
+    _CHANGES_DONE.run(tx, done)

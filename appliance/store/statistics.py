@@ -9,6 +9,7 @@ installation without streams stores nothing more.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
@@ -85,10 +86,10 @@ _FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, {KIND} AS kind
     LEFT JOIN destinations d ON d.domain = r.domain
     WHERE {{condition}} AND m.source <> 'test' AND {COUNTED_EVENT}
     GROUP BY 1, 2, 3, 4, 5"""
-_COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
-    {_FEEDBACK.format(events="events", condition="e.id > :after AND e.id <= :until")}
-    ON CONFLICT (account_id, day, kind, class, provider)
-    DO UPDATE SET recipients = daily_feedback.recipients + excluded.recipients"""
+_NEW_FEEDBACK = _FEEDBACK.format(events="events", condition="e.id > :after AND e.id <= :until")
+_ADD_FEEDBACK = Bulk("""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
+    VALUES {(?, ?i, ?, ?, ?, ?i)} ON CONFLICT (account_id, day, kind, class, provider)
+    DO UPDATE SET recipients = daily_feedback.recipients + excluded.recipients""")
 _FEEDBACK_COUNTS = """SELECT day, kind, class, provider, recipients FROM daily_feedback
     WHERE account_id = :account_id AND day >= :since"""
 _SLICE = "SELECT {id} FROM {table} WHERE {id} > :after AND {id} < :limit ORDER BY {id} LIMIT 1 OFFSET :slice"
@@ -157,7 +158,7 @@ class Counting(NamedTuple):
     table: str
     id: str  # its column
     hours: str = ""
-    also: str = ""  # another statement that counts these rows
+    feedback: str = ""
     tail: str = ""
 
     def end_of_slice(self, tx: Tx, until: int | None, count: int, after: str | None = None) -> str | None:
@@ -185,26 +186,28 @@ class CountedSlice(NamedTuple):
 
 COUNTINGS = (
     Counting("sent", "msg", MESSAGE_LAG, "recipients", "message_id", _SENT, "", _SENT_TAIL),
-    Counting("final", "evt", EVENT_LAG, "events", "id", _FINAL, _COUNT_FEEDBACK, _FINAL_TAIL),
+    Counting("final", "evt", EVENT_LAG, "events", "id", _FINAL, _NEW_FEEDBACK, _FINAL_TAIL),
 )
+
+
+class _Sums(NamedTuple):
+    kind: str
+    bounds: CountedSlice
+    hours: list[Row]
+    feedback: list[Row]
 
 
 class Statistics(StorePart):
     rows_counted: int = ROWS_COUNTED  # in one transaction
 
     async def count(self) -> bool:
-        """Count one slice of new rows; return whether more can be counted at once."""
+        """Count one slice of new rows; return whether more can be counted at once. The writer only adds its sums."""
         now = self.engine.slowest_clock(self.env.now())
-
-        def work(tx: Tx) -> bool:
-            run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})
-            more = [_count(tx, item, now, self.rows_counted) for item in COUNTINGS]
-            return any(more)
-
-        ends = await self.engine.read(lambda tx: [item.end_of_slice(tx, now - item.lag, 0) for item in COUNTINGS])
-        if not any(ends):
+        sums = await self.engine.scan(partial(_read_sums, now, self.rows_counted))
+        if not sums:
             return False  # an idle server leaves its disk alone
-        return await self.engine.write(work, large=True)
+        await self.engine.write(partial(_add_sums, now, sums), large=True)
+        return any(item.bounds.more for item in sums)
 
     async def of(
         self, account_id: str, since: int, hourly: int | None = None, compared: int | None = None, stream: str = ""
@@ -242,14 +245,24 @@ class Statistics(StorePart):
         return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
 
 
-def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
-    if (bounds := counting.next_slice(tx, now, most)) is None:
-        return False
-    _add_hours(tx, rows(tx, counting.hours, bounds._asdict()))
-    if counting.also:
-        run(tx, counting.also, bounds._asdict())
-    run(tx, SET_COUNTED, {"kind": counting.kind, "id": bounds.until})
-    return bounds.more
+def _read_sums(now: int, most: int, tx: Tx) -> list[_Sums]:
+    """Nothing if no row is new."""
+    results = []
+    for item in COUNTINGS:
+        bounds = item.next_slice(tx, now, most)
+        if bounds is not None and item.end_of_slice(tx, now - item.lag, 0, bounds.after) is not None:
+            feedback = rows(tx, item.feedback, bounds._asdict()) if item.feedback else []
+            results.append(_Sums(item.kind, bounds, rows(tx, item.hours, bounds._asdict()), feedback))
+    return results
+
+
+def _add_sums(now: int, sums: Sequence[_Sums], tx: Tx) -> None:
+    run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})
+    for item in sums:
+        if counted_until(tx, item.kind) == item.bounds.after:  # else another node has added them
+            _add_hours(tx, item.hours)
+            _ADD_FEEDBACK.run(tx, sorted(item.feedback))
+            run(tx, SET_COUNTED, {"kind": item.kind, "id": item.bounds.until})
 
 
 def _add_hours(tx: Tx, counted: Sequence[Row]) -> None:

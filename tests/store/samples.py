@@ -1,10 +1,10 @@
 """What the tests of the store are made of: a clock of their own, messages, results, and a disk that can fail."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import apsw
 import psycopg
@@ -24,7 +24,7 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store import Store, open_store
-from appliance.store.engine import OnFault
+from appliance.store.engine import Bindings, Bulk, Cursor, OnFault, Row, Tx
 
 T = TypeVar("T")
 
@@ -64,6 +64,37 @@ class Database:
     @property
     def broken_rule(self) -> type[Exception]:
         return psycopg.IntegrityError if self.url else apsw.ConstraintError
+
+
+class _Noting:
+    """A transaction that notes its statements."""
+
+    def __init__(self, tx: Tx, statements: list[str]) -> None:
+        self._tx, self._statements = tx, statements
+
+    def execute(self, sql: str, bindings: Bindings, /) -> Cursor:
+        self._statements.append(sql)
+        return self._tx.execute(sql, bindings)
+
+    def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
+        self._statements += [statement.before] if values else []
+        return self._tx.many(statement, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+
+@contextmanager
+def written_statements(store: Store) -> Iterator[list[str]]:
+    """Collect the statements of transactions that write: on SQLite all other writers wait for them."""
+    statements, write = list[str](), store.engine.write
+
+    async def noting(work: Callable[[Tx], Any], **options: bool) -> Any:
+        return await write(lambda tx: work(cast("Tx", _Noting(tx, statements))), **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.engine, "write", noting)
+        yield statements
 
 
 @dataclass

@@ -30,7 +30,7 @@ from appliance.store.search_index import (
     blocks_before,
     look_up,
 )
-from tests.store.samples import HASH, Clock, Database, Messages, outcome, record
+from tests.store.samples import HASH, Clock, Database, Messages, outcome, record, written_statements
 
 SUBJECTS = (
     "Your invoice INV-2024-001",
@@ -162,6 +162,26 @@ async def test_a_reply_that_comes_after_the_indexing_is_found(
         assert len(await found(store, account.id, bounced)) == 2
         await index_all(store)
         assert await count_of(store, "search_changes") == 0
+
+
+async def test_a_backlog_delivered_late_is_not_read_by_the_writer(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Every message of a backlog changes after it was indexed; new mail waited for the writer, which read them."""
+    store.search_index = replace(store.search_index, block_messages=60, share=1.0)
+    for number in range(60):
+        await store.messages.accept(made(messages, number))
+    clock.now += INDEXED_AFTER
+    await index_all(store)
+    await record(store, clock, [RecipientStatus.DELIVERED] * 60)
+    assert await count_of(store, "search_changes") == 60
+    with written_statements(store) as statements:
+        assert await store.search_index.index_some()
+    assert await count_of(store, "search_changes") == 0
+    assert [statement.split()[0] for statement in statements] == ["SELECT", "INSERT", "DELETE"]
+    assert not [statement for statement in statements if "messages" in statement or "recipients" in statement]
+    delivered = MailFilter(outcome=RecipientOutcome.DELIVERED)
+    assert len(await found(store, account.id, delivered)) == 60
 
 
 async def test_what_changes_soon_is_not_noted(store: Store, messages: Messages, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from appliance.model.mail import BounceClass, DueRecipient, FailureReason, Outco
 from appliance.store import Store
 from appliance.store.statistics import CLASS_BUCKETS, UNTRIED_BUCKET, bucket_milliseconds
 from appliance.times import DAY, HOUR
-from tests.store.samples import SECOND, Clock, Messages, expire, outcome, record
+from tests.store.samples import SECOND, Clock, Messages, expire, outcome, record, written_statements
 
 DELIVERED, BOUNCED, FAILED, DEFERRED = (
     RecipientStatus.DELIVERED,
@@ -47,6 +47,16 @@ async def test_everything_is_counted_once(store: Store, messages: Messages, cloc
     numbers = await store.statistics.of(messages.account_id, 0)
     assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
     assert sum(numbers.by_bucket.values()) == 12
+
+
+async def test_the_writer_reads_no_rows_that_are_counted(store: Store, messages: Messages, clock: Clock) -> None:
+    for _ in range(3):
+        await send(store, messages, clock, DELIVERED, BOUNCED)
+    clock.now += HOUR
+    with written_statements(store) as statements:
+        await store.statistics.count()
+    assert [each for each in statements if "hourly_counts" in each]
+    assert not [each for each in statements if "events" in each or "recipients r" in each]
 
 
 async def test_refusals_are_counted_by_class(store: Store, messages: Messages, account: Account, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
 from appliance.store.retention import ANY_OLD, FIND_BODIES, FIND_EVENTS, FIND_LINES, FIND_MAIL
 from appliance.store.sqlite.connection import Connection
-from appliance.store.statistics import _COUNT_FEEDBACK
+from appliance.store.statistics import _NEW_FEEDBACK
 from appliance.store.webhook_history import _OF_MESSAGE, _PAGE
 
 
@@ -152,7 +152,7 @@ async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None
 
 # ---- feedback
 async def test_feedback_is_counted_without_reading_what_was_counted(store: Store) -> None:
-    steps = await plan(store, _COUNT_FEEDBACK, {"after": "evt_a", "until": "evt_b"})
+    steps = await plan(store, _NEW_FEEDBACK, {"after": "evt_a", "until": "evt_b"})
     assert steps[0].startswith("SEARCH e USING PRIMARY KEY (id>?")
     assert not [step for step in steps if step.startswith("SCAN")]
 
