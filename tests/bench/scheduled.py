@@ -11,6 +11,7 @@ delivery. A message has started when it is queued.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def fill_schedule(data_dir: Path, account_id: str, count: int, due_at: int) -> N
     with closing(apsw.Connection(str(data_dir / FILE_NAME))) as connection, connection:
         for statement in _SCHEDULE:
             connection.execute(statement, {"due": due_at}).fetchall()
+    os.sync()  # else the system writes out what was filled meanwhile
 
 
 # ---- before they are due

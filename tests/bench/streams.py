@@ -10,6 +10,7 @@ Then the newsletter's part of the deliveries counts.
 """
 
 import argparse
+import os
 import tempfile
 import time
 from contextlib import closing
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import apsw
 
 from appliance.store import FILE_NAME
+from appliance.times import SECOND
 from tests.bench import deliver, report
 from tests.bench.figures import Figure
 from tests.bench.queued import fill_queue
@@ -28,10 +30,10 @@ from tests.running_appliance import add_account
 PART = 0.09  # a tenth, but for the first and the last turns
 RECIPIENTS, SECONDS = 200_000, 20.0
 FLOOD = 6_000  # transactional messages sent as fast as they are answered
-NOTICED = 3.0  # seconds until the server has noticed a change of the database
+START = 12.0  # seconds until the server has started
+UNDER_WAY = 3.0  # seconds from the newsletter's due time on
 
-_POSTPONE = "UPDATE recipients SET low = 1, next_attempt_at = next_attempt_at + 3600000000"
-_DUE = "UPDATE recipients SET next_attempt_at = next_attempt_at - 3600000000 WHERE low = 1"
+_SCHEDULE = "UPDATE recipients SET low = 1, next_attempt_at = :due"
 _LEFT = "SELECT count(*) FROM recipients WHERE low = :low AND status = 'queued'"
 _PART = "SELECT avg(low) FROM recipients WHERE delivered_at BETWEEN :since AND :until"
 _LAST = "SELECT max(delivered_at) FROM recipients WHERE low = 0"
@@ -49,13 +51,16 @@ def beside_a_newsletter(recipients: int, seconds: float = SECONDS, flood: int = 
         news = add_account(directory / "data", "news", credit=deliver.CREDITS)
         codes = add_account(directory / "data", "codes", credit=deliver.CREDITS)
         fill_queue(directory / "data", news.account_id, recipients)
-        with closing(apsw.Connection(str(directory / "data" / FILE_NAME))) as connection, connection:
-            connection.execute(_POSTPONE).fetchall()
+        due_at = time.time() + seconds + START
+        with closing(apsw.Connection(str(directory / "data" / FILE_NAME))) as connection:
+            connection.execute(_SCHEDULE, {"due": int(due_at * SECOND)}).fetchall()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        os.sync()  # else the system writes out what was filled meanwhile
         with deliver.appliance(there.port, directory, codes) as running, database_of(running) as database:
             send(running, codes, 2.0)
             alone = measure_honest(running, database, codes, seconds)
-            database.execute(_DUE).fetchall()
-            time.sleep(NOTICED)
+            assert time.time() < due_at, "the newsletter was due already"
+            time.sleep(due_at - time.time() + UNDER_WAY)
             beside = measure_honest(running, database, codes, seconds)
             began = time.time_ns() // 1000
             deliver.began_at(deliver.start_sending(running, flood))
