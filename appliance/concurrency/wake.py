@@ -44,6 +44,31 @@ class Wake:
         self._event = trio.Event()
 
 
+class Gathering:
+    """Lets tasks that come shortly after each other go on together, so that one commit serves them all.
+
+    After `rest` seconds without any, a task goes on at once. Later ones wait until the rest has ended.
+    """
+
+    def __init__(self, rest: float) -> None:
+        self._rest, self._until = rest, -inf
+        self._next: trio.Event | None = None
+
+    async def join(self) -> None:
+        if self._next is not None:
+            await self._next.wait()
+        elif trio.current_time() < self._until:
+            self._next = gathered = trio.Event()
+            try:
+                await trio.sleep_until(self._until)
+            finally:
+                self._next, self._until = None, trio.current_time() + self._rest
+                gathered.set()
+            await trio.lowlevel.checkpoint()  # with the others, not before them
+        else:
+            self._until = trio.current_time() + self._rest
+
+
 class ClockJumps:
     """Detects changes of the wall clock by comparing it with Trio's monotonic clock."""
 

@@ -107,6 +107,10 @@ class Resolver(ABC):
     def remembers_addresses(self, name: str) -> bool:
         """Whether both families of a host's addresses are cached."""
 
+    def remembered(self, name: str, kind: str) -> "DnsAnswer[Any] | LookupFailed | None":
+        """The cached result of a lookup."""
+        return None
+
     async def mx(self, name: str) -> DnsAnswer[Mx]:
         return await self.lookup(name, "MX")
 
@@ -126,6 +130,28 @@ class Resolver(ABC):
     async def ptr(self, name: str) -> DnsAnswer[str]:
         """The host names at a name such as `1.2.0.192.in-addr.arpa`."""
         return await self.lookup(name, "PTR")
+
+
+class NotRemembered(Exception):
+    """A lookup has no cached result."""
+
+
+class RememberedAnswers(Resolver):
+    """The cached results of another resolver. A lookup never waits; without a cached result it raises NotRemembered."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    def remembers_addresses(self, name: str) -> bool:
+        return self._resolver.remembers_addresses(name)
+
+    async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
+        result = self._resolver.remembered(name, kind)
+        if result is None:
+            raise NotRemembered
+        if isinstance(result, LookupFailed):
+            raise result.again()
+        return result
 
 
 # ---- the answer in a reply; no I/O
@@ -256,6 +282,9 @@ class DnsResolver(Resolver):
     def remembers_addresses(self, name: str) -> bool:
         host = name.rstrip(".").lower()
         return (host, "AAAA") in self._cache and (host, "A") in self._cache
+
+    def remembered(self, name: str, kind: str) -> _Result | None:
+        return self._cache.get((name.rstrip(".").lower(), kind))
 
     async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
         key = (name.rstrip(".").lower(), kind)

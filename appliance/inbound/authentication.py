@@ -1,31 +1,33 @@
 """Checks who sent a received message: SPF (`spf.py`), DKIM (`message/dkim_check.py`) and DMARC (RFC 7489).
 
 The checks report and never refuse. Each has a few lookups, and all together SECONDS: what is not known by then is a
-temperror, so a sender with slow DNS servers delays only its own mail, and not for long.
+temperror, so a sender with slow DNS servers delays only its own mail, and not for long. Checks whose lookups are all
+cached, as most are, run without tasks.
 """
 
-from collections.abc import Awaitable, Callable
-from functools import cache, partial
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import trio
 from msgspec import Struct
 from publicsuffixlist import PublicSuffixList
 
-from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, records_of
+from appliance.dns.resolver import DnsFault, LookupFailed, NotRemembered, RememberedAnswers, Resolver, records_of
 from appliance.inbound.spf import check_spf
-from appliance.message.dkim_check import ReceivedSignature, signatures_of, verdict
-from appliance.message.received import from_domains
+from appliance.message.dkim_check import ReceivedSignature, verdict
 from appliance.model.received import Authentication, CheckResult, DkimCheck, DmarcCheck, ReceivedEnvelope, SpfCheck
 from appliance.times import SECOND
 
 SECONDS: Final = 10.0  # for all lookups of a message
 POLICY_CHARACTERS: Final = 4_096
+DOMAINS_CACHED: Final = 4_096
 _POLICIES: Final = ("none", "quarantine", "reject")
 _SLOW: Final = "the sender's DNS servers did not answer in time"
 
 T = TypeVar("T")
 OnThread = Callable[..., Awaitable[Any]]
+_Check = Callable[[Resolver], Awaitable[None]]
 
 
 class _Policy(Struct, frozen=True):
@@ -39,26 +41,45 @@ class _Policy(Struct, frozen=True):
 class SenderChecks:
     """The results so far; a check that does not end in time stays as it is here."""
 
-    def __init__(self, signatures: list[ReceivedSignature], domains: list[str]) -> None:
-        self.spf = SpfCheck(CheckResult.TEMPERROR, "", _SLOW)
+    def __init__(
+        self, envelope: ReceivedEnvelope, signatures: Sequence[ReceivedSignature], domains: Sequence[str]
+    ) -> None:
+        """`domains`: of the From field."""
+        self.envelope = envelope
+        self.spf = SpfCheck(CheckResult.TEMPERROR, (envelope.sender or envelope.helo).rpartition("@")[2], _SLOW)
         self.dkim = [(CheckResult.TEMPERROR, _SLOW) for _ in signatures]
         self.policy: _Policy | CheckResult = CheckResult.TEMPERROR
         self.signatures = signatures
         self.domain = domains[0] if len(set(domains)) == 1 else ""
 
 
-async def authenticate(
-    resolver: Resolver, envelope: ReceivedEnvelope, mime: bytes, now: int, on_thread: OnThread
-) -> Authentication:
-    checks = SenderChecks(*await on_thread(_read, mime))
-    checks.spf = SpfCheck(CheckResult.TEMPERROR, (envelope.sender or envelope.helo).rpartition("@")[2], _SLOW)
-    with trio.move_on_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_spf, resolver, envelope, checks)
-            nursery.start_soon(_policy, resolver, checks)
-            for number in range(len(checks.signatures)):
-                nursery.start_soon(_dkim, resolver, checks, number, now, on_thread)
+async def authenticate(resolver: Resolver, checks: SenderChecks, now: int, on_thread: OnThread) -> Authentication:
+    pending = await _without_lookups(resolver, checks, now, on_thread)
+    if pending:
+        with trio.move_on_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                for check in pending:
+                    nursery.start_soon(check, resolver)
     return _judged(checks)
+
+
+async def authenticate_from_cache(
+    resolver: Resolver, checks: SenderChecks, now: int, on_thread: OnThread
+) -> Authentication | None:
+    """Return the results if no check needs a lookup."""
+    return None if await _without_lookups(resolver, checks, now, on_thread) else _judged(checks)
+
+
+async def _without_lookups(resolver: Resolver, checks: SenderChecks, now: int, on_thread: OnThread) -> list[_Check]:
+    """Run the checks whose lookups are cached; return the others."""
+    remembered, pending = RememberedAnswers(resolver), list[_Check]()
+    signed = [partial(_dkim, checks, number, now, on_thread) for number in range(len(checks.signatures))]
+    for check in (partial(_spf, checks), partial(_policy, checks), *signed):
+        try:
+            await check(remembered)
+        except NotRemembered:
+            pending.append(check)
+    return pending
 
 
 def unchecked(reason: str) -> Authentication:
@@ -67,15 +88,12 @@ def unchecked(reason: str) -> Authentication:
     return Authentication(spf, (), dmarc)
 
 
-def _read(mime: bytes) -> tuple[list[ReceivedSignature], list[str]]:
-    return signatures_of(mime), from_domains(mime)
-
-
-async def _spf(resolver: Resolver, envelope: ReceivedEnvelope, checks: SenderChecks) -> None:
+async def _spf(checks: SenderChecks, resolver: Resolver) -> None:
+    envelope = checks.envelope
     checks.spf = await check_spf(resolver, envelope.client, envelope.sender, envelope.helo)
 
 
-async def _dkim(resolver: Resolver, checks: SenderChecks, number: int, now: int, on_thread: OnThread) -> None:
+async def _dkim(checks: SenderChecks, number: int, now: int, on_thread: OnThread, resolver: Resolver) -> None:
     signature = checks.signatures[number]
     try:
         records = () if signature.fault else await records_of(resolver.txt, signature.key_name)
@@ -85,7 +103,7 @@ async def _dkim(resolver: Resolver, checks: SenderChecks, number: int, now: int,
     checks.dkim[number] = await on_thread(partial(verdict, signature, records, now // SECOND))
 
 
-async def _policy(resolver: Resolver, checks: SenderChecks) -> None:
+async def _policy(checks: SenderChecks, resolver: Resolver) -> None:
     """Find the record of the From domain, or of its organizational domain (RFC 7489 6.6.3)."""
     if not checks.domain:
         checks.policy = CheckResult.PERMERROR
@@ -158,6 +176,7 @@ def _aligned(domain: str, from_domain: str, strict: bool) -> bool:
     return domain == from_domain or (not strict and organizational(domain) == organizational(from_domain) != "")
 
 
+@lru_cache(DOMAINS_CACHED)
 def organizational(domain: str) -> str:
     """Return the registered domain, such as `example.co.uk` (RFC 7489 3.2); "" for a public suffix."""
     return _suffixes().privatesuffix(domain) or ""

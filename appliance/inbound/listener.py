@@ -17,7 +17,9 @@ from typing import Final
 
 import trio
 
+from appliance.concurrency.fair_share import ON_LOOP
 from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.wake import Gathering
 from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.config.values import MIB
@@ -61,6 +63,7 @@ RATES: Final = {
     ShareScope.RECEIVED_ACCOUNT: (200.0, 2_000.0),
     ShareScope.RECEIVED_ADDRESS: (100.0, 1_000.0),
 }
+COMMIT_REST: Final = 0.025  # seconds between two commits of received mail, so that each is of several messages
 RATE_REFUSAL: Final = "Too much mail for this address, or from your network. Try again later."
 
 NO_RELAY = dialogue.reply("550 5.7.1", "This server receives no mail for this domain, and does not relay")
@@ -85,6 +88,7 @@ class FeedbackListener:
     # The accounts that own a return path, by its name.
     _owners: TtlCache[str, tuple[str, ...]] = field(default_factory=lambda: TtlCache(NAMES_CACHED, NAME_CACHED_FOR))
     _rates: dict[ShareScope, RequestRate] = field(init=False)
+    _gathering: Gathering = field(default_factory=partial(Gathering, COMMIT_REST))
 
     def __post_init__(self) -> None:
         rate = partial(RequestRate, env=self.env, refusal=RATE_REFUSAL)
@@ -96,6 +100,7 @@ class FeedbackListener:
             check_sender=partial(self.check_sender, owner),
             check_recipient=partial(self.check_recipient, owner),
             find_recipient=self.find_recipient,
+            find_at_once=self.find_at_once,
             submit=partial(self.submit, owner, address),
             most_recipients=FEEDBACK_ADDRESSES,
             owner=owner,
@@ -126,6 +131,16 @@ class FeedbackListener:
         if checked is TokenFault.FORGED:
             raise _refused("forged", NO_SUCH_TOKEN)
         return FindRecipient(network, text)
+
+    def find_at_once(self, action: FindRecipient) -> Address | Rejected | PublicError | None:
+        if not self.store.engine.reads_at_once or cost_of_address(action.text) > ON_LOOP:
+            return None
+        try:
+            self.find_recipient(action).send(None)
+        except StopIteration as done:
+            result: Address | Rejected | PublicError = done.value
+            return result
+        raise RuntimeError("the look-up of a recipient waited")
 
     async def find_recipient(self, action: FindRecipient) -> Address | Rejected | PublicError:
         address = read_address(action.text)
@@ -191,9 +206,8 @@ class FeedbackListener:
             )
             for account_id, boxes in received.items()
         ]
+        await self._gathering.join()
         await self.store.received.add(mails, self.intake.quota.bytes())
-        for mail in mails:
-            log.info("mail received", inbound_id=mail.id, account_id=mail.account_id, bytes=len(mime))
         return mails[0].id
 
     async def _divided(self, network: str, recipients: Iterable[str]) -> tuple[list[str], dict[str, list[Address]]]:

@@ -115,6 +115,7 @@ class MimeReader:
     def __init__(self, mime: bytes) -> None:
         self._mime = mime
         self.view = MessageView()
+        self.fields: list[tuple[str, bytes]] = []  # of the message's header, once `parts` has begun
         self._lines = TOTAL_HEADER_LINES
         self._candidates = CANDIDATES
 
@@ -129,6 +130,7 @@ class MimeReader:
             start, end, depth, default_type = pending.pop()
             fields, body = self.header(start, end)
             if start == 0 and not depth:
+                self.fields = fields
                 self.view.headers = _decoded(fields)
                 self.view.truncated |= len(fields) > FIELDS
             part, boundary = _describe(fields, default_type, body, end)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from appliance.message.decoding import display_text
 from appliance.message.limits import DOMAIN_LENGTH, FIELD_BYTES, HOPS, RAW_LENGTH
-from appliance.message.reader import AttachedFile, MimeReader, read_message
+from appliance.message.reader import AttachedFile, MimeReader
 
 BODY_BYTES: Final = 256 * 1024  # of each text in an event, by the interface
 FROM_DOMAINS: Final = 2  # of a From field: with more than one, no policy applies
@@ -49,12 +49,16 @@ class ReceivedContent(Struct, frozen=True):
     attachments: tuple[AttachedFile, ...]
     auto_submitted: bool
     truncated: bool
+    from_domains: tuple[str, ...]  # as `from_domains` returns them
 
 
 def read_received(mime: bytes, recipients: Iterable[str] = (), *, null_sender: bool = False) -> ReceivedContent:
     """Read a message to these recipients. `null_sender`: of its envelope, as of bounces and automatic replies."""
-    view = read_message(mime)
-    fields = [(name.lower(), value) for name, value in MimeReader(mime).header(0, len(mime))[0]]
+    reader = MimeReader(mime)
+    for part in reader.parts():
+        reader.show(part)
+    view = reader.view
+    fields = [(name.lower(), value) for name, value in reader.fields]
     (text, text_cut), (html, html_cut) = _cut(view.text), _cut(view.html)
     answered = _ids(fields, b"in-reply-to")
     return ReceivedContent(
@@ -72,14 +76,15 @@ def read_received(mime: bytes, recipients: Iterable[str] = (), *, null_sender: b
         attachments=tuple(view.attachments),
         auto_submitted=null_sender or _is_automatic(view.headers) or _loops(view.headers, recipients),
         truncated=view.truncated or text_cut or html_cut,
+        from_domains=from_domains(fields),
     )
 
 
-def from_domains(header: bytes) -> list[str]:
+def from_domains(fields: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
     """The domains of the mailboxes in all From fields, in A-labels; "" for one that cannot be read."""
-    fields = [value for name, value in MimeReader(header).header(0, len(header))[0] if name.lower() == "from"]
-    domains = dict.fromkeys(_raw_domain(mailbox) for value in fields for mailbox in split_mailboxes(_raw_text(value)))
-    return [_a_labels(domain) for domain in islice(domains, FROM_DOMAINS)]
+    values = [value for name, value in fields if name == "from"]
+    domains = dict.fromkeys(_raw_domain(mailbox) for value in values for mailbox in split_mailboxes(_raw_text(value)))
+    return tuple(_a_labels(domain) for domain in islice(domains, FROM_DOMAINS))
 
 
 def domain_of(mailbox: str) -> str:

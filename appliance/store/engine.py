@@ -211,6 +211,7 @@ class Engine(ABC):
     is_shared = False  # several nodes share the database
     node = ""  # name of this node; empty for a command
     partitions: Partitions | None = None
+    reads_at_once = False  # `read` never waits
     ordinary_writes = 0  # started by this node so far, except bulk work
 
     def holds_lease(self) -> bool:

@@ -6,7 +6,7 @@ returns the credit, and the recipient shows the first `late_bounce`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from appliance.model.webhooks import EventType
 from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Bulk, Slice, StorePart, Tx, first, one, run
+from appliance.store.engine import Bulk, Row, Slice, StorePart, Tx, first, one, run
 from appliance.store.message_records import readable_tags
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.ramp import note_complaint
@@ -45,9 +45,9 @@ LARGE_MAIL = 128 * 1024  # bytes; a larger mail is written in a commit of its ow
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
 
-_ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at, size, shares, without_token, turn, envelope,
+_ADD = Bulk("""INSERT INTO feedback_mail (id, addresses, mime, received_at, size, shares, without_token, turn, envelope,
         parts_size)
-    VALUES (:id, :addresses, :mime, :now, :size, :shares, :without_token, :turn, :envelope, :parts_size)"""
+    VALUES {(?, ?, ?b, ?i, ?i, ?, ?i, ?, ?, ?i)}""")
 _ANY = "SELECT 1 FROM feedback_mail WHERE turn = '' LIMIT 1"
 # Mail about a recipient before reports, which anyone can send and which are slower to read.
 NEXT_MAIL = "SELECT id FROM feedback_mail WHERE turn = '' ORDER BY tries, without_token, id LIMIT 1"
@@ -112,6 +112,7 @@ _COUNT_SHARES = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) 
     ON CONFLICT (scope, name) DO UPDATE SET mails = feedback_counts.mails + excluded.mails,
         bytes = feedback_counts.bytes + excluded.bytes RETURNING scope, mails, bytes""")
 _READ_SHARES = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
+_READ_ALL = f"SELECT mails, bytes FROM feedback_counts WHERE scope = '{ShareScope.ALL}' AND name = ''"
 _DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
 _ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
 # A node of an older version deletes mail but not its counts; an empty queue corrects them.
@@ -123,6 +124,11 @@ _stored = msgspec.json.Decoder(list[QueueShare])
 class QueueLimits(Struct, frozen=True):
     mails: int = QUEUED_MAILS
     bytes: int = QUEUED_BYTES
+
+    def has_room(self, shares: Iterable[QueueShare], mails: int, size: int) -> bool:
+        """Whether each of these shares may have so many mails and bytes."""
+        part = max([SHARE_PARTS[ShareScope.WITHOUT_TOKEN], *(SHARE_PARTS[share.scope] for share in shares)])
+        return mails <= max(1, self.mails // part) and size <= self.bytes // part
 
     def check(self, scope: str, mails: int, size: int) -> None:
         part = SHARE_PARTS[ShareScope(scope)]
@@ -163,15 +169,20 @@ class QueuedMail:
     envelope: str | None = None
 
 
-def put(tx: Tx, limits: QueueLimits, mail: QueuedMail, now: int) -> None:
-    """Put a mail into the queue; raises Refused over a limit."""
-    counted, size = all_shares(mail.shares), len(mail.mime) + mail.parts_size
-    new = [(scope.value, name, 1, size) for scope, name in counted]
-    for scope, mails, total in _COUNT_SHARES.run(tx, new):
-        limits.check(scope, mails, int(total))
-    row = {"id": mail.id, "addresses": " ".join(mail.addresses), "mime": mail.mime, "now": now, "size": size}
-    row |= {"shares": _encoder.encode(counted).decode(), "without_token": int(not has_token(counted))}
-    run(tx, _ADD, row | {"turn": mail.turn, "envelope": mail.envelope, "parts_size": mail.parts_size})
+def put(tx: Tx, limits: QueueLimits, mails: Sequence[QueuedMail], now: int) -> None:
+    """Put mails into the queue; raises Refused if they are over a limit together."""
+    counts, new = defaultdict[QueueShare, list[int]](lambda: [0, 0]), list[Row]()
+    for mail in mails:
+        counted, size = all_shares(mail.shares), len(mail.mime) + mail.parts_size
+        for share in counted:
+            counts[share][0] += 1
+            counts[share][1] += size
+        content = mail.id, " ".join(mail.addresses), mail.mime, now, size
+        shares = _encoder.encode(counted).decode(), int(not has_token(counted))
+        new.append((*content, *shares, mail.turn, mail.envelope, mail.parts_size))
+    for scope, count, total in _COUNT_SHARES.run(tx, _counted(counts)):
+        limits.check(scope, count, int(total))
+    _ADD.run(tx, new)
 
 
 def take_out(tx: Tx, ids: Sequence[str]) -> set[str]:
@@ -183,9 +194,13 @@ def take_out(tx: Tx, ids: Sequence[str]) -> set[str]:
             counts[share][0] -= 1
             counts[share][1] -= size
     if counts:
-        _COUNT_SHARES.run(tx, [(share.scope.value, share.name, *counts[share]) for share in in_order(counts)])
+        _COUNT_SHARES.run(tx, _counted(counts))
         run(tx, _DELETE_EMPTY, {})
     return {mail_id for mail_id, _, _ in deleted}
+
+
+def _counted(counts: Mapping[QueueShare, Sequence[int]]) -> list[Row]:
+    return [(share.scope.value, share.name, *counts[share]) for share in in_order(counts)]
 
 
 # The effect of one address of a mail, in the transaction that deletes it: the result, and accounts with new posts.
@@ -201,7 +216,11 @@ class FeedbackStore(StorePart):
     arrived: Wake = msgspec.field(default_factory=Wake)  # there may be mail to read
     limits: QueueLimits = msgspec.field(default_factory=QueueLimits)
 
-    async def check_room(self, shares: Iterable[QueueShare]) -> None:
+    async def check_room(self, shares: Collection[QueueShare]) -> None:
+        """Raise Refused over a limit; no share has more than the whole queue, which usually has room for each."""
+        ((mails, total),) = await self.engine.rows(_READ_ALL, {}) or [(0, 0)]
+        if self.limits.has_room(shares, mails + 1, int(total) + 1):
+            return
         keys = [(scope.value, name) for scope, name in all_shares(shares)]
         for scope, mails, total in await self.engine.read(lambda tx: _READ_SHARES.run(tx, keys)):
             self.limits.check(scope, mails + 1, int(total) + 1)
@@ -209,7 +228,7 @@ class FeedbackStore(StorePart):
     async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
         """Store a mail until it is read; return its id. Raises Refused while a limit of the queue is reached."""
         mail = QueuedMail(id=self.env.identifier("fbm"), addresses=addresses, mime=mime, shares=tuple(shares))
-        work = partial(put, limits=self.limits, mail=mail, now=self.env.now())
+        work = partial(put, limits=self.limits, mails=[mail], now=self.env.now())
         await self.engine.write(work, bulk=len(mime) > LARGE_MAIL, locks=True)
         self.arrived.set()
         return mail.id

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -40,12 +41,14 @@ RECORD = 4_096  # bytes of its rows without the message and the event
 RECEIVED_SEARCHED = 500  # messages between two checks of the time: a few milliseconds
 RECEIVED_SEARCH_TIME = 0.05  # seconds of searching for one page
 PAGES_OF_MESSAGE = 16  # weight of a deleted message
-FINISHED_ON_LOOP = 32 * 1024  # bytes of a message and its event that are written on the event loop
+WRITTEN_ON_LOOP = 32 * 1024  # bytes of a message, and of its event, that are written on the event loop
 
-_KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
+_COUNT_KEPT = """UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id
+    RETURNING stored_bytes"""
 # SQLite stores `size` behind the message, and would read all of its pages for it.
-_NEXT_TURN = f"""SELECT turn, id, CASE WHEN length(mime) <= {HEAD} THEN size ELSE length(mime) END, tries
-    FROM feedback_mail WHERE turn <> ''
+_TURN = f"turn, id, CASE WHEN length(mime) <= {HEAD} THEN size ELSE length(mime) END, tries"
+_QUEUED = f"SELECT {_TURN} FROM feedback_mail WHERE turn <> '' ORDER BY turn, tries, id LIMIT :most"
+_NEXT_TURN = f"""SELECT {_TURN} FROM feedback_mail WHERE turn <> ''
         AND turn = (SELECT min(f.turn) FROM feedback_mail f WHERE f.turn <> '' AND f.turn > :after)
     ORDER BY tries, id LIMIT :most"""
 _CLAIM = Bulk("""UPDATE feedback_mail SET tries = tries + 1 WHERE id IN ({?}) AND turn <> ''
@@ -114,28 +117,42 @@ class ReceivedStore(StorePart):
 
         Raises Refused over a limit of the queue, and MailboxFull for an account over `may_store` bytes.
         """
-        now, queued = self.env.now(), [_queued(mail) for mail in mails]
+        queued = [(mail.account_id, _queued(mail)) for mail in mails]
+        item = queued, may_store
+        async with AsyncExitStack() as written:
+            for new, (_, mail) in zip(mails, queued, strict=True):
+                if mail.parts_size:
+                    await written.enter_async_context(self.parts.written(mail.id, new.mime))
+            size = sum(len(mail.mime) for _, mail in queued)
+            if size > LARGE_MAIL:
+                await self.engine.write(lambda tx: self._add(tx, [item]), bulk=True, locks=True)
+            else:
+                await self.engine.write_item(self._add, item, large=size > WRITTEN_ON_LOOP)
+        self.arrived.set()
 
-        def work(tx: Tx) -> None:
-            for mail in queued:
-                put(tx, self.feedback.limits, mail, now)
-            for new, mail in zip(mails, queued, strict=True):
-                count_bytes(tx, new.account_id, RECORD + len(new.mime))
-                ((kept,),) = rows(tx, _KEPT, {"account_id": new.account_id})
-                if may_store is not None and kept > may_store:
-                    raise MailboxFull
+    def _add(self, tx: Tx, items: Sequence[tuple[list[tuple[str, QueuedMail]], int | None]]) -> list[None]:
+        """Queue the mails of several calls together; a refusal is of all, so the engine then runs each alone."""
+        put(tx, self.feedback.limits, [mail for queued, _ in items for _, mail in queued], self.env.now())
+        counted, limits = Counter[str](), dict[str, int]()
+        for queued, may_store in items:
+            for account_id, mail in queued:
+                counted[account_id] += RECORD + len(mail.mime) + mail.parts_size
+                if may_store is not None:
+                    limits[account_id] = min(may_store, limits.get(account_id, may_store))
                 if mail.parts_size:
                     if not parts_are_there(tx, mail.id, mail.parts_size):
                         text = "The message was being stored for too long. Try again."
                         raise Refused(Code.SERVICE_UNAVAILABLE, text)
                     unlist(tx, mail.id)
+        for account_id, count in sorted(counted.items()):
+            ((kept,),) = rows(tx, _COUNT_KEPT, {"account_id": account_id, "count": count})
+            if account_id in limits and kept > limits[account_id]:
+                raise MailboxFull
+        return [None] * len(items)
 
-        async with AsyncExitStack() as written:
-            for new, mail in zip(mails, queued, strict=True):
-                if mail.parts_size:
-                    await written.enter_async_context(self.parts.written(mail.id, new.mime))
-            await self.engine.write(work, bulk=sum(len(mail.mime) for mail in queued) > LARGE_MAIL, locks=True)
-        self.arrived.set()
+    async def queued(self, most: int) -> list[QueuedReceived]:
+        """Return queued mails, in the order of turns."""
+        return await self.engine.all(QueuedReceived, _QUEUED, {"most": most})
 
     async def next_turn(self, after: str, most: int) -> list[QueuedReceived]:
         """Return the first mails of the turn after this one."""
@@ -161,16 +178,21 @@ class ReceivedStore(StorePart):
 
         return await self.engine.write(work, large=large, locks=True)
 
-    async def finish(self, mail: WaitingReceived, checked: CheckedMessage) -> bool:
-        """Move a message out of the queue and write the posts of its event; False if another node did.
+    async def finish(self, finished: Sequence[tuple[WaitingReceived, CheckedMessage]]) -> list[bool]:
+        """Move messages out of the queue and write the posts of their events; False for one that another node moved.
 
         All messages that wait for this are written in one transaction.
         """
-        large = len(mail.mime) + len(checked.event) > FINISHED_ON_LOOP
-        account_id = await self.engine.write_item(self._finish, (mail, checked), large=large)
-        if account_id:
-            self.posts.add_new({account_id})
-        return account_id is not None
+        large = max(len(mail.mime) + len(checked.event) for mail, checked in finished) > WRITTEN_ON_LOOP
+        accounts = await self.engine.write_item(self._finish_several, finished, large=large)
+        self.posts.add_new({account_id for account_id in accounts if account_id})
+        return [account_id is not None for account_id in accounts]
+
+    def _finish_several(
+        self, tx: Tx, several: Sequence[Sequence[tuple[WaitingReceived, CheckedMessage]]]
+    ) -> list[list[str | None]]:
+        results = iter(self._finish(tx, [*chain.from_iterable(several)]))
+        return [[*islice(results, len(finished))] for finished in several]
 
     def _finish(self, tx: Tx, finished: Sequence[tuple[WaitingReceived, CheckedMessage]]) -> list[str | None]:
         """Return for each message the account if it has a new post, "" without one, and None if it is gone."""
@@ -183,7 +205,7 @@ class ReceivedStore(StorePart):
         for account_id, size in sorted(sizes.items()):
             count_bytes(tx, account_id, size)
         now, kind = self.env.now(), EventType.RECEIVED.value
-        events = [(item.event_id, mail.account_id, mail.id, "", kind, item.event, now) for mail, item in moved]
+        events = [(item.event_id, mail.account_id, mail.id, None, kind, item.event, now) for mail, item in moved]
         posted = post_events(tx, self.env, events)
         return [
             (mail.account_id if mail.account_id in posted else "") if mail.id in gone else None for mail, _ in finished

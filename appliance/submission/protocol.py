@@ -150,12 +150,12 @@ class SmtpProtocol:
 
     def recipient_found(self, result: Address | Rejected | PublicError) -> None:
         self.resume()
-        if isinstance(result, Rejected):
-            self._counted(result.reply)
-        elif isinstance(result, PublicError):
-            self._counted(dialogue.refusal(result))
-        elif self._transaction is not None:  # otherwise the connection was lost meanwhile
-            self.out.append(self._transaction.add_recipient(result))
+        if self._transaction is None:  # the connection was lost meanwhile
+            return
+        try:
+            self.out.append(self._transaction.add_found(result))
+        except Rejected as rejected:
+            self._counted(rejected.reply)
 
     def submitted(self, result: str | PublicError | None) -> None:
         """`result`: the id of the stored message, the refusal, or None after an internal error."""

@@ -58,7 +58,7 @@ async def received_mail(store: Store, account_id: str) -> None:
             await store.received.add([new], None)
             if is_stored:
                 (waiting,) = await store.received.claim([new.id], large=True)
-                assert await store.received.finish(waiting, test_received.checked_as(store, "a"))
+                assert await store.received.finish([(waiting, test_received.checked_as(store, "a"))]) == [True]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints
 
-from appliance.concurrency.wake import CLOCK_CHECK_INTERVAL, JUMP_TOLERANCE, SLEEP_LIMIT, ClockJumps, Wake
+from appliance.concurrency.wake import CLOCK_CHECK_INTERVAL, JUMP_TOLERANCE, SLEEP_LIMIT, ClockJumps, Gathering, Wake
 from appliance.environment import Environment
 
 
@@ -85,3 +85,23 @@ async def test_time_that_passes_sets_no_clock(autojump_clock: MockClock) -> None
     began = trio.current_time()
     assert await clock.wait(601) == 0.0
     assert trio.current_time() == pytest.approx(began + 601)
+
+
+async def test_those_who_come_shortly_after_each_other_go_on_together(autojump_clock: MockClock) -> None:
+    """The first at once, the others at the end of the rest, also if the one that waits for it is cancelled."""
+    gathering, began, gone = Gathering(10), trio.current_time(), list[tuple[str, float]]()
+
+    async def go(name: str, at: float, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep(at)
+            await gathering.join()
+            gone.append((name, trio.current_time() - began))
+
+    times = {"a": 0, "b": 1, "c": 9, "d": 12, "e": 13, "f": 40, "g": 41, "h": 42}
+    scopes = {name: trio.CancelScope() for name in times}
+    async with trio.open_nursery() as nursery:
+        for name, at in times.items():
+            nursery.start_soon(go, name, at, scopes[name])
+        await trio.sleep(43)
+        scopes["g"].cancel()
+    assert sorted(gone) == [("a", 0), ("b", 10), ("c", 10), ("d", 20), ("e", 20), ("f", 40), ("h", 43)]

@@ -52,7 +52,7 @@ SPOILED = {  # what is put where a trouble needs records beside it
 
 
 class ZoneResolver(Resolver):
-    """A resolver that knows one zone and nothing of packets; counts what it is asked.
+    """A resolver that knows one zone and nothing of packets; counts what it is asked, and remembers that.
 
     `authentic` are the names whose answers a validator vouches for: all with True.
     """
@@ -65,10 +65,22 @@ class ZoneResolver(Resolver):
     def remembers_addresses(self, name: str) -> bool:
         return False
 
+    def remembered(self, name: str, kind: str) -> DnsAnswer[Any] | LookupFailed | None:
+        name = name.lower().rstrip(".")
+        if not self.asked[name, kind]:
+            return None
+        try:
+            return self._find(name, kind)
+        except LookupFailed as failed:
+            return failed
+
     async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
         await trio.lowlevel.checkpoint()
         name = name.lower().rstrip(".")
         self.asked[name, kind] += 1
+        return self._find(name, kind)
+
+    def _find(self, name: str, kind: str) -> DnsAnswer[Any]:
         authentic = self.authentic if isinstance(self.authentic, bool) else name in self.authentic
         seen, target = set(), name
         while "CNAME" in self.zone.get(target, {}) and target not in seen:

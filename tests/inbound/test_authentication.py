@@ -3,9 +3,17 @@
 import pytest
 import trio
 
-from appliance.inbound.authentication import SECONDS, authenticate, organizational
+from appliance.inbound.authentication import (
+    SECONDS,
+    SenderChecks,
+    authenticate,
+    authenticate_from_cache,
+    organizational,
+)
 from appliance.keys.dkim_keys import generate, record_value
 from appliance.message.dkim import Algorithm, SigningKey, sign
+from appliance.message.dkim_check import signatures_of
+from appliance.message.received import read_received
 from appliance.model.received import Authentication, ReceivedEnvelope
 from tests.fakes.dns import Records, Trouble, ZoneResolver
 
@@ -17,10 +25,14 @@ async def on_thread(work, *arguments):  # type: ignore[no-untyped-def]
     return work(*arguments)
 
 
+def claims(envelope: ReceivedEnvelope, mime: bytes) -> SenderChecks:
+    return SenderChecks(envelope, signatures_of(mime), read_received(mime).from_domains)
+
+
 async def checked(
     sender: str, *signers: str, header: bytes = b"From: Ada <ada@example.co.uk>\r\n", **records: Records
 ) -> Authentication:
-    """The result for a client that may send for every envelope, and these DKIM signers."""
+    """The result for a client that may send for every envelope, and these DKIM signers; the same from the cache."""
     zone: dict[str, dict[str, Records]] = {
         "example.co.uk": {"TXT": [f'"v=spf1 ip4:{CLIENT} -all"']},
         "bounces.example.co.uk": {"TXT": [f'"v=spf1 ip4:{CLIENT} -all"']},
@@ -31,7 +43,13 @@ async def checked(
     mime = header + b"Subject: x\r\n\r\nHi\r\n"
     mime = sign(mime, [SigningKey(name, "s", Algorithm.ED25519, KEY) for name in signers], now_seconds=1) + mime
     envelope = ReceivedEnvelope(sender, ("a@in.example.com",), CLIENT, "mx.example.net", False)
-    return await authenticate(ZoneResolver(zone), envelope, mime, 2_000_000, on_thread)
+    resolver = ZoneResolver(zone)
+    assert await authenticate_from_cache(resolver, claims(envelope, mime), 2_000_000, on_thread) is None
+    result = await authenticate(resolver, claims(envelope, mime), 2_000_000, on_thread)
+    asked = resolver.asked.copy()
+    assert await authenticate_from_cache(resolver, claims(envelope, mime), 2_000_000, on_thread) == result
+    assert resolver.asked == asked
+    return result
 
 
 POLICY = ['"v=DMARC1; p=reject; sp=quarantine"']
@@ -76,7 +94,7 @@ async def test_the_policy_of_a_subdomain() -> None:
 )
 async def test_a_message_without_one_from_domain(header: bytes) -> None:
     envelope = ReceivedEnvelope("a@example.co.uk", (), CLIENT, "x", False)
-    checks = await authenticate(ZoneResolver({}), envelope, header + b"\r\nHi\r\n", 1, on_thread)
+    checks = await authenticate(ZoneResolver({}), claims(envelope, header + b"\r\nHi\r\n"), 1, on_thread)
     assert checks.dmarc.result == "permerror"
 
 
@@ -99,7 +117,7 @@ async def test_silent_dns_servers_delay_a_message_for_seconds(autojump_clock: tr
     )
     mime += b"From: a@example.net\r\n\r\nHi\r\n"
     began, envelope = trio.current_time(), ReceivedEnvelope("a@example.net", (), CLIENT, "x", False)
-    checks = await authenticate(SilentResolver({}), envelope, mime, 1, on_thread)
+    checks = await authenticate(SilentResolver({}), claims(envelope, mime), 1, on_thread)
     assert trio.current_time() - began == SECONDS
     assert {checks.spf.result, checks.dkim_result, checks.dmarc.result} == {"temperror"}
 

@@ -91,7 +91,8 @@ class Talk:
 
 def made() -> Talk:
     env, fakes = Environment(), Fakes()
-    store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes, receiving=fakes))
+    engine = SimpleNamespace(reads_at_once=False)  # as in a cluster; test_receiving.py has the embedded database
+    store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes, receiving=fakes, engine=engine))
     feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), "mail.example.com")
     backend = feedback.backend_for("192.0.2.1", lambda _: False)
     protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**20, owner_part=2), secure=False)

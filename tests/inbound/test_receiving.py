@@ -3,11 +3,14 @@
 import base64
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from msgspec.structs import force_setattr
 
 from appliance.config.values import MIB
+from appliance.dns.resolver import DnsAnswer, LookupFailed
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.inbound import listener, receiver
@@ -19,8 +22,10 @@ from appliance.store import feedback
 from appliance.store.body_parts import INLINE
 from appliance.store.received import RECORD
 from appliance.store.receiving import ReceivingAddresses
+from appliance.submission.content import FindRecipient
 from appliance.times import DAY, HOUR
 from tests import stored_mail
+from tests.fakes.dns import ZoneResolver
 from tests.inbound.receiving_world import CLIENT, DOMAIN, MAIL, receiving
 
 TAKEN = "250 2.1.5 Recipient OK"
@@ -161,6 +166,52 @@ async def test_the_sender_is_checked(tmp_path: Path) -> None:
         assert (honest.spf, honest.dkim, honest.dmarc) == ("pass", "pass", "pass")
         assert (forged.spf, forged.dkim, forged.dmarc) == ("fail", "fail", "fail")
         assert forged.facts.authentication.dmarc.policy == "reject"
+
+
+async def test_messages_whose_lookups_are_cached_are_stored_together(tmp_path: Path) -> None:
+    """Without asking the DNS. One whose check raises an error does not stop the others, and is tried again."""
+
+    class Broken(ZoneResolver):
+        def remembered(self, name: str, kind: str) -> DnsAnswer[Any] | LookupFailed | None:
+            if "bad.example" in name:
+                raise RuntimeError("broken")
+            return super().remembered(name, kind)
+
+    async with receiving(tmp_path, {"example.net": {"TXT": [f'"v=spf1 ip4:{CLIENT} -all"']}}) as world:
+        await world.store.receiving.add(world.account_id, DOMAIN)
+        await world.send("a@in.example.com")
+        await world.settle()
+        asked = world.resolver.asked.copy()
+        world.receiver.resolver = Broken(world.resolver.zone)
+        world.receiver.resolver.asked = asked.copy()
+        for sender in ("a@example.net", "b@bad.example", "c@example.net"):
+            await world.send("a@in.example.com", sender=sender)
+        writes = world.store.engine.ordinary_writes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.receiver.run)
+            with trio.fail_after(30):
+                while len(world.receiver._failed) < 1:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        assert world.store.engine.ordinary_writes == writes + 2  # one claim; both stored in one transaction
+        assert [item.spf for item in await world.received()] == ["pass"] * 3
+        assert world.receiver.resolver.asked == asked
+        assert await world.rows("SELECT tries FROM feedback_mail") == [(1,)]
+
+
+async def test_a_recipient_is_looked_up_at_once(tmp_path: Path) -> None:
+    """With the same reply as in a task of its own, and counted once."""
+    async with receiving(tmp_path) as world:
+        for address in ("a@in.example.com", "b@in.example.com"):
+            await world.store.receiving.add(world.account_id, address)
+        for recipient in ("a@in.example.com", "c@in.example.com", "a@example.org", "abuse@bounces.example.com"):
+            action = FindRecipient(CLIENT, recipient)
+            slow, quick = await world.listener.find_recipient(action), world.listener.find_at_once(action)
+            assert str(slow) == str(quick), recipient
+        session = world.session()
+        pipelined = b"".join(b"RCPT TO:<%b@in.example.com>\r\n" % name for name in (b"a", b"b", b"c"))
+        replies = await world.say(session, b"EHLO x\r\nMAIL FROM:<ada@example.net>\r\n" + pipelined)
+        assert [reply[:3] for reply in replies[2:]] == ["250", "250", "550"]
 
 
 # ---- limits

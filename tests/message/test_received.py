@@ -8,7 +8,6 @@ from appliance.message.received import (
     MAILBOXES,
     MESSAGE_IDS,
     domain_of,
-    from_domains,
     read_received,
     split_mailboxes,
 )
@@ -46,7 +45,7 @@ def test_the_domain_of_a_mailbox(mailbox: str, domain: str) -> None:
 
 
 def test_all_from_fields_count() -> None:
-    assert from_domains(b"From: a@b.c\r\nfrom: d@e.f, g@h.i\r\n\r\nFrom: x@y.z\r\n") == ["b.c", "e.f"]
+    assert read_received(b"From: a@b.c\r\nfrom: d@e.f, g@h.i\r\n\r\nFrom: x@y.z\r\n").from_domains == ("b.c", "e.f")
 
 
 @pytest.mark.parametrize(

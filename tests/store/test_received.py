@@ -1,6 +1,7 @@
 """Receiving addresses and received messages on both engines: queued, claimed, stored, listed, searched, deleted."""
 
 import pytest
+import trio
 
 from appliance.errors import Code
 from appliance.inbound.authentication import unchecked
@@ -36,8 +37,8 @@ async def stored(store: Store, account: Account, mime: bytes, subject: str = "He
     (waiting,) = await store.received.claim([new.id, "inb_gone"], large=False)
     assert (waiting.mime, waiting.tries, waiting.envelope) == (mime, 1, new.envelope)
     checked = checked_as(store, subject)
-    assert await store.received.finish(waiting, checked)
-    assert not await store.received.finish(waiting, checked)
+    assert await store.received.finish([(waiting, checked)]) == [True]
+    assert await store.received.finish([(waiting, checked)]) == [False]
     return new.id
 
 
@@ -52,7 +53,8 @@ async def test_from_the_queue_to_its_end(store: Store, account: Account, clock: 
     found, following = await store.received.search(account.id, ["grüße", "ada@"], None, 10)
     assert ([item.id for item in found], following) == ([first], None)
     assert await store.received.find("acc_other", first) is None
-    assert len(await store.webhook_history.page(account.id, first, None, 10)) == 1
+    (post,) = await store.webhook_history.page(account.id, first, None, 10)
+    assert (post.message_id, post.recipient_id) == (first, None)
     clock.now += 2 * DAY
     assert (await store.received.forget(clock.now - DAY, 1_000)).deleted == 0  # still posted
     await store.engine.change("UPDATE webhook_deliveries SET next_attempt_at = NULL, status = 'failed'", {})
@@ -77,11 +79,10 @@ async def test_many_are_claimed_and_stored_in_one_transaction_each(store: Store,
     waiting = await store.received.claim([item.id for item in new], large=True)
     assert {item.id for item in waiting} == {item.id for item in new}
     finished = [(item, checked_as(store, "Hello")) for item in sorted(waiting, key=lambda item: item.id)]
-    assert await store.received.finish(*finished.pop())
+    assert await store.received.finish([finished.pop()]) == [True]
     gone = finished[0][0]
-    assert await store.received.finish(*finished[0])
-    results = await store.engine.write(lambda tx: store.received._finish(tx, finished))
-    assert results == [None, "", account.id]
+    assert await store.received.finish([finished[0]]) == [True]
+    assert await store.received.finish(finished) == [False, True, True]
     assert (await store.received.page(account.id, None, 10))[-1].id == gone.id
     assert len(await store.received.page(other.id, None, 10)) == 1
     for table, count in (("feedback_mail", 0), ("feedback_counts", 0), ("webhook_deliveries", 3)):
@@ -98,6 +99,30 @@ async def test_a_full_mailbox_stores_nothing(store: Store, account: Account) -> 
     for table in ("feedback_mail", "feedback_counts", "message_body_parts"):
         assert await store.engine.rows(f"SELECT count(*) FROM {table}", {}) == [(0,)]
     assert (await store.accounts.find(account.id)).stored_bytes == 0
+
+
+async def test_one_that_is_refused_does_not_take_the_others_along(store: Store, account: Account) -> None:
+    """Messages are queued together, as long as none is refused."""
+    other = await store.accounts.create("other", "other@example.org", HASH, credit=1)
+    new = [mail(store, owner, b"x", f"{n}@in.example.com") for n, owner in enumerate([account, other, account])]
+    refused = list[NewReceived]()
+
+    async def add(item: NewReceived) -> None:
+        try:
+            await store.received.add([item], 1 if item.account_id == other.id else None)
+        except MailboxFull:
+            refused.append(item)
+
+    async with trio.open_nursery() as nursery:
+        for item in new:
+            nursery.start_soon(add, item)
+    assert refused == [new[1]]
+    assert {item.id for item in await store.received.queued(10)} == {new[0].id, new[2].id}
+    assert len(await store.received.queued(1)) == 1
+    assert (await store.accounts.find(account.id)).stored_bytes == 2 * (RECORD + 1)
+    assert (await store.accounts.find(other.id)).stored_bytes == 0
+    counts = await store.engine.rows("SELECT mails FROM feedback_counts WHERE scope = 'all'", {})
+    assert counts == [(2,)]
 
 
 async def test_the_answered_message(store: Store, account: Account, messages: Messages) -> None:

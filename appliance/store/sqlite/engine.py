@@ -353,6 +353,8 @@ class Scanner:
 class SqliteEngine(Engine):
     """One writer and two readers of one file: one on the event loop, one on a thread for longer reads."""
 
+    reads_at_once = True
+
     def __init__(self, path: Path, writer: GroupCommit | Inline) -> None:
         self._writer = writer
         self._reader = open_reader(path)
