@@ -45,9 +45,9 @@ class Wake:
 
 
 class Gathering:
-    """Lets tasks that come shortly after each other go on together, so that one commit serves them all.
+    """Makes tasks that arrive shortly after each other continue together, so that one commit serves them all.
 
-    After `rest` seconds without any, a task goes on at once. Later ones wait until the rest has ended.
+    After `rest` seconds without any, a task continues at once. Later ones wait until the rest has ended.
     """
 
     def __init__(self, rest: float) -> None:

@@ -41,7 +41,7 @@ RECORD = 4_096  # bytes of its rows without the message and the event
 RECEIVED_SEARCHED = 500  # messages between two checks of the time: a few milliseconds
 RECEIVED_SEARCH_TIME = 0.05  # seconds of searching for one page
 PAGES_OF_MESSAGE = 16  # weight of a deleted message
-WRITTEN_ON_LOOP = 32 * 1024  # bytes of a message, and of its event, that are written on the event loop
+RECEIVED_ON_LOOP = 32 * 1024  # bytes of a message, and of its event, that are written on the event loop
 
 _COUNT_KEPT = """UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id
     RETURNING stored_bytes"""
@@ -127,7 +127,7 @@ class ReceivedStore(StorePart):
             if size > LARGE_MAIL:
                 await self.engine.write(lambda tx: self._add(tx, [item]), bulk=True, locks=True)
             else:
-                await self.engine.write_item(self._add, item, large=size > WRITTEN_ON_LOOP)
+                await self.engine.write_item(self._add, item, large=size > RECEIVED_ON_LOOP)
         self.arrived.set()
 
     def _add(self, tx: Tx, items: Sequence[tuple[list[tuple[str, QueuedMail]], int | None]]) -> list[None]:
@@ -183,7 +183,7 @@ class ReceivedStore(StorePart):
 
         All messages that wait for this are written in one transaction.
         """
-        large = max(len(mail.mime) + len(checked.event) for mail, checked in finished) > WRITTEN_ON_LOOP
+        large = max(len(mail.mime) + len(checked.event) for mail, checked in finished) > RECEIVED_ON_LOOP
         accounts = await self.engine.write_item(self._finish_several, finished, large=large)
         self.posts.add_new({account_id for account_id in accounts if account_id})
         return [account_id is not None for account_id in accounts]

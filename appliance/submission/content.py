@@ -220,8 +220,8 @@ class IncomingTransaction:
         if isinstance(recipient, Address):
             return self.add_recipient(recipient)
         if len(self.recipients) < self._backend.most_recipients:
-            found = self._backend.find_at_once(recipient) if self._rcpts == 1 else None
-            return recipient if found is None else self.add_found(found)
+            result = self._backend.find_at_once(recipient) if self._rcpts == 1 else None
+            return recipient if result is None else self.add_found(result)
         return dialogue.RECIPIENT_OK if text in self.recipients.values() else dialogue.TOO_MANY_RECIPIENTS
 
     def add_found(self, result: Address | Rejected | PublicError) -> bytes:
