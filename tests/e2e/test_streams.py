@@ -14,8 +14,6 @@ from tests.e2e.submission.test_a_client_submits import queued
 from tests.engines import Kind
 from tests.running_appliance import Running, add_account, appliance
 
-pytestmark = pytest.mark.both_engines
-
 BASE = "https://mail.example.com"
 DIGEST = '[delivery.streams.digest]\npriority = "low"\n'
 MESSAGE = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: News\r\n%b\r\nHello\r\n"

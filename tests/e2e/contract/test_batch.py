@@ -12,8 +12,6 @@ from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, accepted, bearer, change, error, eventually, message, new_key, owner
 from tests.running_appliance import appliance
 
-pytestmark = pytest.mark.both_engines
-
 
 def post(caller: Caller, *emails: Any, key: str | None = None, **fields: Any) -> httpx.Response:
     return post_body(caller, {"emails": list(emails), **fields}, key=key)
@@ -30,6 +28,7 @@ def messages(caller: Caller) -> int:
     return int(count)
 
 
+@pytest.mark.both_engines
 def test_a_batch_is_accepted_and_delivered(new_account: NewAccount) -> None:
     """Each message has the result of its place, costs what it costs alone, and is a message like any other."""
     caller = new_account(credit=100)
@@ -124,6 +123,7 @@ def test_a_batch_larger_than_16_mib_is_refused(caller: Caller) -> None:
     assert "16 MiB" in error(post(caller, *large), 413, "payload_too_large")
 
 
+@pytest.mark.both_engines
 def test_credits_are_needed_for_all_or_for_each(new_account: NewAccount) -> None:
     """`reject` needs the credits of all; with `skip` the messages beyond them are refused one by one."""
     caller = new_account(credit=4)
@@ -138,6 +138,7 @@ def test_credits_are_needed_for_all_or_for_each(new_account: NewAccount) -> None
     assert error(post(caller, message(), on_error="skip"), 402, "insufficient_credits").startswith("emails[0]: ")
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("mode", ["reject", "skip"])
 def test_a_retry_returns_the_same_results(new_account: NewAccount, mode: str) -> None:
     """Also where some were refused, and where the first was; another body is a conflict, and so is a single message."""
@@ -164,6 +165,7 @@ def test_a_retry_returns_the_same_results(new_account: NewAccount, mode: str) ->
     )
 
 
+@pytest.mark.both_engines
 def test_suppressed_recipients_bounce_and_cost_nothing(new_account: NewAccount) -> None:
     caller = new_account(credit=10)
     account_id = caller.account.account_id
@@ -174,6 +176,7 @@ def test_suppressed_recipients_bounce_and_cost_nothing(new_account: NewAccount) 
     assert caller.credits() == 10 - 4
 
 
+@pytest.mark.both_engines
 def test_the_daily_cap_counts_the_messages_before(new_account: NewAccount) -> None:
     caller = new_account(credit=100)
     account_id = caller.account.account_id
@@ -205,6 +208,7 @@ def test_templates_test_keys_and_suspension(new_account: NewAccount) -> None:
         error(refusal, 403, "account_suspended")
 
 
+@pytest.mark.both_engines
 def test_large_messages_are_whole(new_account: NewAccount) -> None:
     """What is too much for one commit is written in parts; all is there, also of messages that are small alone."""
     caller = new_account(credit=100)

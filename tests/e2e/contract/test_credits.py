@@ -6,8 +6,6 @@ from appliance.model.accounts import LedgerEntry
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, error, message
 
-pytestmark = pytest.mark.both_engines
-
 
 def ledger(caller: Caller) -> list[LedgerEntry]:
     return caller.stored(lambda store: store.accounts.ledger(caller.account.account_id, 1000))[::-1]

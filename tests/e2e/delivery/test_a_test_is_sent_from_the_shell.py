@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-import pytest
 import trio
 
 from tests.e2e.delivery.world import delays, world
@@ -14,8 +13,6 @@ from tests.fakes.mx import FakeMx
 from tests.fork_client import fork
 from tests.running_appliance import Running, appliance, command, ran
 from tests.terminal import open_terminal
-
-pytestmark = pytest.mark.both_engines
 
 LATER = b"451 4.7.1 Greylisted\r\n"
 

@@ -15,8 +15,6 @@ from tests.e2e.submission.test_a_client_submits import queued, stored
 from tests.e2e.submission.test_an_api_key_logs_in import log_in
 from tests.running_appliance import Running, appliance
 
-pytestmark = pytest.mark.both_engines
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, engine: engines.Kind) -> Iterator[Running]:

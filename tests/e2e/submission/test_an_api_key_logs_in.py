@@ -13,7 +13,6 @@ from tests.e2e.submission.client import MESSAGE, smtp
 from tests.e2e.submission.test_a_client_submits import queued
 from tests.running_appliance import Running, appliance
 
-pytestmark = pytest.mark.both_engines
 USERNAMES = ("apikey", "resend", "shop@example.com")
 METADATA = b"X-Service-Metadata: order=10045\r\nX-PM-Tag: welcome\r\n"
 

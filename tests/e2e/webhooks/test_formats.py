@@ -16,8 +16,6 @@ from tests.e2e.webhooks.test_deliveries import check_stripe
 from tests.fakes.anymail import tracked
 from tests.programs import require
 
-pytestmark = pytest.mark.both_engines
-
 OTHERS = [each for each in WebhookFormat if each is not WebhookFormat.NATIVE]
 # Both libraries of Node: their verdicts on a post, and on one that was altered.
 NODE = """
