@@ -175,6 +175,8 @@ LONGEST: tuple[tuple[int, tuple[str, ...]], ...] = (
 # Likewise for the rest: those that wait long, or start much.
 LONGEST_OF_REST = (
     "tests/e2e/dashboard/test_live.py",
+    "tests/e2e/dashboard/test_month.py",
+    "tests/e2e/dashboard/test_accessible.py",
     "tests/e2e/test_openapi_describes_the_service.py",
     "tests/docs/test_shell_blocks.py",
     "tests/e2e/test_no_input_stalls_the_event_loop.py",

@@ -241,7 +241,7 @@ ALL_CHECKS = [
     "-m mypy",
     "-m pytest --level default -n 6 --dist each --split -p no:schemathesis",
 ]
-REST = "-m pytest --level rest -n 4 --dist loadfile --no-loadscope-reorder"
+REST = "-m pytest --level rest -n 6 --dist loadfile --no-loadscope-reorder"
 
 
 def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) -> None:

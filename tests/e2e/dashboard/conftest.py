@@ -1,12 +1,15 @@
 """The one program and the one browser that the tests of the dashboard share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.dashboard.browser import DESKTOP, Browser, chromium
 from tests.e2e.dashboard.stage import Stage, staged
 from tests.engines import Kind
+from tests.fakes.webhook_server import Hooks, hooks
+from tests.running_appliance import Running, appliance
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +36,22 @@ def browser(_chromium: Browser) -> Browser:
     _chromium.size(*DESKTOP)
     _chromium.theme("light")
     return _chromium
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def receiver(directory: Path) -> Iterator[Hooks]:
+    """Of webhooks, for the tests of one file."""
+    with hooks(directory) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(directory: Path, receiver: Hooks) -> Iterator[Running]:
+    """A program of its own for each file, in sandbox mode, whose webhooks reach the receiver."""
+    with appliance(directory, webhooks=receiver.settings(directory)) as started:
+        yield started

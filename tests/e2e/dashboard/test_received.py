@@ -6,7 +6,6 @@ import smtplib
 from collections.abc import Iterator
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,7 +15,7 @@ from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import RECEIVES, Stage, staged
 from tests.e2e.dashboard.test_accessible import broken, findings
 from tests.e2e.dashboard.test_admin import person
-from tests.fakes import webhook_server
+from tests.fakes.webhook_server import Hooks
 from tests.running_appliance import NO_TLS
 
 IMAGE = "http://127.0.0.1:9/spy.png"
@@ -29,19 +28,8 @@ SUBJECT = "Re: Hello <img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("received")
-
-
-@pytest.fixture(scope="module")
-def hooks(directory: Path) -> Iterator[Any]:
-    with webhook_server.hooks(directory) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def receiving(directory: Path, hooks: Any) -> Iterator[Stage]:
-    webhooks = "\n".join(["[webhooks]", hooks.settings(directory)])
+def receiving(directory: Path, receiver: Hooks) -> Iterator[Stage]:
+    webhooks = "\n".join(["[webhooks]", receiver.settings(directory)])
     with staged(directory, webhooks, *RECEIVES) as made:
         yield made
 
@@ -61,12 +49,12 @@ def reply(message_id: str = "", **fields: str) -> EmailMessage:
     return message
 
 
-def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks: Any, browser: Browser) -> None:
+def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, receiver: Hooks, browser: Browser) -> None:
     stage, here = receiving, Browser(browser.driver, receiving.url)
     owner = stage.account(name="acme", domain="example.com")
     sent = stage.send(owner, "ada@example.net", metadata={"order": "10045"})
-    hooks.answers["/hook"] = lambda _: (500, b"broken")
-    stage.ask(owner, "PUT", "/v1/webhook", {"url": hooks.url("/hook")})
+    receiver.answers["/hook"] = lambda _: (500, b"broken")
+    stage.ask(owner, "PUT", "/v1/webhook", {"url": receiver.url("/hook")})
     here.log_in(owner.email)
     here.go("Received")
     here.see("No address receives mail", "h2")
@@ -167,11 +155,11 @@ def test_a_reply_is_received_read_replayed_and_forwarded(receiving: Stage, hooks
     here.see("responded 500")
     here.click_summary("support@in.example.com")
     here.see("broken")
-    hooks.answers["/hook"] = lambda _: (200, b"thank you")
+    receiver.answers["/hook"] = lambda _: (200, b"thank you")
     here.click("Replay")
     here.see("replay · attempt 1")
     here.until(lambda: "responded 200" in here.text(), "the replay")
-    posts = [post for post in hooks.posts if b"email.received" in post.body]
+    posts = [post for post in receiver.posts if b"email.received" in post.body]
     assert posts[0].body == posts[-1].body
     found += findings(here)
 

@@ -1,39 +1,15 @@
 """A program that delivers nothing says so: what the dashboard tells in the sandbox is true there."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import pytest
-
 from appliance.model.accounts import Role
 from appliance.store.pools import EVERY
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
-from tests.fakes import webhook_server
-from tests.running_appliance import Running, add_account, appliance
+from tests.fakes.webhook_server import Hooks
+from tests.running_appliance import Running, add_account
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sandbox")
-
-
-@pytest.fixture(scope="module")
-def receiver(directory: Path) -> Iterator[Any]:
-    with webhook_server.hooks(directory) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def running(directory: Path, receiver: Any) -> Iterator[Running]:
-    settings: Any = {"webhooks": receiver.settings(directory)}
-    with appliance(directory, **settings) as started:
-        yield started
-
-
-def test_no_sentence_is_false_in_the_sandbox(running: Running, receiver: Any, browser: Browser) -> None:
+def test_no_sentence_is_false_in_the_sandbox(running: Running, receiver: Hooks, browser: Browser) -> None:
     """The login page, the test dialog and the webhook's secret say what holds for this server."""
     here = Browser(browser.driver, running.url)
     here.open("/dashboard/login")

@@ -1,39 +1,17 @@
 """A webhook is set up, tried, watched and repaired in the browser."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
-from tests.fakes import webhook_server
-from tests.running_appliance import Running, appliance
+from tests.fakes.webhook_server import Hooks
+from tests.running_appliance import Running
 
 HOSTILE = b"<script>top.ran=1</script>"
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("webhook")
-
-
-@pytest.fixture(scope="module")
-def receiver(directory: Path) -> Iterator[Any]:
-    with webhook_server.hooks(directory) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def running(directory: Path, receiver: Any) -> Iterator[Running]:
-    settings: Any = {"webhooks": receiver.settings(directory)}
-    with appliance(directory, **settings) as started:
-        yield started
-
-
-def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any, browser: Browser) -> None:
+def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Hooks, browser: Browser) -> None:
     """The secret is shown once; a ping, its answer, and a message's posts are there to read and to send again."""
     receiver.answers["/hook"] = lambda _: (500, HOSTILE)
     here = Browser(browser.driver, running.url)
@@ -74,7 +52,7 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     assert first == second
 
 
-def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, receiver: Any, browser: Browser) -> None:
+def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, receiver: Hooks, browser: Browser) -> None:
     """By status and event, with the recipient beside each; all that failed in a period are posted once more."""
     receiver.answers["/hook"] = lambda _: (200, b"")
     with running.client(headers=running.login()) as client:
@@ -120,7 +98,7 @@ def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, rec
 
 
 def test_attempts_are_counted_selected_and_tried_with_an_example(
-    running: Running, receiver: Any, browser: Browser
+    running: Running, receiver: Hooks, browser: Browser
 ) -> None:
     """One click sends an example of an event after its type is chosen; two replay a selection; retries are told."""
     receiver.answers["/hook"] = lambda _: (503, b"")
@@ -165,7 +143,7 @@ def test_attempts_are_counted_selected_and_tried_with_an_example(
     assert here.forbidden() == []
 
 
-def test_a_secret_is_changed_and_a_webhook_deleted(running: Running, receiver: Any, browser: Browser) -> None:
+def test_a_secret_is_changed_and_a_webhook_deleted(running: Running, receiver: Hooks, browser: Browser) -> None:
     """A new secret is shown once, after a question; what is refused is told at the field; a delete asks, too."""
     here = Browser(browser.driver, running.url)
     here.log_in(running.account.email)
