@@ -196,7 +196,7 @@ def real_addresses(name: str, value: Any) -> Any:
 
 @schema.parametrize()
 @settings(
-    deadline=None, max_examples=20, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    deadline=None, max_examples=10, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @pytest.mark.slow
 def test_every_answer_is_described(
