@@ -178,15 +178,12 @@ def test_the_current_password_is_needed(new_account: NewAccount) -> None:
         {"new_password": NEW_PASSWORD},
         {"current_password": PASSWORD},
         {"current_password": PASSWORD, "new_password": "short"},
-        {"current_password": PASSWORD, "new_password": "1234567"},
-        {"current_password": PASSWORD, "new_password": "x" * 1025},
-        {"current_password": PASSWORD, "new_password": "ä" * 513},
         {"current_password": PASSWORD, "new_password": None},
         {"current_password": PASSWORD, "new_password": NEW_PASSWORD, "hint": "x"},
     ],
 )
-def test_a_new_password_has_8_characters_to_1024_bytes(customer: Caller, fields: dict[str, Any]) -> None:
-    """A password that is missing, too short or too long is refused, and the old one stays."""
+def test_a_wrong_new_password_is_refused(customer: Caller, fields: dict[str, Any]) -> None:
+    """Missing, too short or no text: 400, and the old one stays. tests/keys/test_secrets.py has the lengths."""
     error(customer.request("POST", "/v1/auth/password", json=fields), 400, "invalid_request")
     assert customer.get("/v1/templates").status_code == 200
 
