@@ -1,18 +1,9 @@
 """Slashes that joining a base URL and a path adds lead to the same route."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.raw import MESSAGE, Client, request, sending
-from tests.running_appliance import Running, appliance
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with appliance(tmp_path_factory.mktemp("running")) as started:
-        yield started
-        assert started.complaints() == []
+from tests.running_appliance import Running
 
 
 @pytest.mark.parametrize(
