@@ -83,7 +83,7 @@ export function preview(title, html = "", inline = new Map(), held = () => {}) {
 	});
 	function fill() {
 		const page = frame.contentDocument;
-		if (!page?.documentElement) return;
+		if (!page?.documentElement || page.URL === "about:blank") return; // before its own policy is loaded
 		const parsed = new frame.contentWindow.DOMParser().parseFromString(wanted.replace(EARLY, "<$1wbr"), "text/html");
 		const links = targets(parsed);
 		held(clean(parsed, inline, frame.src.endsWith("/images")), links);
