@@ -123,7 +123,8 @@ async def until_stored(work: Callable[[], Awaitable[Result]], log: Log, failure:
 
 
 RESULTS_PER_TRANSACTION = 32  # about two milliseconds of the event loop
-RESULTS_AWAITED = 10  # results that end a rest: a pool has twice as many unrecorded ones at most
+RECORDING_REST = 0.03  # seconds after a transaction: one with a few results costs little more than one with a single
+RESULTS_AWAITED = 10  # results that end a rest
 
 
 class BatchWriter(Generic[Result]):
@@ -134,15 +135,17 @@ class BatchWriter(Generic[Result]):
         part: str,
         write: Callable[[list[Result]], Awaitable[None]],
         fields: Callable[[Result], dict[str, str]],
-        rest: Callable[[], float] = lambda: 0.0,  # seconds after a transaction in which results are collected
+        rest: float = 0.0,  # seconds after a transaction in which results are collected
     ) -> None:
         self._log, self._put, self._fields, self._rest = get_logger(part), write, fields, rest
         self._results: list[Result] = []
-        self._wake, self._closing, self._collects = Wake(), False, False
+        self._wake, self._closing, self._collects, self._is_urgent = Wake(), False, False, False
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Result, *, urgent: bool = False) -> None:
+        """Write a result soon; `urgent`: without a rest."""
         self._results.append(result)
-        if not self._collects or len(self._results) == RESULTS_AWAITED:
+        self._is_urgent = self._is_urgent or urgent
+        if not self._collects or self._is_due():
             self._wake.set()
 
     def close(self) -> None:
@@ -158,16 +161,18 @@ class BatchWriter(Generic[Result]):
                     await self._wake.wait(inf)
                     continue
                 batch, self._results = self._results[:RESULTS_PER_TRANSACTION], self._results[RESULTS_PER_TRANSACTION:]
+                self._is_urgent = False
                 await self._write(batch, done)
-                await self._collect(self._rest())
+                await self._collect()
 
-    async def _collect(self, seconds: float) -> None:
-        """Wait until there are `RESULTS_AWAITED` results, for so many seconds at most."""
-        self._collects = seconds > 0
-        with trio.move_on_after(seconds):
-            while self._collects and len(self._results) < RESULTS_AWAITED and not self._closing:
-                await self._wake.wait(inf)
+    async def _collect(self) -> None:
+        until, self._collects = trio.current_time() + self._rest, True
+        while not self._is_due() and (left := until - trio.current_time()) > 0:
+            await self._wake.wait(left)
         self._collects = False
+
+    def _is_due(self) -> bool:
+        return self._is_urgent or self._closing or len(self._results) >= RESULTS_AWAITED
 
     async def _write(self, batch: list[Result], done: Callable[[list[Result], bool], None]) -> None:
         while True:

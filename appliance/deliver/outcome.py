@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from appliance.concurrency.wake import BatchWriter
+from appliance.concurrency.wake import RECORDING_REST, BatchWriter
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Envelope
 from appliance.deliver.route import NoRoute
@@ -245,8 +245,6 @@ def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tup
 
 # ---- recording many together
 
-RECORDING_REST = 0.015  # seconds between two transactions while there is new mail: its commits wait for them
-
 
 class AttemptResult(NamedTuple):
     envelope: Envelope
@@ -266,4 +264,4 @@ def recording(store: Store) -> BatchWriter[AttemptResult]:
     def fields(result: AttemptResult) -> dict[str, str]:
         return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}
 
-    return BatchWriter("deliver", write, fields, lambda: RECORDING_REST if store.new_mail.is_sparse() else 0.0)
+    return BatchWriter("deliver", write, fields, RECORDING_REST)

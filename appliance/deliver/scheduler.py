@@ -149,7 +149,8 @@ class SessionRunner(Struct, kw_only=True):
         if active.slot.affects_hold:
             self.tasks.start_soon(self.deliverer.limiters.update_holds, active.slot)
         if isinstance(outcomes, list):
-            self.results.add(AttemptResult(envelope, outcomes, active.slot.limiter))
+            limiter = active.slot.limiter
+            self.results.add(AttemptResult(envelope, outcomes, limiter), urgent=2 * limiter.unrecorded >= limiter.slots)
             return
         if isinstance(outcomes, Shortage):
             self.meet_shortage(outcomes)
@@ -379,7 +380,8 @@ class Scheduler:
                 self.pending.remove(pool, envelope.flow)
                 self._postpone(envelope)
                 return
-            path, limiter = path._replace(route=route), limiters.of_route(route)
+            path = path if route is path.route else path._replace(route=route)
+            limiter = limiters.of_route(route)
             self.pending.move(pool, pool := limiter.pool, envelope.flow)
             await self.deliverer.warmup.load(limiter.base, route)
         except (NoRoute, StorageUnavailable) as reason:

@@ -102,10 +102,10 @@ class BatchIntake:
         is_low = self.intake.is_low
         low = all(is_low(head.caller, request.request.stream or None, request.template) for request in requests)
         async with self._turns.take(account_id, low=low), self.intake.turn(account_id, size, low=low):
-            composed: list[_Composed] = []
+            composed, room = list[_Composed](), _Room()
             for requests_of_slice, cost in _slices(requests):
                 done = await self.intake.workers.run(account_id, cost, self._compose, requests_of_slice, bad, low=low)
-                composed += _fitting(done, sum(written_bytes(item.message) for item in composed), bad)
+                composed += room.fitting(done, bad)
                 await trio.lowlevel.checkpoint()
             if not composed:
                 raise bad.first()
@@ -197,16 +197,23 @@ def _slices(requests: Sequence[_Request]) -> Iterator[tuple[list[_Request], int]
         yield part, cost
 
 
-def _fitting(composed: list[_Composed], size: int, bad: _Bad) -> Iterator[_Composed]:
-    """Yield messages until all of the batch together, with `size` bytes before these, would be too large."""
-    for item in composed:
-        size += written_bytes(item.message)
-        if size > BATCH_ASSEMBLED:
-            text = "the assembled messages of a batch, and their metadata twice for each recipient, may have"
-            text = f"{text} {BATCH_ASSEMBLED} bytes (32 MiB) together. Send several batches."
-            bad.add(item.number, Refused(Code.PAYLOAD_TOO_LARGE, text))
-        else:
-            yield item
+class _Room:
+    """Counts the bytes of a batch's assembled messages, which have a limit."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def fitting(self, composed: list[_Composed], bad: _Bad) -> Iterator[_Composed]:
+        """Yield messages until all of the batch together would be too large."""
+        for item in composed:
+            size = written_bytes(item.message)
+            if self.used + size > BATCH_ASSEMBLED:
+                text = "the assembled messages of a batch, and their metadata twice for each recipient, may have"
+                text = f"{text} {BATCH_ASSEMBLED} bytes (32 MiB) together. Send several batches."
+                bad.add(item.number, Refused(Code.PAYLOAD_TOO_LARGE, text))
+            else:
+                self.used += size
+                yield item
 
 
 def _receipt(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import trio
 from msgspec import Struct
 
-from appliance.concurrency.wake import SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter
+from appliance.concurrency.wake import RECORDING_REST, SLEEP_LIMIT, STORAGE_PAUSE, BatchWriter
 from appliance.config.settings import Config
 from appliance.config.values import is_address
 from appliance.dns.resolver import DnsResolver, Resolver
@@ -64,7 +64,9 @@ class Dispatcher:
         self._attempts = attempts
         self._poll_every = poll_every
         self._posts_in_memory = posts_in_memory
-        self._recording = BatchWriter("webhook", self._posts.record, lambda result: {"delivery_id": result.post.id})
+        self._recording = BatchWriter(
+            "webhook", self._posts.record, lambda result: {"delivery_id": result.post.id}, RECORDING_REST
+        )
         self._slots = Slots(slots)
         self._is_paused = False  # all mail
         self._pause_poll_at = -inf  # Trio's clock

@@ -134,6 +134,29 @@ async def test_more_than_a_batch_is_delivered(autojump_clock: MockClock, box: Bo
     assert counts == [batch, 3 * half - batch, 0]
 
 
+async def test_mail_that_arrives_singly_shares_a_transaction(
+    autojump_clock: MockClock, box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first message is delivered at once; those that follow within a rest are delivered together after it."""
+    counts = list[int]()
+    deliver = sandbox.deliver_due
+
+    async def counted(*args: Any) -> int:
+        if count := await deliver(*args):
+            counts.append(count)
+        return count
+
+    monkeypatch.setattr(sandbox, "deliver_due", counted)
+    box.run()
+    await trio.sleep(10)
+    for _ in range(11):
+        await box.send()
+        box.wake.set()
+        await trio.sleep(0.01)
+    await trio.sleep(sandbox.LEAST_REST)
+    assert counts == [1, 5, 5]
+
+
 async def test_real_mail_is_left_alone(autojump_clock: MockClock, box: Box) -> None:
     message_id = await box.send(simulated=False)
     assert await sandbox.deliver_due(box.store, box.env, ATTEMPTS) == 0

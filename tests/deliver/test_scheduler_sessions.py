@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.concurrency.fair_share import Shares
-from appliance.concurrency.wake import RESULTS_PER_TRANSACTION, BatchWriter
+from appliance.concurrency.wake import RECORDING_REST, RESULTS_AWAITED, RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.attempt import Holder
 from appliance.deliver.in_flight import (
     POOLS_PER_ROUND,
@@ -287,6 +287,33 @@ async def test_what_waits_together_is_written_together(autojump_clock: MockClock
     add(made, *names)
     assert await close_and_run(made) == names
     assert queue.written == [names[:RESULTS_PER_TRANSACTION], names[RESULTS_PER_TRANSACTION:]]
+
+
+async def test_results_that_come_singly_are_collected(autojump_clock: MockClock) -> None:
+    """The first is written at once. Later ones wait for a rest, for enough of them, or for an urgent one."""
+    made, queue = recorder()
+    many = [f"m{number}" for number in range(RESULTS_AWAITED)]
+    written = list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, lambda *_: None)
+        for name in "abcd":
+            add(made, name)
+            await trio.sleep(RECORDING_REST / 4)
+        await trio.sleep(RECORDING_REST)
+        written.append(len(queue.written))
+        add(made, *many[:-1])
+        await trio.testing.wait_all_tasks_blocked()
+        written.append(len(queue.written))
+        add(made, many[-1])
+        await trio.sleep(0.015)
+        written.append(len(queue.written))
+        add(made, "e")
+        made.add(AttemptResult(Envelope("f", "acc", "a.test", ()), [FakeOutcome("f")]), urgent=True)  # type: ignore[list-item]  # a fake
+        await trio.sleep(0.015)
+        written.append(len(queue.written))
+        made.close()
+    assert queue.written == [["a"], ["b", "c", "d"], many, ["e", "f"]]
+    assert written == [2, 2, 3, 4]
 
 
 async def test_an_envelope_without_a_result_is_let_go(autojump_clock: MockClock) -> None:

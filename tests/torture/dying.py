@@ -33,11 +33,11 @@ def _commits(work: str) -> Counts:
     return lambda _, jobs: any(getattr(job.work, "__qualname__", "") == work for job in jobs)
 
 
-def _accepted_by_server(_: object, result: Any) -> bool:
+def _accepted_by_server(_: object, result: Any, **__: object) -> bool:
     return any(each.status == "delivered" for each in getattr(result, "outcomes", ()))
 
 
-def _accepted_by_receiver(_: object, result: Any) -> bool:
+def _accepted_by_receiver(_: object, result: Any, **__: object) -> bool:
     return getattr(result, "status", "") == "success"
 
 
