@@ -9,10 +9,10 @@ from appliance.deliver.observation import NAMED_POOLS
 from appliance.deliver.outcome import Retries
 from appliance.deliver.pending import DueMail
 from appliance.deliver.pool_limiters import PoolLimiters, ProviderServers
-from appliance.deliver.preparing import Preparing, RouteCache, Signer
+from appliance.deliver.preparing import Preparing, Signer
 from appliance.deliver.providers import pools
 from appliance.deliver.ramp import Ramp
-from appliance.deliver.route import Router, configured_relays
+from appliance.deliver.route import RouteCache, Router, configured_relays
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.smtp.connection import Connections
 from appliance.deliver.sources import Sources

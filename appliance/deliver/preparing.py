@@ -1,16 +1,17 @@
 """Prepares envelopes for their SMTP transaction: finds the route to the domain and signs the message with DKIM.
 
 The scheduler calls the steps, and each returns a value: `known` or `find` → `DeliveryPath`, `prepare` → `Ready`, or
-`Routed` if the message is unsigned, and `signed` → a batch of `Ready`. An envelope that fails is `NotPrepared`. Threads
-sign messages with the keys of their From domain, several per thread hop; accounts take turns. `Payloads` returns the
-bytes to send; a message in several sessions at once has one copy in memory.
+`Routed` if the message is unsigned, and `signed` → a batch of `Ready`. An envelope that fails is `NotPrepared`. A
+message that arrives alone is signed at once, unless it is large or has an RSA key. Threads sign all others, several per
+hop; accounts take turns. `Payloads` returns the bytes to send; a message in several sessions has one copy in memory.
 """
 
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from math import inf
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,7 @@ from appliance.concurrency.fair_share import PriorityQueue, TurnQueue
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.ramp import Ramp
-from appliance.deliver.route import NoRoute, Route, Router
+from appliance.deliver.route import Route, RouteCache
 from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.environment import Environment
 from appliance.errors import Refused
@@ -31,7 +32,6 @@ from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import DueRecipient
 from appliance.model.ramp import Via
 from appliance.store import Store
-from appliance.telemetry.log import get_logger
 
 
 class Flow(NamedTuple):
@@ -40,6 +40,9 @@ class Flow(NamedTuple):
     account: str
     low: int = 0
     new: int = 0
+
+
+_flow = lru_cache(maxsize=1_000)(Flow)  # making it costs a call, and a message's is asked for eight times
 
 
 class Envelope(NamedTuple):
@@ -55,7 +58,7 @@ class Envelope(NamedTuple):
 
     @property
     def flow(self) -> Flow:
-        return Flow(self.account_id, self.low, self.new)
+        return _flow(self.account_id, self.low, self.new)
 
     @property
     def stream(self) -> str:
@@ -97,43 +100,6 @@ def envelopes(
     for envelope in ordered:
         queue.add(envelope.account_id, envelope)
     return queue.drain()
-
-
-# ---- the route
-
-ROUTE_FRESH, ROUTES_KEPT = 1.0, 1_000  # seconds for which envelopes for one domain share a route; domains
-
-log = get_logger("deliver")
-
-
-@dataclass(slots=True)
-class RouteCache:
-    """Routes, looked up once for all envelopes for a domain within a moment; under the ramp a domain has two."""
-
-    router: Router
-    _known: TtlCache[tuple[str, Via | None], Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))
-    _finding: SingleFlight[tuple[str, Via | None], Route | NoRoute] = field(default_factory=SingleFlight)
-
-    def known(self, domain: str, via: Via | None = None) -> Route | None:
-        return self._known.get((domain, via))
-
-    async def find(self, domain: str, via: Via | None = None) -> Route:
-        if (route := self.known(domain, via)) is not None:
-            return route
-        result = await self._finding.run((domain, via), partial(self._find, domain, via))
-        if isinstance(result, NoRoute):
-            raise NoRoute(result.status, result.text, result.detail)
-        return result
-
-    async def _find(self, domain: str, via: Via | None) -> Route | NoRoute:
-        try:
-            route = await self.router.route(domain, via)
-        except NoRoute as reason:
-            if reason.detail:
-                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
-            return reason
-        self._known.put((domain, via), route)
-        return route
 
 
 # ---- signing
@@ -180,11 +146,20 @@ class Signer:
         now = self.env.now() // 1_000_000
         results = await trio.to_thread.run_sync(_sign_all, messages, now, limiter=self._limiter)
         for message, result in zip(messages, results, strict=True):
-            if isinstance(result, bytes):
-                self._signatures[message.message_id] = result
-        while len(self._signatures) > SIGNATURES_KEPT:
-            self._signatures.popitem(last=False)
+            self._keep(message, result)
         return results
+
+    def sign_here(self, message: Unsigned) -> bytes | Exception:
+        """The same for one small message with Ed25519 keys, without a thread."""
+        (result,) = _sign_all([message], self.env.now() // 1_000_000)
+        self._keep(message, result)
+        return result
+
+    def _keep(self, message: Unsigned, result: bytes | Exception) -> None:
+        if isinstance(result, bytes):
+            self._signatures[message.message_id] = result
+        if len(self._signatures) > SIGNATURES_KEPT:
+            self._signatures.popitem(last=False)
 
     def known(self, account_id: str, domain: str) -> Signing | None:
         return self._known.get((account_id, domain))
@@ -215,6 +190,7 @@ def _sign_all(messages: Sequence[Unsigned], now_seconds: int) -> list[bytes | Ex
 # ---- preparing
 
 SIGNED_TOGETHER = 16  # messages per thread hop with Ed25519 keys alone: about a millisecond
+SIGNED_HERE_EVERY = 0.004  # seconds between two signatures on the event loop, which cost less than a hop for one
 RSA_TOGETHER = 3  # the same with RSA keys: about two milliseconds, for which a new message waits
 PENDING_MESSAGE_BYTES = 32 * 1024  # of a pending message in memory; a longer one is read again
 PENDING_BYTES = 16 * 1024 * 1024  # a message stays in memory if all pending ones would fit at its size
@@ -272,6 +248,7 @@ class Preparing:
     _unsigned: PriorityQueue[str, Routed] = field(default_factory=PriorityQueue)
     _being_signed: set[str] = field(default_factory=set)  # message ids
     _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    _signed_here_at: float = -inf  # Trio's clock
 
     # ---- the route
 
@@ -315,6 +292,11 @@ class Preparing:
             return NotPrepared(envelope, limiter.pool, error)
         large, kept = size > self.large_message, worth_keeping(mime, pending)
         routed = Routed(envelope, path.route, limiter, path.keys, kept, since, large, path.return_path)
+        if signature is None and kept is not None and self._may_sign_here(routed):
+            made = self.signer.sign_here(Unsigned(envelope.message_id, kept, path.keys))
+            if isinstance(made, Exception):
+                return NotPrepared(envelope, limiter.pool, made)
+            signature = made
         if signature is not None:
             return Ready(routed, signature)
         self._unsigned.of(envelope.low).add(envelope.account_id, routed, envelope.new)
@@ -322,6 +304,15 @@ class Preparing:
         return routed
 
     # ---- the signature
+
+    def _may_sign_here(self, routed: Routed) -> bool:
+        """Whether a message arrives alone: then handing it to a thread would cost more than its signature."""
+        if self._being_signed or self._unsigned or _slow(routed):
+            return False
+        now = trio.current_time()
+        is_alone = now >= self._signed_here_at + SIGNED_HERE_EVERY
+        self._signed_here_at = now
+        return is_alone
 
     async def signed(self) -> list[Ready | NotPrepared]:
         """The next batch of signed envelopes; one task per thread of the signer awaits this."""

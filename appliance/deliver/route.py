@@ -10,12 +10,14 @@ addresses. Every other fault is temporary, even a domain without an address: its
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 
 import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import DeliveryMode, DeliverySettings, RelayTls
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.dns.wire import Mx
@@ -269,3 +271,38 @@ class Router(Struct, frozen=True):
                 text = f"the mail relay that this service uses for {domain} cannot be found at the moment"
                 raise NoRoute("4.4.3", text, failed.text) from failed
         return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)
+
+
+# ---- routes that envelopes share
+
+ROUTE_FRESH, ROUTES_KEPT = 1.0, 1_000  # seconds for which envelopes for one domain share a route; domains
+
+
+@dataclass(slots=True)
+class RouteCache:
+    """Routes, looked up once for all envelopes for a domain within a moment; under the ramp a domain has two."""
+
+    router: Router
+    _known: TtlCache[tuple[str, Via | None], Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))
+    _finding: SingleFlight[tuple[str, Via | None], Route | NoRoute] = field(default_factory=SingleFlight)
+
+    def known(self, domain: str, via: Via | None = None) -> Route | None:
+        return self._known.get((domain, via))
+
+    async def find(self, domain: str, via: Via | None = None) -> Route:
+        if (route := self.known(domain, via)) is not None:
+            return route
+        result = await self._finding.run((domain, via), partial(self._find, domain, via))
+        if isinstance(result, NoRoute):
+            raise NoRoute(result.status, result.text, result.detail)
+        return result
+
+    async def _find(self, domain: str, via: Via | None) -> Route | NoRoute:
+        try:
+            route = await self.router.route(domain, via)
+        except NoRoute as reason:
+            if reason.detail:
+                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
+            return reason
+        self._known.put((domain, via), route)
+        return route

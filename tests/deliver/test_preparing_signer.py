@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from appliance.deliver import preparing
 from appliance.deliver.pool_limiter import PoolLimiter
@@ -15,6 +16,7 @@ from appliance.deliver.preparing import (
     KEYS_FRESH,
     RSA_TOGETHER,
     SIGNATURES_KEPT,
+    SIGNED_HERE_EVERY,
     SIGNED_TOGETHER,
     DeliveryPath,
     Preparing,
@@ -145,6 +147,36 @@ async def test_a_return_path_costs_no_query_for_each_message(store: Store, monke
         await store.domains.use_return_path(account, domain, in_use=True)
         now += KEYS_FRESH
     assert asked == ["example.com"] * 2
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+async def test_only_a_message_that_arrives_alone_is_signed_without_a_thread(
+    store: Store, autojump_clock: MockClock, algorithm: Algorithm
+) -> None:
+    """And only with Ed25519: an RSA signature would hold the event loop for milliseconds."""
+    signer, account = await prepared(store)
+    keys = [key for key in (await signer.find(account, "example.com")).keys if key.algorithm is algorithm]
+    unused: Any = None
+    making = Preparing(store=store, routes=unused, signer=signer, ramp=unused)
+    path = DeliveryPath(ROUTE, keys)
+
+    async def prepare(message: str) -> bytes | None:
+        named = envelope(account, "a.test")._replace(message_id=message)
+        limiter = PoolLimiter("a.test", PoolLimits())
+        result = await making.prepare(named, path, limiter, mime=MIME, since=0.0, pending=1)
+        return result.signature if isinstance(result, Ready) else None
+
+    is_fast = algorithm is Algorithm.ED25519
+    for number in range(3):
+        await trio.sleep(SIGNED_HERE_EVERY)
+        signature = await prepare(f"msg_alone{number}")
+        assert (signature is not None) == is_fast
+        if signature is not None:
+            assert signatures(signature + MIME) == 1
+    assert await prepare("msg_next") is None
+    assert {ready.routed.envelope.message_id for ready in await making.signed() if isinstance(ready, Ready)} >= (
+        {"msg_next"} if is_fast else {"msg_alone0"}
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "most"), [(Algorithm.ED25519, SIGNED_TOGETHER), (Algorithm.RSA, RSA_TOGETHER)])

@@ -152,6 +152,10 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 
 # ---- group commit
+def _not_cancelled(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
 class GroupCommit:
     """Commits all waiting jobs together once the last commit has ended."""
 
@@ -188,8 +192,10 @@ class GroupCommit:
         waiting.append(Job(work, item, large or bulk, trio.lowlevel.current_task(), durable))
         if self._idle:
             self._idle = False
-            self._soon()
-        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+            # Not at once: tasks about to run may have a write for the same commit.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            self._next_batch()
+        return await trio.lowlevel.wait_task_rescheduled(_not_cancelled)
 
     def _fail(self, fault: StorageFault) -> None:
         """Refuse further writes. Report only the first fault: the others follow from it."""
@@ -211,17 +217,12 @@ class GroupCommit:
 
     # ---- on the event loop
 
-    def _soon(self) -> None:
-        """Begin the next batch soon, not at once: tasks about to run may have a write for the same commit."""
-        self._trio.run_sync_soon(self._next_batch)
-
     def _next_batch(self) -> None:
         jobs = self._take()
         if not jobs:
-            self._idle = True
-            self._became_idle.unpark_all()
+            self._rest()
         elif self._broken is not None:
-            self._answer(jobs, self._broken)
+            self._trio.run_sync_soon(self._answer, jobs, self._broken)
         elif any(job.large for job in jobs) or not try_begin(self._connection):
             self._for_thread.put((run_batch, jobs))
         else:
@@ -230,9 +231,13 @@ class GroupCommit:
             except Exception as error:  # the rollback failed, too; no caller catches this
                 failure = CommitUnknown(f"the disk failed during a transaction: {error}")
                 failure.__cause__ = error
-                self._answer(jobs, failure)
+                self._trio.run_sync_soon(self._answer, jobs, failure)
             else:
                 self._for_thread.put((commit, jobs))
+
+    def _rest(self) -> None:
+        self._idle = True
+        self._became_idle.unpark_all()
 
     def _take(self) -> list[Job]:
         """Take the next jobs, delivery outcomes first. Bulk work is committed alone, at most every second time."""
@@ -263,7 +268,10 @@ class GroupCommit:
         for job in jobs:
             result = job.take_result()
             trio.lowlevel.reschedule(job.task, outcome.Error(busy()) if failure else result)
-        self._soon()
+        if self._urgent or self._ordinary or self._bulk:  # soon: these tasks may have a write for the same commit
+            self._trio.run_sync_soon(self._next_batch)
+        else:
+            self._rest()
 
     # ---- on the thread
 
