@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import trio
 
 _RANDOM_BITS = 74
+_RANDOM_BYTES, _SURPLUS_BITS = 10, 6  # the least bytes with so many bits
 _IDENTIFIER = 16  # bytes
 
 
@@ -56,25 +57,22 @@ class Environment(Struct, frozen=True):
 
     now: Callable[[], int] = lambda: time.time_ns() // 1000
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
-    random_bits: Callable[[], int] = lambda: secrets.randbits(_RANDOM_BITS)
+    random_bits: Callable[[], int] = lambda: int.from_bytes(os.urandom(_RANDOM_BYTES), "big") >> _SURPLUS_BITS
     random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
     dial: "Callable[[str, int], Awaitable[trio.abc.Stream]]" = _dial
     dial_from: "Callable[[str, int, str], Awaitable[trio.abc.Stream]]" = _dial  # the last is an address of this machine
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
-        return self._identifier_at(prefix, self.now())
+        number = self.now() << _RANDOM_BITS | self.random_bits()
+        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # twice as fast as a format with `032x`
 
     def identifier_after(self, prefix: str, last: str | None) -> str:
         """A new id that sorts after another of its kind, even if the clock was set back."""
         fresh = self.identifier(prefix)
         if last is None or fresh > last:
             return fresh
-        return self._identifier_at(prefix, identifier_time(last) + 1)
-
-    def _identifier_at(self, prefix: str, microseconds: int) -> str:
-        number = microseconds << _RANDOM_BITS | self.random_bits()
-        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # twice as fast as a format with `032x`
+        return f"{prefix}_{identifier_time(last) + 1 << _RANDOM_BITS | self.random_bits():032x}"
 
 
 def identifier_from(prefix: str, microseconds: int) -> str:

@@ -156,7 +156,7 @@ class AgeQueue(Generic[Owner, Item]):
         for owner, items in self._items.items():
             if (item := items.next_that(may_go)) is not None:
                 del self._items[owner]
-                if items:
+                if items._count:
                     self._items[owner] = items
                 self._count -= 1
                 return item
@@ -171,7 +171,7 @@ class PriorityQueue(Generic[Owner, Item]):
         self._passed = 0  # turns of others since the last item with low priority
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_priority))
+        return self._by_priority[0]._count + self._by_priority[1]._count
 
     def of(self, low: int) -> AgeQueue[Owner, Item]:
         return self._by_priority[low]
@@ -182,8 +182,8 @@ class PriorityQueue(Generic[Owner, Item]):
     def next_that(self, may_go: Callable[[Item], bool]) -> Item | None:
         first = int(self._passed >= LOW_TURN - 1)
         for low in (first, 1 - first):
-            if self._by_priority[low] and (item := self._by_priority[low].next_that(may_go)) is not None:
-                self._passed = 0 if low or not self._by_priority[1] else self._passed + 1
+            if (item := self._by_priority[low].next_that(may_go)) is not None:
+                self._passed = 0 if low or not self._by_priority[1]._count else self._passed + 1
                 return item
         return None
 

@@ -10,6 +10,11 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
+def trio_clock() -> Callable[[], float]:
+    """Trio's clock; inside a run, one that takes one call instead of three. A message reads it thirty times."""
+    return trio.lowlevel.current_clock().current_time if trio.lowlevel.in_trio_run() else trio.current_time
+
+
 class TtlCache(Generic[Key, Value]):
     """At most `size` values, each for `ttl` by the clock (Trio's: seconds). A value must not be None.
 
@@ -17,8 +22,8 @@ class TtlCache(Generic[Key, Value]):
     value from the future counts as expired.
     """
 
-    def __init__(self, size: int, ttl: float, clock: Callable[[], float] = trio.current_time) -> None:
-        self._size, self._ttl, self._clock = size, ttl, clock
+    def __init__(self, size: int, ttl: float, clock: Callable[[], float] | None = None) -> None:
+        self._size, self._ttl, self._clock = size, ttl, clock or trio_clock()
         self._entries: OrderedDict[Key, tuple[Value, float, float]] = OrderedDict()  # value, since, until
 
     def get(self, key: Key) -> Value | None:

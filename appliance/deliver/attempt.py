@@ -5,6 +5,7 @@ Invariant: a message goes to another server only if no server has received its f
 Only `Shortage`, a lack of resources on this machine, is raised, and then no server has the message.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import trio
 from msgspec import Struct
 
-from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.ttl_cache import TtlCache, trio_clock
 from appliance.deliver.outcome import TEMPORARY, Contact, Judgement, Retries, judge_no_route, outcome
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
@@ -117,6 +118,7 @@ class Deliverer:
     demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
         default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
     )
+    clock: Callable[[], float] = field(default_factory=trio_clock)
     payloads: Payloads = field(init=False)
     verdicts: Verdicts = field(init=False)
 
@@ -199,7 +201,7 @@ class Deliverer:
         if under_delivery.is_being_cancelled(message_id):
             return None  # if the cancellation fails, the next poll returns the envelope
         under_delivery.begin(recipients)
-        if trio.current_time() < routed.since + LONG_WAIT and not under_delivery.was_cancelled(message_id):
+        if self.clock() < routed.since + LONG_WAIT and not under_delivery.was_cancelled(message_id):
             return envelope
         try:
             waiting = await self.store.queue_control.waiting(message_id)
@@ -287,7 +289,7 @@ class Deliverer:
         route, progress, count = active.ready.routed.route, active.progress, len(transaction.recipients)
         # The time that the previous server took does not count for this one.
         progress.host, progress.address, progress.awaits = host.name, dialled, CONNECTION
-        progress.moved_at = trio.current_time()
+        progress.moved_at = self.clock()
         demand = await self._demand(route, host)
         if demand.level is TlsLevel.NOT_NOW:
             refused = lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason)

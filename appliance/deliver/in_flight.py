@@ -21,7 +21,7 @@ import trio
 from msgspec import Struct
 
 from appliance.concurrency.fair_share import SHARE_OF_FREE, SPARE_SHARE, Shares
-from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.ttl_cache import TtlCache, trio_clock
 from appliance.deliver.attempt import ActiveAttempt, Holder
 from appliance.deliver.pending import PoolQueue
 from appliance.deliver.pool_limiters import PoolLimiters
@@ -106,8 +106,9 @@ class RoundLimit:
     _task: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
     def delay(self, pool: str) -> None:
+        if not self._delayed:
+            self._task.unpark_all()
         self._delayed[pool] = None
-        self._task.unpark_all()
 
     async def run(self, start: Callable[[str], None]) -> None:
         while True:
@@ -150,6 +151,7 @@ class InFlight:
     _blocked: set[tuple[Holder, int]] = field(default_factory=set)  # holders without a slot, and their share
     _blocked_large: set[str] = field(default_factory=set)  # accounts without a slot for a large message
     _paused: dict[str, float] = field(default_factory=dict)  # by domain: no session starts before then
+    _clock: Callable[[], float] = field(default_factory=trio_clock)
 
     def __post_init__(self) -> None:
         self.brake = ShortageBrake(self.slots, self.slots.total)
@@ -211,7 +213,7 @@ class InFlight:
         if routed.large:
             self.large_slots.take(account)
         slot = self.limiters.slot(routed.limiter, account, routed.envelope.domain)
-        now, began = self.limiters.env.now(), trio.current_time()
+        now, began = self.limiters.env.now(), self._clock()
         active = ActiveAttempt(
             ready, slot, permit, holder=holder, started_at=now, began=began, progress=Progress(began)
         )
@@ -248,7 +250,7 @@ class InFlight:
 
     def _note_speed(self, active: ActiveAttempt) -> None:
         """Note at the end of a session whether its pool answers; a session that was replaced shows nothing."""
-        pool, progress, now = active.ready.routed.limiter.pool, active.progress, trio.current_time()
+        pool, progress, now = active.ready.routed.limiter.pool, active.progress, self._clock()
         if active.successor is not None:
             return
         if now >= progress.moved_at + PROMPT:

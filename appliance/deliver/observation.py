@@ -19,7 +19,7 @@ NAMED_POOLS = {provider.name for provider in PROVIDERS}  # with their own metric
 
 def observe(outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
-        status = outcome.status.value
+        status = str(outcome.status)
         for attempt in outcome.attempts:
             code = attempt.smtp_code
             reply = NO_SERVER if code is None else _REPLY_CLASSES.get(code // 100, NO_SERVER)
@@ -57,4 +57,4 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
         fields["bounce_class"] = outcome.bounce_class.value
     if outcome.mail_from is not None:
         fields |= {"mail_from": outcome.mail_from, "envelope_from": recipient.envelope_from}
-    MESSAGE_LOG.note(outcome.status.value, **fields)
+    MESSAGE_LOG.note(str(outcome.status), **fields)

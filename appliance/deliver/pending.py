@@ -12,7 +12,6 @@ ended. Retries are read separately as they become due: a greylisting server that
 all older untried mail first. Invariant: a recipient that was taken is not read again until it is released.
 """
 
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -58,7 +57,7 @@ class PoolQueue:
 
     def next_that(self, may_go: Callable[[Ready], bool]) -> Ready | None:
         for size in (self._turn, 1 - self._turn):
-            if self._queues[size] and (ready := self._queues[size].next_that(may_go)) is not None:
+            if (ready := self._queues[size].next_that(may_go)) is not None:
                 self.new -= ready.routed.envelope.new
                 if size == self._turn and self._queues[1 - size]:
                     self._turn = 1 - size
@@ -78,31 +77,31 @@ class Pending:
     def __init__(self) -> None:
         self.total = 0
         self.queues: dict[str, PoolQueue] = {}  # by pool, without empty ones; the pool whose turn is next comes first
-        self._by_pool: dict[str, Counter[int]] = {}  # by priority
-        self._by_flow = Counter[tuple[str, Flow]]()
+        self._by_pool: dict[str, list[int]] = {}  # by priority
+        self._by_flow: dict[tuple[str, Flow], int] = {}
 
     def __contains__(self, pool: object) -> bool:
         return pool in self._by_pool
 
     def __getitem__(self, pool: str) -> int:
-        return self._by_pool[pool].total() if pool in self._by_pool else 0
+        return sum(self._by_pool.get(pool, ()))
 
     def ahead(self, pool: str, low: int) -> int:
         """The pending envelopes of a pool that take the room of this priority: mail with low priority takes none."""
         return self[pool] if low else self._by_pool[pool][0] if pool in self._by_pool else 0
 
     def of(self, pool: str, flow: Flow) -> int:
-        return self._by_flow[pool, flow]
+        return self._by_flow.get((pool, flow), 0)
 
     def add(self, pool: str, flow: Flow) -> None:
         self.total += 1
-        self._by_pool.setdefault(pool, Counter())[flow.low] += 1
-        self._by_flow[pool, flow] += 1
+        self._by_pool.setdefault(pool, [0, 0])[flow.low] += 1
+        self._by_flow[pool, flow] = self._by_flow.get((pool, flow), 0) + 1
 
     def remove(self, pool: str, flow: Flow) -> None:
         self.total -= 1
         self._by_pool[pool][flow.low] -= 1
-        if not self._by_pool[pool].total():
+        if not any(self._by_pool[pool]):
             del self._by_pool[pool]
         self._by_flow[pool, flow] -= 1
         if not self._by_flow[pool, flow]:

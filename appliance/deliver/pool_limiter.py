@@ -118,10 +118,14 @@ class PoolLimiter:
     shared: bool = False
     start: int | None = None  # initial slots, if not all
     provider: str | None = None  # whose host name this limiter has while no server has answered there
-    nodes: Callable[[], int] = lambda: 1  # nodes that share the limits; a provider limits each address, so each node
+    nodes: Callable[[], int] | None = (
+        None  # that share the limits, if any; a provider limits each address, so each node
+    )
     in_use: int = 0
     unrecorded: int = 0  # finished transactions whose results are not on disk yet
     hold_reason: str | None = None  # set once the pool must be held
+    base: str = field(init=False)  # the pool's name without the source
+    source: str = field(init=False)
     throttle: Throttle = field(init=False)
     _of_account: dict[str, int] = field(default_factory=dict)  # slots in use, never 0
     _standings: dict[str, _Standing] = field(default_factory=dict)  # by account
@@ -133,24 +137,17 @@ class PoolLimiter:
     _tokens_at: int = 0
 
     def __post_init__(self) -> None:
+        self.base, self.source = pool_and_source(self.pool)
         self.lift()
         self._tokens = float(self.limits.per_minute or 0)
 
-    @property
-    def base(self) -> str:
-        """The pool's name without the source."""
-        return pool_and_source(self.pool)[0]
-
-    @property
-    def source(self) -> str:
-        return pool_and_source(self.pool)[1]
-
     def _nodes(self) -> int:
-        return 1 if self.shared else self.nodes()
+        return 1 if self.shared or self.nodes is None else self.nodes()
 
     @property
     def slots(self) -> int:
-        return max(1, self.throttle.slots // self._nodes())
+        slots = int(self.throttle.allowed)
+        return max(1, slots if self.shared or self.nodes is None else slots // self.nodes())
 
     @property
     def rate(self) -> float | None:
@@ -167,7 +164,7 @@ class PoolLimiter:
             and self.unrecorded < slots
             and self.hold_reason is None
             and not self.throttle.is_slowed(now)
-            and self.has_token(now)
+            and (self.limits.per_minute is None or self.has_token(now))
         )
 
     def lets_pass(self, account: str, now: int) -> bool:

@@ -84,7 +84,9 @@ class ProviderServers:
 
     def provider_at(self, address: str, held: Container[str] = (), source: str = "") -> str | None:
         """The provider whose server answered at this address lately, or before its pool was `held`."""
-        provider, answered_at = self._providers.get(address) or ("", -inf)
+        if (known := self._providers.get(address)) is None:
+            return None
+        provider, answered_at = known
         is_recent = trio.current_time() < answered_at + ANSWER_COUNTS_FOR
         return provider if is_recent or limits_name(provider, source) in held else None
 
@@ -194,7 +196,7 @@ class PoolLimiters(Struct):
                 shared=pool.is_provider and not is_unanswered,
                 start=UNANSWERED_SLOTS if is_unanswered else None,
                 provider=limits_name(pool.name, source) if is_unanswered else None,
-                nodes=self.store.engine.live_nodes,
+                nodes=self.store.engine.live_nodes if self.store.engine.is_shared else None,
             )
         return limiter
 

@@ -64,8 +64,6 @@ class Sources(Struct):
 
     def names(self, account: str, stream: str) -> tuple[str, ...]:
         """The sources of an account's stream; none: the system chooses the address."""
-        if not self.table.by_stream and not self._own:
-            return ()
         return self.table.used_by(stream, self._own.get(account))
 
     def in_order(self, envelope: Envelope) -> list[str]:
@@ -78,6 +76,8 @@ class Sources(Struct):
 
     def limits(self, envelope: Envelope, pool: str) -> list[str]:
         """The names of the limits in a pool that an envelope may use now; none: all of its sources are out."""
+        if not (self.table.by_stream or self._own):
+            return [pool]
         names = self.in_order(envelope)
         if not names or pool == UNROUTED:
             return [pool] if not names or any(name in self._here for name in names) else []
@@ -101,8 +101,7 @@ class Sources(Struct):
 
         A source whose warm-up has no room for more pending mail gets it only if no other source has room.
         """
-        names = self.in_order(envelope)
-        if not names:
+        if not (self.table.by_stream or self._own) or not (names := self.in_order(envelope)):
             return route
         here = [self._here[name] for name in names if name in self._here]
         routes = [routed for source in here if (routed := _from_source(route, source)) is not None]

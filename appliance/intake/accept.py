@@ -342,7 +342,7 @@ class MessageIntake:
                 message_id=new.id,
                 request_id=new.request_id,
                 account_id=new.account_id,
-                source=new.source.value,
+                source=str(new.source),
                 recipients=len(new.recipients),
                 bytes=len(new.mime),
             )

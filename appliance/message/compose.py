@@ -203,7 +203,7 @@ def compose(
         if sum(map(_size, pieces)) <= MESSAGE_SIZE:
             return _joined(pieces)
     pieces = _pieces(headers, _whole(draft, message_id))
-    if sum(map(_size, pieces)) > MESSAGE_SIZE:
+    if sum([len(piece) if isinstance(piece, bytes) else _size(piece) for piece in pieces]) > MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"the assembled message is larger than {MESSAGE_SIZE} bytes (10 MiB)")
     return _joined(pieces)
 

@@ -252,7 +252,7 @@ def envelope(
         labels.metadata or UNSET,
         labels.stream or UNSET,
     )
-    return _ENCODER.encode(WebhookEvent(event_id, kind.value, rfc3339(created_at), data))
+    return _ENCODER.encode(WebhookEvent(event_id, str(kind), rfc3339(created_at), data))
 
 
 # The result in the example of each event: SMTP code, response and bounce class.

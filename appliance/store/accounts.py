@@ -83,7 +83,7 @@ def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
         if account_id not in last:
             ((last[account_id],),) = rows(tx, _LAST_LINE, {"account_id": account_id})
         last[account_id] = line_id = env.identifier_after("led", last[account_id])
-        numbered.append((line_id, account_id, kind.value, *rest, now))
+        numbered.append((line_id, account_id, str(kind), *rest, now))
     _WRITE_LEDGER.run(tx, numbered)
 
 

@@ -264,7 +264,7 @@ def write_system_message(
 
 def _message_row(new: NewMessage) -> Row:
     tags = _encoder.encode(new.tags).decode()
-    sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
+    sender = new.account_id, new.id, new.request_id, str(new.source), new.sender, new.envelope_from
     content = new.subject, tags, new.template_alias, new.template_version
     numbers = len(new.recipients), new.credits, len(new.mime), new.created_at
     others = new.credential, new.metadata, new.header_id, new.scheduled_at, new.stream

@@ -5,8 +5,8 @@ the result is the same as writing them one after the other. Delivery gets a mess
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 
 from msgspec import Struct, field
@@ -31,7 +31,7 @@ from appliance.model.mail import (
 )
 from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import HEAD, INLINE, BodyParts, are_there, insert, of_message, over_quota, written_bytes
-from appliance.store.engine import Bulk, StorePart, Tx, busy, first
+from appliance.store.engine import Bulk, StorePart, T, Tx, busy, first
 from appliance.store.message_records import READ_ON_LOOP, TO_SEND, ToSend, read_message, read_mime
 from appliance.store.new_mail import Acceptance, Fresh, NewMail, due_recipients
 from appliance.store.queue import WRITTEN_ON_LOOP, record
@@ -350,24 +350,22 @@ class Messages(StorePart):
         """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
         if new.scheduled_at is not None:
             await self.engine.fence_older_nodes(Feature.SCHEDULE)
-        with self._expecting([new]):
-            acceptance = await self._write(new)
+        acceptance = await self._announced([new], self._write(new))
         self._hand_over(new, acceptance)
         if acceptance.has_suppressed:
             self.posts.add_new([new.account_id])  # suppressed recipients bounce at once
         return acceptance
 
-    @contextmanager
-    def _expecting(self, news: Sequence[NewMessage]) -> Iterator[None]:
+    async def _announced(self, news: Sequence[NewMessage], write: Awaitable[T]) -> T:
         """Announce messages for delivery before their commit: a poll between it and the offer leaves them alone."""
-        coming = {new.id: new.low for new in news if not new.simulated and new.scheduled_at is None}
-        for message_id, low in coming.items():
-            self.new_mail.expect(message_id, low)
+        coming = [new for new in news if not new.simulated and new.scheduled_at is None]
+        for new in coming:
+            self.new_mail.expect(new.id, new.low)
         try:
-            yield
+            return await write
         except BaseException:
-            for message_id in coming:
-                self.new_mail.give_up(message_id)
+            for new in coming:
+                self.new_mail.give_up(new.id)
             raise
 
     def _hand_over(self, new: NewMessage, acceptance: Acceptance) -> None:
@@ -395,8 +393,7 @@ class Messages(StorePart):
         batch = NewBatch(_divided(batch.messages), batch.skip, batch.receipt)
         if any(new.scheduled_at is not None for new in batch.messages):
             await self.engine.fence_older_nodes(Feature.SCHEDULE)
-        with self._expecting(batch.messages):
-            results = await self._write_batch(batch)
+        results = await self._announced(batch.messages, self._write_batch(batch))
         is_accepted = batch.accepts(results)
         for new, result in zip(batch.messages, results, strict=True):
             if is_accepted and isinstance(result, Acceptance):

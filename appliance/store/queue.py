@@ -318,7 +318,7 @@ def _last_words(result: Outcome) -> tuple[int | None, str | None]:
 
 def _recipient_row(result: Outcome) -> Row:
     recipient, status, before = result.recipient, result.status, result.recipient.attempt_count
-    row = recipient.message_id, recipient.id, before, status.value, billing_of(result).value
+    row = recipient.message_id, recipient.id, before, str(status), str(billing_of(result))
     delivered_at = result.at if status is RecipientStatus.DELIVERED else None
     bounced_at = result.at if status is RecipientStatus.BOUNCED else None
     failed_at = result.at if status in (RecipientStatus.FAILED, RecipientStatus.DEFERRED) else None
@@ -352,4 +352,4 @@ def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
     status, billing = message_result(counts, released)
     if status is MessageStatus.QUEUED:
         return []
-    return [(recipient.account_id, recipient.message_id, status.value, billing.value)]
+    return [(recipient.account_id, recipient.message_id, str(status), str(billing))]

@@ -159,7 +159,7 @@ def event_row(
     """The row of an event; `result` is the SMTP code, the response and the bounce class, as far as there are any."""
     event_id = env.identifier("evt")
     body = envelope(event_id, kind, at, recipient, labels.get(recipient.message_id, MessageLabels()), *result)
-    return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
+    return event_id, recipient.account_id, recipient.message_id, recipient.id, str(kind), body, at
 
 
 # ---- posts

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from appliance.attention.mail import Mailer
 from appliance.attention.problems import Problems
+from appliance.concurrency.ttl_cache import trio_clock
 from appliance.config.load import LiveSettings
 from appliance.config.settings import Config
 from appliance.environment import Environment
@@ -77,7 +78,8 @@ class HttpConnection(hypercorn.TCPServer):
         self._peer = Peer(None)
         self._closing = False
         self._busy = False  # reading or answering a request
-        self._waiting_since = trio.current_time()  # for a request, its headers, or its body
+        self._clock = trio_clock()
+        self._waiting_since = self._clock()  # for a request, its headers, or its body
         self._awaits_headers = True  # header_timeout applies, not keep_alive_timeout
         self._body_bytes = 0
         self._due = inf  # deadline of the client; the server checks it
@@ -154,7 +156,7 @@ class HttpConnection(hypercorn.TCPServer):
             self._body_bytes += len(data)
             self._table.mark_busy(self)
         elif not self._awaits_headers:
-            self._awaits_headers, self._waiting_since = True, trio.current_time()
+            self._awaits_headers, self._waiting_since = True, self._clock()
         return data
 
     def _read_deadline(self) -> float:
@@ -168,15 +170,16 @@ class HttpConnection(hypercorn.TCPServer):
     # ---- writing
 
     async def protocol_send(self, event: hypercorn.Event) -> None:
-        if isinstance(event, hypercorn.RawData):
+        # By type: its classes are abstract base classes, for which `isinstance` runs Python code.
+        if type(event) is hypercorn.RawData:
             await self._write(event.data)
-        elif isinstance(event, hypercorn.Closed):
+        elif type(event) is hypercorn.Closed:
             self._closing = True
-        elif isinstance(event, hypercorn.Updated):
+        elif type(event) is hypercorn.Updated:
             self._busy = not event.idle
             if self._busy:
                 self._table.mark_busy(self)
-            self._waiting_since, self._body_bytes, self._awaits_headers = trio.current_time(), 0, False
+            self._waiting_since, self._body_bytes, self._awaits_headers = self._clock(), 0, False
 
     async def _write(self, data: bytes) -> None:
         """Send all, or close: a client that does not read must not delay a shutdown."""

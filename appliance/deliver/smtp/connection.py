@@ -9,7 +9,7 @@ tenth of the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -249,7 +249,7 @@ class SmtpConnection:
             for block in blocks[:-1]:
                 progress.moved_at = self._clock()
                 limit.deadline = min(progress.moved_at + self.timeouts.block, end)
-                await self._transfer(self._stream.send_all(block), exchange)
+                await self._send(block, exchange)
             if answers != exchange.answers:  # a part of a reply does not extend the deadline
                 answers = exchange.answers
                 progress.moved_at = self._clock()
@@ -260,22 +260,27 @@ class SmtpConnection:
                     if not progress.may_hand_over():
                         raise LeaseLost
                     progress.handed_over = True
-                await self._transfer(self._stream.send_all(blocks[-1]), exchange)
-            exchange.receive(await self._transfer(self._stream.receive_some(REPLY_RECEIVE_BYTES), exchange) or b"")
+                await self._send(blocks[-1], exchange)
+            try:
+                data = await self._stream.receive_some(REPLY_RECEIVE_BYTES)
+            except _LOST as error:
+                data = b""
+                self._lost(error, exchange)
+            exchange.receive(data)
 
-    async def _transfer(
-        self, transfer: Awaitable[bytes | bytearray | None], exchange: SmtpExchange
-    ) -> bytes | bytearray | None:
-        """Return received bytes; None after sending, or if the connection broke, which is passed to the exchange."""
+    async def _send(self, block: bytes | memoryview, exchange: SmtpExchange) -> None:
         try:
-            return await transfer
+            await self._stream.send_all(block)
         except _LOST as error:
-            if self._cut_off:
-                exchange.fail(Cause.TIMEOUT, TOO_LONG)
-            else:
-                cause = error.__cause__
-                exchange.broken(f"the connection broke: {getattr(cause, 'strerror', None) or cause or 'closed'}")
-            return None
+            self._lost(error, exchange)
+
+    def _lost(self, error: Exception, exchange: SmtpExchange) -> None:
+        """Tell the exchange that the connection broke, or was cut off."""
+        if self._cut_off:
+            exchange.fail(Cause.TIMEOUT, TOO_LONG)
+        else:
+            cause = error.__cause__
+            exchange.broken(f"the connection broke: {getattr(cause, 'strerror', None) or cause or 'closed'}")
 
 
 def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
@@ -297,8 +302,9 @@ class DeadlineWatch:
         self._idle = trio.lowlevel.ParkingLot()
 
     def begin(self, connection: SmtpConnection) -> None:
+        if not self._running:
+            self._idle.unpark_all()
         self._running.add(connection)
-        self._idle.unpark_all()
 
     def end(self, connection: SmtpConnection) -> None:
         self._running.discard(connection)

@@ -264,7 +264,7 @@ def local(cause: Cause, text: str) -> Verdict:
     return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
 
 
-class TranscriptLine(NamedTuple):
+class TranscriptLine(Struct, frozen=True, array_like=True, gc=False):
     milliseconds: int  # since the start of the exchange
     speaker: str  # `C` client, `S` server, `*` a note such as "TLSv1.3"
     text: str
