@@ -50,6 +50,21 @@ def test_an_id_is_time_then_randomness_in_hexadecimal(moment: int, bits: int) ->
     assert identifier_time(made) == moment
 
 
+@given(st.integers(0, 2**54 - 1), st.integers(0, 2**74 - 1), st.integers(0, 60))
+def test_many_ids_of_a_moment_ascend_and_differ(moment: int, bits: int, count: int) -> None:
+    env = Environment(now=lambda: moment, random_bits=lambda: bits)
+    made = env.identifiers("rcp", count)
+    assert len(set(made)) == count
+    assert made == sorted(made) == env.identifiers("rcp", count)
+    assert all(identifier_time(one) == moment and len(one) == len("rcp_") + 32 for one in made)
+
+
+def test_the_bits_of_many_ids_are_all_used() -> None:
+    numbers = [int(one.rpartition("_")[2], 16) for one in Environment(now=lambda: 0).identifiers("rcp", 200)]
+    for bit in range(74):
+        assert 50 < sum(number >> bit & 1 for number in numbers) < 150
+
+
 async def test_a_refused_connection_does_not_tell_the_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

@@ -291,7 +291,7 @@ class MessageIntake:
         dsn: Mapping[str, DsnRequest] | None = None,
     ) -> NewMessage:
         # Recipients are read back by id, so ids ascend in their order, even within one microsecond.
-        others = [self.env.identifier("rcp") for _ in content.recipients[1:]]
+        others = self.env.identifiers("rcp", len(content.recipients) - 1)
         ids = sorted([message.first_recipient_id, *others])
         pairs = zip(ids, content.recipients, strict=True)
         recipients = tuple([NewRecipient(new_id, to.spelling, to.key, to.domain) for new_id, to in pairs])

@@ -35,7 +35,7 @@ _STRING = rb'"[^"]*"?'
 _STRINGS = re.compile(_STRING)
 _STRING_OR_COMMA = re.compile(_STRING + rb"|,")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
-_BLOCK = 64 * 1024  # bytes or characters per step
+BLOCK = 64 * 1024  # bytes or characters per step
 _NEEDED = 3  # times the body's size: its texts, one text being unescaped, and other threads
 
 
@@ -86,7 +86,7 @@ def _has_repeated_key(request: SendRequest, body: Body) -> bool:
     The body and the re-encoded request have the same colons, one per pair plus those in strings, unless a pair was
     dropped. A body with escaped colons is compared without its strings.
     """
-    slim, texts = _take_out_long_texts(request) if len(body) > _BLOCK else (request, [])
+    slim, texts = without_long_texts(request) if len(body) > BLOCK else (request, [])
     again = ORDERED.encode(slim)
     if _has_escaped_colon(body):
         return colons_outside_strings(body) != colons_outside_strings(again)
@@ -95,8 +95,8 @@ def _has_repeated_key(request: SendRequest, body: Body) -> bool:
 
 def _has_escaped_colon(body: Body) -> bool:
     """Search in blocks: those without a backslash, such as base64, are skipped ten times faster."""
-    for start in range(0, len(body), _BLOCK):
-        end = start + _BLOCK + len(r"\u003a") - 1
+    for start in range(0, len(body), BLOCK):
+        end = start + BLOCK + len(r"\u003a") - 1
         is_likely = body.find(b"\\", start, end) >= 0 and body.find(b"\\u003", start, end) >= 0
         if is_likely and _ESCAPED_COLON.search(body, start, end):
             return True
@@ -107,9 +107,9 @@ def colons_outside_strings(body: Body) -> int:
     return _STRINGS.sub(b"", mask_escapes(body)).count(b":")
 
 
-def _take_out_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[str, str]]]:
+def without_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[str, str]]]:
     bodies = (("text", request.text), ("html", request.html))
-    texts = [(name, body) for name, body in bodies if isinstance(body, str) and len(body) > _BLOCK]  # may be null
+    texts = [(name, body) for name, body in bodies if isinstance(body, str) and len(body) > BLOCK]  # may be null
     changes: dict[str, object] = {name: "" for name, _ in texts}
     if isinstance(request.attachments, list):
         texts += [("content", file.content) for file in request.attachments]
@@ -119,10 +119,10 @@ def _take_out_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[
 
 def occurrences(data: Any, mark: Any) -> int:
     """Return `data.count(mark)`; blocks without a mark, such as base64, are skipped ten times faster."""
-    if len(data) <= _BLOCK:
+    if len(data) <= BLOCK:
         return int(data.count(mark))
-    blocks = range(0, len(data), _BLOCK)
-    return sum(data.count(mark, at, at + _BLOCK) for at in blocks if data.find(mark, at, at + _BLOCK) >= 0)
+    blocks = range(0, len(data), BLOCK)
+    return sum(data.count(mark, at, at + BLOCK) for at in blocks if data.find(mark, at, at + BLOCK) >= 0)
 
 
 def json_number(value: float) -> int | float:
@@ -137,19 +137,24 @@ def fingerprint(request: SendRequest) -> bytes:
     it before `draft()`, which releases the contents of attachments. Long texts are hashed first, in pieces, each after
     its name and length; then the request without them.
     """
-    slim, texts = _take_out_long_texts(request)
+    slim, texts = without_long_texts(request)
     if not texts and request.variables is UNSET:
         return hashlib.sha256(ORDERED.encode(request)).digest()
-    if slim.variables is not UNSET:
-        numbers = {name: json_number(value) for name, value in slim.variables.items() if isinstance(value, float)}
-        slim = msgspec.structs.replace(slim, variables=dict(slim.variables) | numbers)
     digest = hashlib.sha256()
     for name, text in texts:
         digest.update(f"{name}{len(text)}:".encode("ascii"))
-        for start in range(0, len(text), _BLOCK):
-            digest.update(text[start : start + _BLOCK].encode("utf-8"))
-    digest.update(ORDERED.encode(slim))
+        for start in range(0, len(text), BLOCK):
+            digest.update(text[start : start + BLOCK].encode("utf-8"))
+    digest.update(ordered(slim))
     return digest.digest()
+
+
+def ordered(request: SendRequest) -> bytes:
+    """JSON that is the same for equal requests."""
+    if request.variables is not UNSET:
+        numbers = {name: json_number(value) for name, value in request.variables.items() if isinstance(value, float)}
+        request = msgspec.structs.replace(request, variables=dict(request.variables) | numbers)
+    return ORDERED.encode(request)
 
 
 def cost_of_request(request: SendRequest, size: int) -> int:

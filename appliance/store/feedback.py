@@ -377,7 +377,7 @@ def _write_event(
     tx: Tx, env: Environment, kind: EventType, at: int, recipient: FeedbackRecipient, *result: Any
 ) -> set[str]:
     labels = labels_of(tx, [(recipient.account_id, recipient.message_id)])
-    event = event_row(env, kind, at, recipient, labels, *result)
+    event = event_row(env.identifier("evt"), kind, at, recipient, labels, *result)
     INSERT_EVENTS.run(tx, [event])
     return post_events(tx, env, [event])
 

@@ -237,7 +237,11 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
     _INSERT_ATTEMPTS.run(tx, attempts)
     kinds = [(EVENT_TYPES.get(result.status), result) for result in changed if result.recipient.envelope_from]
     labels = labels_of(tx, {(result.recipient.account_id, result.recipient.message_id) for _, result in kinds})
-    events = [_event_row(env, kind, result, labels) for kind, result in kinds if kind is not None]
+    final = [(kind, result) for kind, result in kinds if kind is not None]
+    events = [
+        _event_row(event_id, kind, result, labels)
+        for event_id, (kind, result) in zip(env.identifiers("evt", len(final)), final, strict=True)
+    ]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
         if result.signature is not None:
@@ -258,7 +262,7 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         and at == waited[result.recipient.message_id, result.recipient.id]  # else an earlier attempt set it
         and result.recipient.envelope_from
     ]
-    entries = [_event_row(env, EventType.DELAYED, result, labels) for result in delayed]
+    entries = [_event_row(env.identifier("evt"), EventType.DELAYED, result, labels) for result in delayed]
     accounts = post_events(tx, env, events + entries)
     reports = _reportable(changed, delayed, asked) if asked else []
     if any(result.provider is not None for result in changed):
@@ -336,9 +340,9 @@ def _delayed_at(result: Outcome) -> int | None:
     return result.at if result.at - waiting_since(result.recipient) >= DELAYED_AFTER else None
 
 
-def _event_row(env: Environment, kind: EventType, result: Outcome, labels: Mapping[str, MessageLabels]) -> Row:
+def _event_row(event_id: str, kind: EventType, result: Outcome, labels: Mapping[str, MessageLabels]) -> Row:
     recipient, bounce_class = result.recipient, None if kind in _NO_BOUNCE else result.bounce_class
-    return event_row(env, kind, result.at, recipient, labels, *_last_words(result), bounce_class)
+    return event_row(event_id, kind, result.at, recipient, labels, *_last_words(result), bounce_class)
 
 
 def _message_rows(tx: Tx, last: Outcome) -> list[Row]:

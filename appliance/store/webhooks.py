@@ -149,7 +149,7 @@ def labels_of(tx: Tx, messages: Iterable[tuple[str, str]]) -> dict[str, MessageL
 
 
 def event_row(
-    env: Environment,
+    event_id: str,
     kind: EventType,
     at: int,
     recipient: DueRecipient | FeedbackRecipient,
@@ -157,7 +157,6 @@ def event_row(
     *result: Any,
 ) -> Row:
     """The row of an event; `result` is the SMTP code, the response and the bounce class, as far as there are any."""
-    event_id = env.identifier("evt")
     body = envelope(event_id, kind, at, recipient, labels.get(recipient.message_id, MessageLabels()), *result)
     return event_id, recipient.account_id, recipient.message_id, recipient.id, str(kind), body, at
 

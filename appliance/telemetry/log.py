@@ -15,7 +15,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
@@ -317,17 +317,30 @@ class MessageLog:
     def __init__(self, size: int = NOTES_KEPT) -> None:
         self.keep = False
         self._size = size
-        self._notes: list[tuple[float, str, dict[str, Any]]] = []  # seconds since 1970, event, fields
-        self._lost = 0
+        # Seconds since 1970, event, fields, and the recipients of a note that becomes a line for each.
+        self._notes: list[tuple[float, str, dict[str, Any], Sequence[str]]] = []
+        self._lines = self._lost = 0
 
     def note(self, event: str, **fields: Any) -> None:
         """Note a step of a message; the first field is its `message_id`."""
+        self._keep(event, fields, ())
+
+    def note_recipients(self, event: str, recipients: Sequence[str], **fields: Any) -> None:
+        """Note a step that is the same for several recipients of a message: one line with each `recipient_id`.
+
+        It is a field with the id of the first, in its place among the others.
+        """
+        self._keep(event, fields, recipients)
+
+    def _keep(self, event: str, fields: dict[str, Any], recipients: Sequence[str]) -> None:
         if not self.keep:
             return
-        if len(self._notes) < self._size:
-            self._notes.append((time.time(), event, fields))
+        lines = len(recipients) or 1
+        if self._lines < self._size:
+            self._notes.append((time.time(), event, fields, recipients))
+            self._lines += lines
         else:
-            self._lost += 1
+            self._lost += lines
 
     async def run(self) -> None:
         while True:
@@ -338,8 +351,15 @@ class MessageLog:
     def write(self, most: int | None = None) -> bool:
         """Write many notes at once, as a line then costs half as much; return whether there are more."""
         notes, self._notes = self._notes[:most], [] if most is None else self._notes[most:]
+        self._lines -= sum(len(recipients) or 1 for *_, recipients in notes)
         for handler in _handlers() if notes and log.logger.isEnabledFor(logging.INFO) else ():
-            lines = [handler.lines.line(at, "INFO", log.logger.name, event, fields) for at, event, fields in notes]
+            lines: list[str] = []
+            for at, event, fields, recipients in notes:
+                step = at, "INFO", log.logger.name, event, fields
+                if recipients:
+                    lines += handler.lines.lines_of_recipients(*step, recipients)
+                else:
+                    lines.append(handler.lines.line(*step))
             handler.write("\n".join([*lines, ""]), len(lines))
         if self._lost:
             lost, self._lost = self._lost, 0

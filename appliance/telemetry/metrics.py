@@ -44,9 +44,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)  # the last one: above all bounds
         self.total = 0.0
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
 
 MESSAGES_ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "Messages accepted: api, smtp or test.")

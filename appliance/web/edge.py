@@ -22,6 +22,7 @@ from appliance.intake.limits import RequestRate
 from appliance.intake.request_log import LARGE_BODY, RequestLog, SubmittedRequest, shortened
 from appliance.message.batch import Batch, Series, cost_of_batch, decode_batch
 from appliance.message.characters import cost_of_size
+from appliance.message.quick_fingerprint import QUICK_FROM, is_quick, of_kind, quick_fingerprint
 from appliance.message.request import Body, Mime, decode, fingerprint
 from appliance.message.schema import BatchReceipt, BatchRequest, Receipt, SendRequest
 from appliance.model.accounts import Caller
@@ -255,7 +256,9 @@ class Edge(Struct, kw_only=True):
             if form.source == "api":  # the request log knows the secrets of our own requests only
                 submission.body = bytes(body[:LARGE_BODY])
             workers, cost = self.services.intake.workers, form.cost(body)
-            request, digest, shown = await workers.run(caller.account_id, cost, _read, form, body, key is not None)
+            # In a cluster, a node of an earlier version may get the retry, and knows only the other fingerprint.
+            quick = size > QUICK_FROM and not self.services.store.engine.is_shared
+            request, digest, shown = await workers.run(caller.account_id, cost, _read, form, body, key, quick)
             body.clear()  # frees memory: a large message does not fit twice
             if isinstance(request, Batch | Series):
                 self.rate.take(caller.idempotency_scope, request.requests, paid=1)
@@ -271,7 +274,21 @@ class Edge(Struct, kw_only=True):
                 return await self._accept_mime(caller, request, exchange.request_id)
             if isinstance(request, Batch | Series):
                 return await self.batches.send(caller, request, key, exchange.request_id, size)
+            if key is not None and size > QUICK_FROM:
+                digest = await self._comparable(caller, request, key, digest, cost)
             return await self.services.intake.send(caller, request, key, digest, exchange.request_id, size)
+
+    async def _comparable(self, caller: Caller, request: SendRequest, key: str, digest: bytes, cost: float) -> bytes:
+        """The fingerprint of the same kind as the stored one, if an earlier version or a cluster has accepted this.
+
+        The intake does not look before it composes the message, which releases the files.
+        """
+        messages = self.services.store.messages
+        earlier = await messages.remembered(caller.account_id, caller.idempotency_scope, key)
+        if earlier is None or is_quick(earlier.fingerprint) == is_quick(digest):
+            return digest
+        stored, workers = earlier.fingerprint, self.services.intake.workers
+        return await workers.run(caller.account_id, cost, of_kind, stored, request, key)
 
     async def _accept_mime(self, caller: Caller, mime: Mime, request_id: str) -> Accepted:
         submitted = await self.services.intake.submit(
@@ -368,13 +385,17 @@ class Edge(Struct, kw_only=True):
         return any(address in network for network in self.settings.trusted_proxies)
 
 
-def _read(form: Form, body: Body, has_key: bool) -> tuple[SendRequest | Batch | Series | Mime, bytes, str | None]:
+def _read(
+    form: Form, body: Body, key: str | None, quick: bool
+) -> tuple[SendRequest | Batch | Series | Mime, bytes, str | None]:
     """Decode a body; return its fingerprint, too, and the text for the request log unless that is the body itself.
 
     All in one job: after each, the worker thread rests.
     """
     request = form.decode(body)
-    digest = fingerprint(request) if has_key and isinstance(request, SendRequest) else b""
+    digest = b""
+    if key is not None and isinstance(request, SendRequest):
+        digest = quick_fingerprint(request, key) if quick else fingerprint(request)
     return request, digest, shortened(request) if len(body) > LARGE_BODY or form.source != "api" else None
 
 

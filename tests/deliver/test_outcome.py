@@ -2,8 +2,11 @@
 
 import json
 from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from appliance.config.settings import DeliverySettings
@@ -277,6 +280,61 @@ def test_bounces_are_counted_and_logged_by_class(monkeypatch: pytest.MonkeyPatch
     assert found == {("bounced", "mailbox_full"): 2, ("failed", "temporary"): 1}
     classes = [("bounced", "mailbox_full")] * 2 + [("failed", "temporary"), ("deferred", "temporary")]
     assert noted == [*classes, ("delivered", None)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.DEFERRED]),
+            st.sampled_from([250, 451, None]),
+            st.sampled_from(["msg_1", "msg_2"]),
+            st.sampled_from(["google", None]),
+            st.sampled_from([None, BounceClass.MAILBOX_FULL]),
+            st.integers(0, 2),
+        ),
+        max_size=12,
+    )
+)
+def test_outcomes_are_counted_and_logged_together_as_one_by_one(kinds: list[tuple[Any, ...]]) -> None:
+    outcomes = []
+    for number, (status, code, message, pool, bounce_class, attempts) in enumerate(kinds):
+        made = metric(status, pool, code)
+        message_id = identifier_from(message, METRICS_NOW - 10 * SECOND)
+        recipient = replace(made.recipient, id=f"rcp_{number:032x}", message_id=message_id)
+        outcomes.append(
+            replace(made, recipient=recipient, attempts=made.attempts * attempts, bounce_class=bounce_class)
+        )
+    assert observed([outcomes]) == observed([[outcome] for outcome in outcomes])
+
+
+def observed(batches: list[list[Outcome]]) -> object:
+    """What these outcomes add to the metrics and the log."""
+    histograms, counters = (ATTEMPT_SECONDS, DELIVERY_SECONDS), (DELIVERY_ATTEMPTS, BOUNCES)
+    before = [[*histogram.counts, histogram.total] for histogram in histograms]
+    counts = [dict(counter.values) for counter in counters]
+    noted: list[tuple[str, dict[str, object]]] = []
+
+    def note(event: str, **fields: object) -> None:
+        noted.append((event, fields))
+
+    def note_recipients(event: str, recipients: list[str], **fields: object) -> None:
+        noted.extend((event, fields | {"recipient_id": recipient}) for recipient in recipients)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MESSAGE_LOG, "keep", True)
+        patched.setattr(MESSAGE_LOG, "note", note)
+        patched.setattr(MESSAGE_LOG, "note_recipients", note_recipients)
+        for outcomes in batches:
+            observe(outcomes)
+    after = [[*histogram.counts, histogram.total] for histogram in histograms]
+    changes = [
+        [round(new - old, 6) for new, old in zip(*pair, strict=True)] for pair in zip(after, before, strict=True)
+    ]
+    added = [
+        {key: value - old.get(key, 0) for key, value in counter.values.items() if value != old.get(key, 0)}
+        for counter, old in zip(counters, counts, strict=True)
+    ]
+    return noted, changes, added
 
 
 def test_times_are_in_seconds() -> None:

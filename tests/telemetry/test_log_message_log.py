@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from appliance.telemetry import log
 from appliance.telemetry.log import NOTE_INTERVAL, NOTES_KEPT, NOTES_PER_SLICE, MessageLog
+from appliance.telemetry.log_lines import LineFormatter
 
 LogTo = Callable[..., io.StringIO]
 
@@ -41,6 +42,35 @@ def test_a_note_is_a_line_like_any_other(written: io.StringIO, reply: str) -> No
     assert ours.partition('"level"')[2] == theirs.partition('"level"')[2]
     assert json.loads(ours)["ts"][:14] == json.loads(theirs)["ts"][:14]
     assert json.loads(ours)["ts"].endswith("Z")
+
+
+RECIPIENTS = [f"rcp_{number:032x}" for number in range(5)]
+
+
+@pytest.mark.parametrize("recipients", [RECIPIENTS, RECIPIENTS[:1], ["rcp_1", 'rcp_"', "rcp_1"], [*RECIPIENTS, ""]])
+@pytest.mark.parametrize("reply", ["250 2.0.0 Ok", f"250 {RECIPIENTS[0]}", "535 no: Bearer abcdef", 'ö "\n', None])
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("columns", [0, 60, 70, 90, 300])
+def test_lines_of_several_recipients_are_those_of_each(
+    recipients: list[str], reply: str | None, as_json: bool, columns: int
+) -> None:
+    lines = LineFormatter(as_json=as_json, width=lambda: columns)
+    step = 1_800_000_000.25, "INFO", "appliance.mail", "delivered"
+    fields = {"message_id": "msg_1", "recipient_id": recipients[0], "reply": reply, "ms": 12}
+    together = lines.lines_of_recipients(*step, fields, recipients)
+    assert together == [lines.line(*step, fields | {"recipient_id": recipient}) for recipient in recipients]
+
+
+def test_a_note_of_several_recipients_is_a_line_for_each(written: io.StringIO) -> None:
+    made = kept(6)
+    made.note_recipients("delivered", RECIPIENTS, message_id="msg_1", recipient_id=RECIPIENTS[0], ms=3)
+    made.note("delivered", message_id="msg_2")
+    made.note_recipients("delivered", RECIPIENTS, message_id="msg_3", recipient_id=RECIPIENTS[0], ms=3)
+    made.write()
+    *noted, last, lost = lines(written)
+    assert [line["recipient_id"] for line in noted] == RECIPIENTS
+    assert [line["message_id"] for line in (*noted, last)] == ["msg_1"] * 5 + ["msg_2"]
+    assert (lost["event"], lost["lines"]) == ("lines about messages were lost: too many at once", 5)
 
 
 def test_lines_come_in_order_and_once(written: io.StringIO) -> None:

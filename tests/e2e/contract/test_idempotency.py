@@ -1,10 +1,17 @@
 """The Idempotency-Key: one key, one message, however often it is repeated."""
 
+import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import trio
 
+from appliance.message.quick_fingerprint import quick_fingerprint
+from appliance.message.request import decode, fingerprint
+from appliance.message.schema import SendRequest
+from tests import engines
 from tests.e2e.contract.service import Caller, accepted, any_error, error, message, new_key
 
 pytestmark = pytest.mark.both_engines
@@ -42,6 +49,30 @@ def test_a_retry_after_delivery_still_says_what_was_accepted(caller: Caller) -> 
     caller.final(first["id"])
     again = accepted(caller.post(message(to="bounce@example.net"), key=key))
     assert (again["status"], again["billing_status"], again["id"]) == ("queued", "reserved", first["id"])
+
+
+@pytest.mark.parametrize("kind", [lambda request, _: fingerprint(request), quick_fingerprint])
+def test_a_retry_matches_a_fingerprint_of_either_kind(
+    caller: Caller, kind: Callable[[SendRequest, str], bytes]
+) -> None:
+    """An earlier version, or a cluster, may have stored the fingerprint of a large message."""
+    key, body = new_key(), message(attachments=[{"filename": "a.bin", "content": "QUJD" * 30_000}])
+    first = accepted(caller.post(body, key=key))
+    stored = kind(decode(json.dumps(body).encode()), key)
+
+    async def replace() -> None:
+        async with engines.beside(caller.running.data_dir) as store:
+            assert await store.engine.change(_REPLACE, {"key": key, "fingerprint": stored})
+
+    trio.run(replace)
+    again = caller.post(body, key=key)
+    assert accepted(again)["id"] == first["id"]
+    assert again.headers["idempotent-replayed"] == "true"
+    body["attachments"][0]["content"] = "QUJD" * 29_999 + "QUJE"
+    error(caller.post(body, key=key), 409, "idempotency_conflict")
+
+
+_REPLACE = "UPDATE idempotency_keys SET fingerprint = :fingerprint WHERE key = :key RETURNING key"
 
 
 @pytest.mark.parametrize("other", [{"subject": "hello"}, {"to": ["ada@example.net"]}, {"cc": []}])
