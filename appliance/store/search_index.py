@@ -175,12 +175,13 @@ _USE_BLOCK = """UPDATE search_blocks SET size = :size, ids = :ids
 _SET_POSITION = """INSERT INTO search_positions (account_id, message_id) VALUES (:account_id, :message_id)
     ON CONFLICT (account_id) DO UPDATE SET message_id = excluded.message_id"""
 
-# With the last block that begins before the message, which may end before it, too.
+# With the last block that begins before the message, which may end before it, too. CROSS, so that SQLite skips the
+# changes of messages that are not indexed yet: a backlog has one for each of its messages.
 _CHANGES = """SELECT c.account_id, c.message_id, c.changed_at, (SELECT b.number FROM search_blocks b
         WHERE b.account_id = c.account_id AND b.after_id < c.message_id AND b.size > 0
         ORDER BY b.after_id DESC LIMIT 1) AS block
-    FROM search_changes c JOIN search_positions p ON p.account_id = c.account_id
-    WHERE c.message_id <= p.message_id ORDER BY c.account_id, c.message_id LIMIT :most"""
+    FROM search_positions p CROSS JOIN search_changes c ON c.account_id = p.account_id AND c.message_id <= p.message_id
+    ORDER BY p.account_id, c.message_id LIMIT :most"""
 _USED = Bulk("SELECT number FROM search_blocks WHERE size > 0 AND number IN ({?i})")
 _ADD_TERMS = Bulk("""INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}
     ON CONFLICT (block, term) DO UPDATE SET postings = search_terms.postings || excluded.postings""")

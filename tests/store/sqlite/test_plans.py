@@ -12,6 +12,7 @@ from appliance.store import Store, domains, feedback, mail_log, queue_control, t
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
 from appliance.store.retention import ANY_OLD, FIND_BODIES, FIND_EVENTS, FIND_LINES, FIND_MAIL
+from appliance.store.search_index import _CHANGES
 from appliance.store.sqlite.connection import Connection
 from appliance.store.statistics import _NEW_FEEDBACK
 from appliance.store.webhook_history import _OF_MESSAGE, _PAGE
@@ -148,6 +149,16 @@ async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None
         steps = await plan(store, _PAGE.format(condition=condition), names)
         assert any(index in step for step in steps), steps
         assert not any(step.startswith(("SCAN", "USE TEMP")) for step in steps), steps
+
+
+# ---- the search index
+async def test_changes_of_messages_that_are_not_indexed_are_not_read(store: Store) -> None:
+    assert await plan(store, _CHANGES, {"most": 1}) == [
+        "SCAN p",
+        "SEARCH c USING PRIMARY KEY (account_id=? AND message_id<?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH b USING INDEX search_blocks_by_account (account_id=? AND after_id<?)",
+    ]
 
 
 # ---- feedback
