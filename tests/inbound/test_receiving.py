@@ -250,6 +250,19 @@ async def test_too_large_is_552(tmp_path: Path) -> None:
         assert replies[-1].startswith("552 5.3.4")
 
 
+async def test_limits_of_a_message(tmp_path: Path) -> None:
+    """As docs/receiving.md has them; the other recipients of a message are for another transaction."""
+    async with receiving(tmp_path) as world:
+        await world.store.receiving.add(world.account_id, DOMAIN)
+        replies = await world.send(*(f"{number}@in.example.com" for number in range(11)))
+        assert [reply[:9] for reply in replies] == ["250 2.1.5"] * 10 + ["452 4.5.3", "250 2.0.0"]
+        wide = b"X-A: " + b"x" * 990 + b"\r\n"
+        too_much = (MAIL + b"a\nb\r\n", MAIL + b"a\rb\r\n", wide * 265 + MAIL, b"X: y\r\n" * 5_000 + MAIL)
+        for mime in too_much:
+            assert (await world.send("a@in.example.com", mime=mime))[-1].startswith("554 5.6.0")
+        assert len(await world.rows("SELECT id FROM feedback_mail")) == 1
+
+
 async def test_a_network_fills_half_of_an_accounts_share(tmp_path: Path) -> None:
     """Another network, and another account, still have room; feedback, too."""
     async with receiving(tmp_path) as world:
