@@ -3,6 +3,8 @@
 import json
 import os
 import tomllib
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -94,17 +96,11 @@ def show_all() -> None:
                 lines += [f"[{name}.{kind.key}.{json.dumps(title)}]"]
                 lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
         *outer, last = name.split(".")
-        _within(tables, outer)[last] = values
+        reduce(getitem, outer, tables)[last] = values
         lines.append("")
     file = None if source is None else str(source[0])
     head = f"# {file or 'The built-in settings'}, with the defaults of omitted keys."
     show({"file": file, "settings": tables}, "\n".join([head, *lines]).rstrip())
-
-
-def _within(tables: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    for name in names:
-        tables = tables[name]
-    return tables
 
 
 def _masked(row: "Setting", value: Any) -> Any:

@@ -17,18 +17,8 @@ KEY_COLUMNS |= {"domain": "DOMAIN", "stream": "STREAM", "created_by": "CREATED B
 KEY_COLUMNS |= {"expires_at": "EXPIRES (UTC)", "last_used_at": "LAST USED (UTC)", "last_used_from": "FROM"}
 KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 KEY_SPARE = (
-    *(
-        "last_used_from",
-        "created_by",
-        "stream",
-        "domain",
-        "created_at",
-        "expires_at",
-        "test",
-        "last_used_at",
-        "name",
-        "hint",
-    ),
+    *("last_used_from", "created_by", "stream", "domain", "created_at", "expires_at"),
+    *("test", "last_used_at", "name", "hint"),
 )
 KEY_FIELDS = (
     *("name", "hint", "scope", "test", "domain", "stream", "created_by", "created_at", "expires_at", "last_used_at"),

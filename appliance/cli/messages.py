@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from appliance.cli import database
-from appliance.cli.options import (
-    PRINTABLE,
-    STATUS,
-    TIME_AGO,
-    Command,
-    CommandGroup,
-    common,
-    flag,
-    is_json,
-    listing,
-    number_option,
-    text_option,
-)
+from appliance.cli import database, options
 from appliance.cli.output import printable, record, show, show_list
 from appliance.environment import Environment
 from appliance.times import rfc3339
@@ -53,28 +40,30 @@ REQUEST_COLUMNS |= {"client": "CLIENT", "message": "MESSAGE OR ERROR"}
 REQUEST_FIELDS = ("request_id", "source", "route", "key", "client", "status", "code", "error", "message_id", "size")
 REQUEST_SPARE = ("client", "key", "account")
 
-message = CommandGroup("message", "List messages.", default="list")
-request = CommandGroup("request", "Submissions of the last 7 days, accepted or refused.", default="list")
+message = options.CommandGroup("message", "List messages.", default="list")
+request = options.CommandGroup("request", "Submissions of the last 7 days, accepted or refused.", default="list")
 
 
 @message.command("list", reads=True)
-@click.argument("words", type=PRINTABLE, nargs=-1, metavar="[WORD]...")
-@text_option("--account", "NAME", "Filter by account.", **database.completed("account"))
-@text_option("--to", "ADDRESS|DOMAIN", "Filter by recipient address or domain.")
-@text_option("--from", "ADDRESS|DOMAIN", "Filter by sender address or domain.", "sender")
-@text_option("--contains", "TEXT", "Filter by a part of a recipient's address.", "address")
-@text_option("--tag", "TAG", "Filter by tag.")
-@text_option("--metadata", "KEY:VALUE", "Filter by an entry of the metadata.")
-@text_option("--stream", "NAME", "Filter by stream.", **database.completed("stream"))
-@text_option("--provider", "POOL", "Filter by the provider pool of a recipient's domain.", **database.completed("pool"))
-@text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
+@click.argument("words", type=options.PRINTABLE, nargs=-1, metavar="[WORD]...")
+@options.text_option("--account", "NAME", "Filter by account.", **database.completed("account"))
+@options.text_option("--to", "ADDRESS|DOMAIN", "Filter by recipient address or domain.")
+@options.text_option("--from", "ADDRESS|DOMAIN", "Filter by sender address or domain.", "sender")
+@options.text_option("--contains", "TEXT", "Filter by a part of a recipient's address.", "address")
+@options.text_option("--tag", "TAG", "Filter by tag.")
+@options.text_option("--metadata", "KEY:VALUE", "Filter by an entry of the metadata.")
+@options.text_option("--stream", "NAME", "Filter by stream.", **database.completed("stream"))
+@options.text_option(
+    "--provider", "POOL", "Filter by the provider pool of a recipient's domain.", **database.completed("pool")
+)
+@options.text_option("--key", "ID|USERNAME", "Filter by API key id or SMTP username that sent the message.")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Filter by the outcome of any recipient.")
-@flag("--scheduled", "Only scheduled messages, with their time (as --outcome scheduled).")
-@click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
-@click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before this time.")
-@number_option("--limit", LISTED, MOST_LISTED, "Number of messages to show.")
-@listing
+@options.flag("--scheduled", "Only scheduled messages, with their time (as --outcome scheduled).")
+@click.option("--since", type=options.TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
+@click.option("--until", type=options.TIME_AGO, metavar="2d|DATE", help="Only messages accepted before this time.")
+@options.number_option("--limit", LISTED, MOST_LISTED, "Number of messages to show.")
+@options.listing
 def list_messages(
     words: tuple[str, ...],
     account: str | None,
@@ -146,7 +135,7 @@ def list_messages(
     answer = {"messages": rows, "searched_to": back_to}
     columns = MESSAGE_COLUMNS | ({"scheduled_at": "SCHEDULED (UTC)"} if scheduled else {})
     show_list(answer, columns, "No message matches.", MESSAGE_SPARE, _worded_message)
-    if back_to is not None and not is_json():
+    if back_to is not None and not options.is_json():
         click.echo(f"Searched back to {back_to} only. To continue, add --until {back_to}")
 
 
@@ -170,10 +159,12 @@ def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @request.command("list", reads=True)
-@click.option("--status", type=STATUS, metavar="CODE|accepted|refused", help="Filter by status or SMTP reply code.")
-@text_option("--key", "ID", "Filter by API key id or SMTP username.")
-@text_option("--text", "TEXT", "Filter by text in the request: an id, an address, an error.")
-@number_option("--limit", LISTED, MOST_LISTED, "Number of requests to show.")
+@click.option(
+    "--status", type=options.STATUS, metavar="CODE|accepted|refused", help="Filter by status or SMTP reply code."
+)
+@options.text_option("--key", "ID", "Filter by API key id or SMTP username.")
+@options.text_option("--text", "TEXT", "Filter by text in the request: an id, an address, an error.")
+@options.number_option("--limit", LISTED, MOST_LISTED, "Number of requests to show.")
 @database.list_of_accounts
 def list_requests(name: str | None, status: str | int | None, key: str | None, text: str | None, limit: int) -> None:
     """List API and SMTP submissions of the last 7 days, newest first, of one account or of all.
@@ -219,9 +210,9 @@ def _worded_request(row: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- explain
-@click.command(cls=Command, reads=True)
-@click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
-@flag("--dialogue", "Show every line of the SMTP dialogue.")
+@click.command(cls=options.Command, reads=True)
+@click.argument("what", type=options.PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
+@options.flag("--dialogue", "Show every line of the SMTP dialogue.")
 @click.option("--reply", metavar="TEXT", help="Classify this reply of a mail server, and name the rule that applies.")
 @click.option(
     "--provider",
@@ -229,7 +220,7 @@ def _worded_request(row: dict[str, Any]) -> dict[str, Any]:
     help="With --reply: only rules of this provider, and general ones.",
     **database.completed("pool"),
 )
-@common
+@options.common
 def explain(what: str | None, dialogue: bool, reply: str | None, provider: str | None) -> None:
     """Show the status of each recipient of MESSAGE, the reason, and the time of the next attempt. Times are UTC.
 

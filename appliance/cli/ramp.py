@@ -121,7 +121,7 @@ def auto(state: str | None) -> None:
 
 
 def _usable(provider: str | None) -> "Config":
-    from appliance.config.check_relays import ramp_refusal
+    from appliance.config.checks import ramp_refusal
     from appliance.deliver.providers import pool_names
 
     settings = database.load_settings()
@@ -154,7 +154,7 @@ def _answer(plan: "RampPlan | None") -> dict[str, Any]:
 
 
 def _off(settings: "Config") -> str:
-    from appliance.config.check_relays import ramp_refusal
+    from appliance.config.checks import ramp_refusal
 
     reason = ramp_refusal(settings.delivery)
     return "Start it: appliance ramp set 5" if reason is None else f"It {reason}."

@@ -7,11 +7,9 @@ that no question waits for them.
 """
 
 import os
-import queue
 import secrets
 import sys
 import threading
-from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -309,7 +307,8 @@ class _Machine:
     """Checks the machine in a thread: its name, PTR, port 25, relays, blocklists, clock and disk."""
 
     def __init__(self, settings: "Config") -> None:
-        self._settings, self._findings, self._new = settings, list["Finding"](), queue.SimpleQueue["Finding"]()
+        self._settings, self._findings = settings, list["Finding"]()
+        self._shown = 0  # findings
         self._failure: BaseException | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="machine-checks", daemon=True).start()
@@ -324,18 +323,15 @@ class _Machine:
         try:
             resolver = DnsResolver(dns.resolvers)
             examination = Examination(self._settings, Environment(), resolver, dns.blocklists, CHECKS_TIMEOUT)
-            trio.run(examination.of_machine, self._add)
+            trio.run(examination.of_machine, self._findings.extend)
         except BaseException as error:  # raised by `findings`
             self._failure = error
         finally:
             self._ended.set()
 
-    def _add(self, findings: "list[Finding]") -> None:
-        for finding in findings:
-            self._new.put(finding)
-
     def show_new(self) -> "list[Finding]":
-        new = self._receive()
+        new = self._findings[self._shown :]
+        self._shown += len(new)
         for line in lines(new) if new else ():
             click.echo(line)
         return new
@@ -350,17 +346,8 @@ class _Machine:
         in_time = self._ended.wait(CHECKS_TIMEOUT + 5)
         if self._failure is not None:
             raise self._failure
-        self._receive()
         late = [] if in_time else [warning("hostname", "-", f"no result within {CHECKS_TIMEOUT:.0f} s")]
         return in_order([*self._findings, *late])
-
-    def _receive(self) -> "list[Finding]":
-        new = []
-        with suppress(queue.Empty):
-            while True:
-                new.append(self._new.get_nowait())
-        self._findings += new
-        return new
 
 
 # ---- the test message and the output

@@ -5,7 +5,6 @@ what may fail (a certificate) and raises to refuse the reload; the function that
 """
 
 import difflib
-import itertools
 import os
 import re
 import socket
@@ -18,27 +17,15 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from appliance.config.check_relays import check_relays
-from appliance.config.check_sources import check_sources
+from appliance.config import values as v
+from appliance.config.checks import check_together
 from appliance.config.settings import (
-    DEFAULT_POOL,
     SECTIONS,
     Config,
     ConfigError,
     named_tables,
     section_of,
     settings,
-)
-from appliance.config.values import (
-    DIRECTORY,
-    FILE,
-    PORT,
-    Endpoint,
-    Setting,
-    ValueKind,
-    field_name,
-    is_host_name,
-    place_of,
 )
 
 VARIABLE = "APPLIANCE_CONFIG"
@@ -154,7 +141,7 @@ def _section(name: str, table: object, source: _Source) -> Any:
     for key in keys.keys() & nested.keys():
         kind, values[key] = nested[key], {}
         for title, inner in source.table(kind.place, keys[key]).items():
-            place = place_of(kind.place, title)
+            place = v.place_of(kind.place, title)
             try:
                 read = kind.name.read(title)
             except ValueError as reason:
@@ -165,15 +152,15 @@ def _section(name: str, table: object, source: _Source) -> Any:
 
 
 def _values(
-    place: str, table: Mapping[str, Any], rows: Iterable[Setting], source: _Source, also: Iterable[str] = ()
+    place: str, table: Mapping[str, Any], rows: Iterable[v.Setting], source: _Source, also: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Read the values of one table; `also` are further names to suggest for an unknown key."""
     known = {row.key: row for row in rows}
     keys = [key for key in source.known(table, [*known, *also], "key", f"{place}.") if key in known]
-    return {field_name(key): _value(known[key], table[key], source) for key in keys}
+    return {v.field_name(key): _value(known[key], table[key], source) for key in keys}
 
 
-def _value(row: Setting, value: object, source: _Source) -> object:
+def _value(row: v.Setting, value: object, source: _Source) -> object:
     place = f"{row.section}.{row.key}"
     try:
         read = row.kind.read(value)
@@ -183,7 +170,7 @@ def _value(row: Setting, value: object, source: _Source) -> object:
         return read
     path = source.base / read
     # os.path, because Path.is_file raises for a directory that may not be searched.
-    if row.kind is FILE and not os.path.isfile(path):
+    if row.kind is v.FILE and not os.path.isfile(path):
         raise source.error(place, f"no such file: {path}")
     return path
 
@@ -193,11 +180,11 @@ def _complete(config: Config) -> Config:
     hostname, first = config.server.hostname or machine_name(), config.http.bind[0]
     secure = bool(config.http.tls_cert) or (config.acme.enabled and config.acme.http)
     everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-    listening = Endpoint(hostname, first.port) if everywhere else first
+    listening = v.Endpoint(hostname, first.port) if everywhere else first
     base_url = config.http.base_url or f"{'https' if secure else 'http'}://{listening}"
     # The default of acme.names: the names of this server that can be public; none while ACME is off.
     ours = (hostname, urlsplit(base_url).hostname or "") if config.acme.http else (hostname,)
-    public = (name for name in ours if config.acme.enabled and "." in name and is_host_name(name))
+    public = (name for name in ours if config.acme.enabled and "." in name and v.is_host_name(name))
     return replace(
         config,
         server=replace(config.server, hostname=hostname),
@@ -215,7 +202,7 @@ def named_host(text: str, file: Path) -> str:
 def machine_name() -> str:
     """Return the machine's name without a DNS lookup (getfqdn makes one, and may hang)."""
     name = socket.gethostname().lower()
-    return name if is_host_name(name) else "localhost"
+    return name if v.is_host_name(name) else "localhost"
 
 
 def embedded(cwd: Path, environ: Mapping[str, str] | None = None) -> Config:
@@ -237,10 +224,10 @@ def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
 def _variable(name: str, environ: Mapping[str, str]) -> str:
     """Return the checked value of a variable; "" if it is not set."""
     text = environ.get(name, "")
-    kind: ValueKind[Any] = DIRECTORY if name == DATA_DIR_VARIABLE else PORT
+    kind: v.ValueKind[Any] = v.DIRECTORY if name == DATA_DIR_VARIABLE else v.PORT
     try:
         if text:
-            kind.read(int(text) if kind is PORT and text.isascii() and text.isdigit() else text)
+            kind.read(int(text) if kind is v.PORT and text.isascii() and text.isdigit() else text)
     except ValueError as reason:
         raise ConfigError(f"${name}", str(reason)) from None
     return text
@@ -291,63 +278,6 @@ def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
             reason = f"is only for a start without a settings file: set {setting} in {file} instead"
             raise ConfigError(f"${name}", reason)
     return parse(text, file)
-
-
-# ---- contradictions between settings
-
-
-def check_together(config: Config, file: str) -> None:
-    for section, listener in (("http", config.http), ("smtp", config.smtp), ("inbound", config.inbound)):
-        if bool(listener.tls_cert) != bool(listener.tls_key):
-            missing, present = ("tls_key", "tls_cert") if listener.tls_cert else ("tls_cert", "tls_key")
-            raise ConfigError(file, f"{section}.{missing}", f"missing, though {present} is set")
-    if config.http.body_memory < config.http.max_body:
-        raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
-    if config.acme.enabled:
-        _check_acme(config, file)
-    # The rows of a message are deleted last: its body and webhook deliveries belong to them.
-    for key, seconds in (("bodies", config.retention.bodies), ("webhook_logs", config.retention.webhook_logs)):
-        if seconds > config.retention.metadata:
-            raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
-    check_relays(config, file)
-    _check_pools(config, file)
-    check_sources(config, file)
-
-
-def _check_acme(config: Config, file: str) -> None:
-    if not config.acme.names:
-        reason = f'missing: "{config.server.hostname}" (server.hostname) is no name that an authority could look up'
-        raise ConfigError(file, "acme.names", reason)
-    for name in config.acme.names:
-        if "." not in name:
-            raise ConfigError(file, "acme.names", f'"{name}" is no name that an authority could look up')
-    shown_by_http = config.acme.http and not config.http.tls_cert
-    if not shown_by_http and (config.smtp.tls_cert or not (config.smtp.bind or config.smtp.bind_tls)):
-        reason = "true, though no listener would use the certificate: http and smtp have their own files, or no TLS"
-        raise ConfigError(file, "acme.enabled", reason)
-    others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
-    others |= {"inbound.bind": config.inbound.bind, "metrics.bind": config.metrics.bind}
-    for key, binds in others.items():
-        for ours, theirs in itertools.product(config.acme.bind, binds):
-            if _collide(ours, theirs):
-                raise ConfigError(file, "acme.bind", f"{ours} conflicts with {theirs} of {key}")
-
-
-def _collide(one: Endpoint, other: Endpoint) -> bool:
-    hosts, same_family = {one.host, other.host}, (":" in one.host) == (":" in other.host)
-    overlap = len(hosts) == 1 or (same_family and hosts & {"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
-    return bool(overlap and one.port == other.port != 0)
-
-
-def _check_pools(config: Config, file: str) -> None:
-    owners: dict[str, str] = {}
-    for name, pool in config.delivery.pools.items():
-        place = f"{place_of('delivery.pools', name)}.suffixes"
-        if name == DEFAULT_POOL and pool.suffixes:
-            raise ConfigError(file, place, f"{DEFAULT_POOL} is every organisation that no other pool names")
-        for suffix in pool.suffixes:
-            if owners.setdefault(suffix, name) != name:
-                raise ConfigError(file, place, f"{suffix} belongs to the pool {owners[suffix]} already")
 
 
 # ---- reload
@@ -402,7 +332,9 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
         keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
         before, after = section_of(old, section), section_of(new, section)
         yield from (
-            f"{section}.{key}" for key in keys if getattr(before, field_name(key)) != getattr(after, field_name(key))
+            f"{section}.{key}"
+            for key in keys
+            if getattr(before, v.field_name(key)) != getattr(after, v.field_name(key))
         )
 
 

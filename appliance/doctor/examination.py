@@ -38,19 +38,8 @@ WARMUPS_READ = 1_000  # counted; only a few are listed
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "source", "ptr", "port", "relay"),
-    *(
-        "blocklist",
-        "dkim",
-        "spf",
-        "dmarc",
-        "return_path",
-        "tls_rpt",
-        "mx",
-        "receiving_mx",
-        "queue",
-        "warmup",
-        "complaints",
-    ),
+    *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "receiving_mx"),
+    *("queue", "warmup", "complaints"),
 )
 # The checks that need neither a database nor a running server.
 OF_MACHINE = ("server", "hostname", "source", "port", "relay")

@@ -191,7 +191,9 @@ def _renewal(state: AcmeState) -> str:
 async def check_listeners(config: Config) -> list[Finding]:
     """Check that the server runs and its listeners answer; if it does not run, that their addresses are free."""
     running = is_running(config.server.data_dir)
-    findings, exposed = [ok("server", "appliance", "is running") if running else _not_running(config)], []
+    text = "is not running: it accepts and delivers no mail"
+    stopped = None if running else fault("server", "appliance", text, start_advice(config))
+    findings, exposed = [stopped or ok("server", "appliance", "is running")], []
     for key, address in binds(config):
         if not address.port:
             continue  # any free port
@@ -209,10 +211,6 @@ async def check_listeners(config: Config) -> list[Finding]:
             advice = "Use a loopback address, or one in a trusted network."
             exposed.append(warning("listener", str(address), text, advice))
     return findings + exposed
-
-
-def _not_running(config: Config) -> Finding:
-    return fault("server", "appliance", "is not running: it accepts and delivers no mail", start_advice(config))
 
 
 async def check_name(config: Config) -> list[Finding]:

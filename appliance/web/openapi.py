@@ -59,7 +59,10 @@ def document(base_url: str) -> Json:
         "servers": [{"url": base_url}],
         "tags": [{"name": tag.title, "description": tag.description} for tag in Tag],
         "paths": paths,
-        "webhooks": {name: {"post": _event(name, references[_body_of(name)])} for name in _EVENTS},
+        "webhooks": {
+            name: {"post": _event(name, references[ReceivedEvent if name == EventType.RECEIVED else WebhookEvent])}
+            for name in _EVENTS
+        },
         "components": {
             "schemas": schemas,
             "responses": {name: _error_response(status, references[Error]) for status, name in _ERROR_NAMES.items()},
@@ -244,10 +247,6 @@ _EVENT_HEADERS = (
     ),
     parameter(_AGENT[0], "header", "The same in every request.", {"type": "string", "const": _AGENT[1]}, required=True),
 )
-
-
-def _body_of(name: str) -> type:
-    return ReceivedEvent if name == EventType.RECEIVED else WebhookEvent
 
 
 def _event(name: str, reference: Json) -> Json:

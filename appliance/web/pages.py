@@ -1,4 +1,4 @@
-"""Pages outside the API: the dashboard's frame and files, the documentation as Markdown, and unsubscribe links.
+"""Pages outside the API: the dashboard's frame and files, the documentation as Markdown, and links in mail and events.
 
 The frame is the same for every account; its scripts get the account's data from /v1. Files are read once. Their URL
 changes with their content, so browsers may cache them for a year.
@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from posixpath import normpath
@@ -22,8 +22,10 @@ from quart import Blueprint, Response, request
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import UNSUBSCRIBE_PATH, Unsubscription
 from appliance.intake.limits import RequestRate
+from appliance.keys.received_links import RAW, RECEIVED_PATH
 from appliance.net.address_policy import client_network
 from appliance.telemetry.metrics import UNSUBSCRIBES
+from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, encoded_attachment
 from appliance.web.app import ApiServices, answer, client_address, may_compress, not_modified, refusal
 from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
 from appliance.web.exchange import CONTENT_SECURITY_POLICY, request_id
@@ -281,10 +283,19 @@ def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int =
     return response
 
 
-# ---- unsubscribe links
+# ---- links without a login
 
 # Per client network. A mailbox provider sends the POSTs of all its users from few networks.
-UNSUBSCRIBES_PER_SECOND: Final = 50
+REQUESTS_PER_SECOND: Final = 50
+
+
+def _network_rate(services: ApiServices) -> RequestRate:
+    refusal, nodes = "Too many requests from your network. Retry in a few seconds.", services.store.engine.live_nodes
+    return RequestRate(REQUESTS_PER_SECOND, services.env, refusal=refusal, nodes=nodes)
+
+
+# ---- unsubscribe links
+
 UNSUBSCRIBE_POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
@@ -309,13 +320,7 @@ def unsubscribe_blueprint(site: Site, services: ApiServices) -> Blueprint:
     unsubscribes, whatever its body (RFC 8058 3.2). Browsers get an HTML page without scripts, other clients JSON.
     """
     routes = Blueprint("unsubscribe", __name__)
-    links, store = services.intake.links, services.store
-    rate = RequestRate(
-        UNSUBSCRIBES_PER_SECOND,
-        services.env,
-        refusal="Too many requests from your network. Retry in a few seconds.",
-        nodes=store.engine.live_nodes,
-    )
+    links, store, rate = services.intake.links, services.store, _network_rate(services)
     template = site.templates.get_template("unsubscribe.html")
     policy = {"Content-Security-Policy": UNSUBSCRIBE_POLICY}
 
@@ -375,3 +380,31 @@ def unsubscribe_blueprint(site: Site, services: ApiServices) -> Blueprint:
 
 def _takes_html() -> bool:
     return "text/html" in request.headers.get("Accept", "").lower()
+
+
+# ---- links to received mail
+
+
+def received_blueprint(services: ApiServices) -> Blueprint:
+    """The links to received messages and their files, `/inbound/TOKEN`, without a login."""
+    routes = Blueprint("received_files", __name__)
+    store, rate = services.store, _network_rate(services)
+
+    @routes.get(f"{RECEIVED_PATH}/<token>")
+    async def received_file(token: str) -> Response:
+        rate.take(client_network(client_address()))
+        linked = services.received_links.read(token, services.env.now())
+        if linked is None:
+            raise Refused(Code.NOT_FOUND, "This link is not valid, or has expired. Links are valid for an hour.")
+        message = await store.received.find(linked.account_id, linked.message_id)
+        if message is None:
+            raise Refused(Code.NOT_FOUND, "This message is no longer stored.")
+        load = partial(store.received.mime, linked.account_id, linked.message_id)
+        whose = linked.account_id, linked.message_id, message.size
+        if linked.number == RAW:
+            return await services.bodies.answer(*whose, bytes, RAW_MESSAGE, f"{linked.message_id}.eml", load=load)
+        # Always a download: a stranger chose its type and name.
+        read, name = partial(encoded_attachment, linked.number - 1), f"{linked.message_id}-{linked.number}"
+        return await services.bodies.answer(*whose, read, OCTETS, name, load=load)
+
+    return routes

@@ -40,7 +40,7 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate, http_files
 from appliance.web import hypercorn_parts as hypercorn
-from appliance.web import openapi, pages, received_files
+from appliance.web import openapi, pages
 from appliance.web.api.message_body import MessageBodies
 from appliance.web.app import ApiServices, Routes, create_app, route_classes
 from appliance.web.auth import Authenticator, LoginCheck, SessionCookies, Tokens
@@ -404,7 +404,7 @@ def build(
         openapi.blueprint(config.http.base_url),
         pages.blueprint(site, sandbox=intake.sandbox, inbox=inbox),
         pages.unsubscribe_blueprint(site, services),
-        received_files.blueprint(services),
+        pages.received_blueprint(services),
     )
     app = create_app(auth, [make(services) for make in makers], blueprints)
     budgets = BodyBudgets(memory.for_messages(config.http.body_memory))

@@ -15,12 +15,12 @@ from appliance.feedback.return_path import UnsubscribeLinks, Unsubscription
 from appliance.store import open_store
 from appliance.web import pages
 from appliance.web.app import create_app
-from appliance.web.pages import UNSUBSCRIBES_PER_SECOND
+from appliance.web.pages import REQUESTS_PER_SECOND
 from tests.store.samples import SECOND, Clock
 
 LINKS = UnsubscribeLinks(b"k" * 32, "https://mail.example.com")
 HTML = {"Accept": "text/html"}
-BURST = 2 * UNSUBSCRIBES_PER_SECOND
+BURST = 2 * REQUESTS_PER_SECOND
 
 
 @dataclass

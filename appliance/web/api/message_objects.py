@@ -7,20 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
+from appliance.model import mail
 from appliance.model.dashboard import MailPage, MessageFacts
-from appliance.model.mail import (
-    Attempt,
-    Billing,
-    BounceClass,
-    Message,
-    MessageRecord,
-    MessageStatus,
-    RecipientOutcome,
-    RecipientStatus,
-    Source,
-    SuppressionOrigin,
-    TriedRecipient,
-)
 from appliance.model.queue import PoolView
 from appliance.model.ramp import Via
 from appliance.report import explain
@@ -29,9 +17,10 @@ from appliance.web.exchange import ApiAnswer, CreatedAt, NextPage, RequestId, Ti
 
 MessageId = Annotated[str, Meta(description="Message id, `msg_…`.")]
 MessageState = Annotated[
-    MessageStatus, Meta(description="`queued` until every recipient is final, then `delivered`, `partial` or `failed`.")
+    mail.MessageStatus,
+    Meta(description="`queued` until every recipient is final, then `delivered`, `partial` or `failed`."),
 ]
-MessageSource = Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
+MessageSource = Annotated[mail.Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
 Sender = Annotated[str, Meta(description="Sender, as submitted.")]
 Subject = Annotated[str, Meta(description="Subject.")]
 Metadata = Annotated[dict[str, str] | UnsetType, Meta(description="Metadata of the send request; omitted without any.")]
@@ -39,20 +28,20 @@ Tags = Annotated[list[str], Meta(description="Tags.")]
 RecipientCount = Annotated[int, Meta(description="Number of unique recipients.")]
 CreditsReserved = Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]
 BillingState = Annotated[
-    Billing, Meta(description="`reserved`, then `settled` (delivered or failed) or `released` (credit returned).")
+    mail.Billing, Meta(description="`reserved`, then `settled` (delivered or failed) or `released` (credit returned).")
 ]
 RecipientState = Annotated[
-    RecipientStatus,
+    mail.RecipientStatus,
     Meta(description="`scheduled`, `queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`."),
 ]
 Outcome = Annotated[
-    RecipientOutcome,
+    mail.RecipientOutcome,
     Meta(description="As `status`, or `suppressed`, `cancelled`, or after delivery `late_bounced` or `complained`."),
 ]
 BareAddress = Annotated[str, Meta(description="Address without a display name.")]
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
-LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal, or null.")]
+LastClass = Annotated[mail.BounceClass | None, Meta(description="Class of the last refusal, or null.")]
 ScheduledTime = Annotated[Time | None, Meta(description="Scheduled time; null without one.")]
 NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
@@ -132,7 +121,7 @@ class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
     at: Annotated[Time, Meta(description="Time of receipt.")]
     code: Annotated[int | None, Meta(description="Reported SMTP code; null if none is reported.")]
     response: Annotated[str, Meta(description="Reported reason.")]
-    bounce_class: Annotated[BounceClass, Meta(description="Class of the bounce.")]
+    bounce_class: Annotated[mail.BounceClass, Meta(description="Class of the bounce.")]
 
 
 class ComplaintObject(msgspec.Struct):
@@ -153,7 +142,7 @@ class TimelineObject(RecipientObject):
     late_bounce: Annotated[LateBounceObject | None, Meta(description="Bounce after delivery, or null.")]
     complaint: Annotated[ComplaintObject | None, Meta(description="Spam complaint after delivery, or null.")]
     suppression: Annotated[
-        SuppressionOrigin | None,
+        mail.SuppressionOrigin | None,
         Meta(
             description="Why the account sends no such message to this address now; null if it does. "
             "`unsubscribe`: the recipient unsubscribed from the message's tag, template or stream."
@@ -221,7 +210,7 @@ class ResentAnswer(ApiAnswer):
     credits_reserved: CreditsReserved
 
 
-def message_json(message: Message, request_id: str) -> bytes:
+def message_json(message: mail.Message, request_id: str) -> bytes:
     recipients = [object_from(RecipientObject, recipient) for recipient in message.recipients]
     created_at = rfc3339(message.created_at)
     due_at = UNSET if message.scheduled_at is None else rfc3339(message.scheduled_at)
@@ -231,10 +220,10 @@ def message_json(message: Message, request_id: str) -> bytes:
 
 
 def encoded_details(
-    record: MessageRecord,
+    record: mail.MessageRecord,
     facts: MessageFacts,
     pools: Mapping[str, PoolView],
-    suppressed: Mapping[str, SuppressionOrigin],
+    suppressed: Mapping[str, mail.SuppressionOrigin],
     now: int,
     attempts: int,
     request_id: str,
@@ -261,7 +250,7 @@ def encoded_details(
 
 
 def _timeline(
-    tried: TriedRecipient, pool: PoolView, suppression: SuppressionOrigin | None, now: int, attempts: int
+    tried: mail.TriedRecipient, pool: PoolView, suppression: mail.SuppressionOrigin | None, now: int, attempts: int
 ) -> TimelineObject:
     late, complaint = tried.recipient.late_bounce, tried.recipient.complaint
     return object_from(
@@ -279,7 +268,7 @@ def _timeline(
     )
 
 
-def _attempt(number: int, attempt: Attempt) -> AttemptObject:
+def _attempt(number: int, attempt: mail.Attempt) -> AttemptObject:
     duration = (attempt.finished_at - attempt.started_at) // 1000
     lines = explain.dialogue(attempt)
     dialogue = [LineObject(line.milliseconds, _SPEAKERS.get(line.speaker, "*"), line.text) for line in lines]

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from appliance.model.accounts import User
-from appliance.model.ramp import Action, RampComparison, RampFigures, RampPlan, Via, in_force, total
+from appliance.model.ramp import Action, RampComparison, RampPlan, Via, in_force, total
 from appliance.times import rfc3339
 from appliance.web.app import Routes
 from appliance.web.exchange import ApiAnswer, object_from
@@ -78,13 +78,9 @@ def _answer(plan: RampPlan, comparison: RampComparison) -> RampAnswer:
         plan.auto,
         None if changed_at is None else rfc3339(changed_at),
         plan.reason or None,
-        [_results(row) for row in [*sums, *comparison.figures]],
+        [object_from(RouteResults, row, provider=row.provider or None) for row in [*sums, *comparison.figures]],
         [
             object_from(SuggestionObject, suggested, provider=suggested.provider or None)
             for suggested in comparison.suggestions
         ],
     )
-
-
-def _results(row: RampFigures) -> RouteResults:
-    return object_from(RouteResults, row, provider=row.provider or None)

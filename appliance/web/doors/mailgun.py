@@ -26,22 +26,8 @@ from appliance.message.schedule import microseconds
 from appliance.message.schema import SendRequest
 from appliance.message.template import Variable, check_numbers, written
 from appliance.times import SECOND, rfc3339
+from appliance.web.doors import frame
 from appliance.web.doors.forms import COSTED_BYTES, PostedFile, PostedForm, check_form_type, cost_of_form, read_form
-from appliance.web.doors.frame import (
-    STREAM_HEADER,
-    Call,
-    Door,
-    DoorReply,
-    DoorRoute,
-    Json,
-    Refusal,
-    Result,
-    Send,
-    check_all_accepted,
-    decoded,
-    send_request,
-    split_addresses,
-)
 from appliance.web.doors.mailgun_lists import LIST_ROUTES, domain_of
 from appliance.web.doors.mailgun_mime import form_of
 from appliance.web.doors.personal import PersonalText, check_placeholders, one_for_each
@@ -76,11 +62,11 @@ _BOOLEANS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 # ---- messages
 
 
-def _parse(call: Call, body: Body) -> SendRequest | Series:
+def _parse(call: frame.Call, body: Body) -> SendRequest | Series:
     return _request(call, _form(call, body))
 
 
-def _request(call: Call, form: PostedForm) -> SendRequest | Series:
+def _request(call: frame.Call, form: PostedForm) -> SendRequest | Series:
     unknown = [name for name in form.files if name not in ("attachment", "inline")]
     for name, values in form.fields.items():
         if name in ("attachment", "inline"):
@@ -112,7 +98,7 @@ def _check_only(name: str, values: list[str]) -> None:
 class _Message:
     """What the messages of one request share, with the placeholders of their texts."""
 
-    def __init__(self, call: Call, form: PostedForm) -> None:
+    def __init__(self, call: frame.Call, form: PostedForm) -> None:
         fields = {name: values[0] for name, values in form.fields.items() if name not in _REPEATED}
         self._form, self._header_id = form, _new_header_id(call)
         call.kept = self._header_id
@@ -127,11 +113,11 @@ class _Message:
         if sender is not None and parse(sender, "h:Sender").key != parse(fields.get("from", ""), "from").key:
             raise invalid("h:Sender", "must be the address in from. Leave the field out.")
         call.is_test = _is_on(fields, "o:testmode")
-        self._shared: dict[str, Json] = {
+        self._shared: dict[str, frame.Json] = {
             "from": fields.get("from"),
             "cc": self.addresses("cc") or None,
             "bcc": self.addresses("bcc") or None,
-            "reply_to": split_addresses(reply_to) if reply_to else None,
+            "reply_to": frame.split_addresses(reply_to) if reply_to else None,
             "tags": form.fields.get("o:tag") or None,
             "template": self._template,
             "scheduled_at": _due(fields.get("o:deliverytime"), call.now),
@@ -152,7 +138,7 @@ class _Message:
 
     def addresses(self, name: str, most: int = RECIPIENTS) -> list[str]:
         values = self._form.fields.get(name, [])
-        listed = [one for value in values for one in split_addresses(value)]
+        listed = [one for value in values for one in frame.split_addresses(value)]
         if len(values) > 1 and not all(value.strip() for value in values):
             raise invalid(name, "an address is empty")
         if name == "to" and not listed:
@@ -189,7 +175,7 @@ class _Message:
         if self._template is not None:
             variables = {**metadata, **self._variables}
         shared = self._shared | {"to": to, "headers": filled(self._headers), "metadata": metadata or None}
-        return send_request(shared | filled(self._texts) | {"variables": variables})
+        return frame.send_request(shared | filled(self._texts) | {"variables": variables})
 
 
 def _personal(field: str, text: str, values: str | None) -> PersonalText:
@@ -207,7 +193,7 @@ def _personal(field: str, text: str, values: str | None) -> PersonalText:
 def _by_recipient(text: str) -> dict[str, Values]:
     """The variables by the key of the address."""
     try:
-        objects = decoded(text.encode(), dict[str, dict[str, Variable]], BATCH_JSON_VALUES)
+        objects = frame.decoded(text.encode(), dict[str, dict[str, Variable]], BATCH_JSON_VALUES)
     except Refused as refused:
         raise refused.within("recipient-variables") from refused.__cause__
     for values in objects.values():
@@ -232,7 +218,7 @@ def _headers(fields: Mapping[str, str]) -> tuple[dict[str, str], str | None, str
 
 def _object(field: str, text: str | None) -> dict[str, Variable]:
     try:
-        values = decoded(text.encode(), dict[str, Variable]) if text else {}
+        values = frame.decoded(text.encode(), dict[str, Variable]) if text else {}
         check_numbers(values)
     except Refused as refused:
         raise refused.within(field) from refused.__cause__
@@ -274,18 +260,18 @@ def _is_on(fields: Mapping[str, str], name: str) -> bool:
     return value == "yes"
 
 
-def _form(call: Call, body: Body) -> PostedForm:
+def _form(call: frame.Call, body: Body) -> PostedForm:
     return read_form(call.headers.get(b"content-type", b""), body)
 
 
-def _new_header_id(call: Call) -> str:
+def _new_header_id(call: frame.Call) -> str:
     return f"{call.request_id.replace('req_', 'msg_')}@{domain_of(call)}"
 
 
 # ---- messages in MIME
 
 
-def _parse_mime(call: Call, body: Body) -> SendRequest | Series | Mime:
+def _parse_mime(call: frame.Call, body: Body) -> SendRequest | Series | Mime:
     form = _form(call, body)
     known = ("to", "message", "recipient-variables", *_OPTIONS)
     for name, values in form.fields.items():
@@ -306,7 +292,7 @@ def _parse_mime(call: Call, body: Body) -> SendRequest | Series | Mime:
     if "recipient-variables" in form.fields:
         personal = form_of(header, content)
         return _request(call, PostedForm(form.fields | personal.fields, personal.files))
-    listed = [one for value in form.fields.get("to", ()) for one in split_addresses(value)]
+    listed = [one for value in form.fields.get("to", ()) for one in frame.split_addresses(value)]
     if not 1 <= len(listed) <= RECIPIENTS:
         raise invalid("to", f"expected 1 to {RECIPIENTS} addresses")
     to = list({address.key: address.wire for address in (parse(one, "to") for one in listed)}.values())
@@ -329,9 +315,9 @@ def _parse_mime(call: Call, body: Body) -> SendRequest | Series | Mime:
 # ---- answers
 
 
-def _answer(call: Call, results: list[Result]) -> DoorReply:
-    check_all_accepted(results, "recipients")
-    return DoorReply({"id": f"<{call.kept}>", "message": "Queued. Thank you."})
+def _answer(call: frame.Call, results: list[frame.Result]) -> frame.DoorReply:
+    frame.check_all_accepted(results, "recipients")
+    return frame.DoorReply({"id": f"<{call.kept}>", "message": "Queued. Thank you."})
 
 
 _NAMES = {
@@ -340,7 +326,7 @@ _NAMES = {
     "headers": "h",
     "metadata": "v",
     "reply_to": "h:Reply-To",
-    "stream": f"h:{STREAM_HEADER}",
+    "stream": f"h:{frame.STREAM_HEADER}",
     "attachments": "attachment",
     "scheduled_at": "o:deliverytime",
 }
@@ -349,7 +335,7 @@ _OF_TEMPLATE = re.compile(r"^((?:to\[\d+\]\.)?)variables\b")
 _OF_ONE = re.compile(r"^(to\[\d+\])\.to(?:\[0\])?")
 
 
-def _refuse(refusal: Refusal) -> tuple[int, Json]:
+def _refuse(refusal: frame.Refusal) -> tuple[int, frame.Json]:
     text = refusal.text
     for pattern, ours in ((_OF_ONE, r"\1"), (_OF_MAP, r"\1:"), (_OF_TEMPLATE, r"\1t:variables")):
         text = pattern.sub(ours, text)
@@ -382,16 +368,18 @@ def _cost_of_mime(body: Body) -> int:
     return _COST_OF_MIME + _cost(body)
 
 
-MAILGUN = Door(
+MAILGUN = frame.Door(
     name=DoorName.MAILGUN,
     credential=credential,
     login="Send Basic authentication: the user api, and an API key of this server (ma_live_…) as the password.",
     routes=(
-        DoorRoute("POST", "/v3/{domain}/messages", Send(_parse, _answer, cost=_cost), check_type=check_form_type),
-        DoorRoute(
+        frame.DoorRoute(
+            "POST", "/v3/{domain}/messages", frame.Send(_parse, _answer, cost=_cost), check_type=check_form_type
+        ),
+        frame.DoorRoute(
             "POST",
             "/v3/{domain}/messages.mime",
-            Send(_parse_mime, _answer, cost=_cost_of_mime),
+            frame.Send(_parse_mime, _answer, cost=_cost_of_mime),
             check_type=check_form_type,
         ),
         *LIST_ROUTES,

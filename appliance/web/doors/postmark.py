@@ -15,24 +15,7 @@ from appliance.message.limits import BATCH_JSON_VALUES, BATCH_MESSAGES
 from appliance.message.request import Body
 from appliance.message.schema import DoorRequest
 from appliance.times import rfc3339
-from appliance.web.doors.frame import (
-    NO_ROUTE,
-    Call,
-    Door,
-    DoorReply,
-    DoorRoute,
-    Json,
-    Refusal,
-    Result,
-    Send,
-    Sends,
-    Sent,
-    attempted,
-    converted,
-    decoded,
-    send_request,
-    split_addresses,
-)
+from appliance.web.doors import frame
 from appliance.web.doors.postmark_records import MESSAGE_FIELD, RECORD_ROUTES, STREAM_FIELD, own_stream
 
 POSTMARK_BATCH = 500  # messages in one call
@@ -44,7 +27,9 @@ _OPENS = "This server tracks no opens and clicks."
 _REFUSED = {
     **dict.fromkeys(("/messages/outbound/opens", "/messages/outbound/clicks"), _OPENS),
     **dict.fromkeys(("/messages/inbound", "/triggers"), "This door does not read received mail."),
-    **dict.fromkeys(("/templates", "/server", "/stats", "/webhooks", "/email/bulk", "/deliver", "/domains"), NO_ROUTE),
+    **dict.fromkeys(
+        ("/templates", "/server", "/stats", "/webhooks", "/email/bulk", "/deliver", "/domains"), frame.NO_ROUTE
+    ),
     **dict.fromkeys(("/senders",), "This server has no sender signatures. Add the domain of the senders."),
 }
 
@@ -118,19 +103,21 @@ class _Messages(Struct, forbid_unknown_fields=True):
 _Check = Callable[[_Message], None]
 
 
-def _one(check: _Check, call: Call, body: Body) -> DoorRequest:
-    message = decoded(body, _Message)
+def _one(check: _Check, call: frame.Call, body: Body) -> DoorRequest:
+    message = frame.decoded(body, _Message)
     call.kept = [_addressed(message.to, message.cc, message.bcc)]
     return _request(check, message)
 
 
-def _many(check: _Check, kind: type[_Messages | list[dict[str, Any]]], call: Call, body: Body) -> Sends:
-    batch = decoded(body, kind, _MOST_VALUES)
+def _many(check: _Check, kind: type[_Messages | list[dict[str, Any]]], call: frame.Call, body: Body) -> frame.Sends:
+    batch = frame.decoded(body, kind, _MOST_VALUES)
     messages = batch.Messages if isinstance(batch, _Messages) else batch
     if not 1 <= len(messages) <= POSTMARK_BATCH:
         raise invalid(BATCH_FIELD, f"expected 1 to {POSTMARK_BATCH} messages, got {len(messages)}")
     call.kept = [_addressed(one.get("To"), one.get("Cc"), one.get("Bcc")) for one in messages]
-    return Sends(attempted(messages, lambda item: _request(check, converted(item, _Message))), skip=True)
+    return frame.Sends(
+        frame.attempted(messages, lambda item: _request(check, frame.converted(item, _Message))), skip=True
+    )
 
 
 def _has_no_template(message: _Message) -> None:
@@ -158,7 +145,7 @@ def _request(check: _Check, message: _Message) -> DoorRequest:
     has_alias = message.template is not None
     fields = {
         "from": message.sender,
-        "to": split_addresses(message.to or ""),
+        "to": frame.split_addresses(message.to or ""),
         "subject": (message.subject or None) if has_alias else message.subject,
         "headers": headers or None,
         "attachments": [_file(file) for file in message.attachments or ()] or None,
@@ -166,13 +153,13 @@ def _request(check: _Check, message: _Message) -> DoorRequest:
         "variables": message.variables if has_alias else None,
         "stream": own_stream(message.stream or "") or None,
     }
-    fields |= {name: split_addresses(getattr(message, name) or "") or None for name in ("cc", "bcc", "reply_to")}
-    return send_request(
+    fields |= {name: frame.split_addresses(getattr(message, name) or "") or None for name in ("cc", "bcc", "reply_to")}
+    return frame.send_request(
         fields | {name: getattr(message, name) or None for name in ("text", "html", "tags", "metadata")}
     )
 
 
-def _file(file: _File) -> Json:
+def _file(file: _File) -> frame.Json:
     shown = {"filename": file.filename, "content": file.content}
     if file.content_type:
         shown["content_type"] = file.content_type
@@ -184,25 +171,25 @@ def _file(file: _File) -> Json:
 # ---- answers
 
 
-def _addressed(to: object, cc: object, bcc: object) -> Json:
+def _addressed(to: object, cc: object, bcc: object) -> frame.Json:
     named = {"To": to, "Cc": cc, "Bcc": bcc}
     return {name: value for name, value in named.items() if isinstance(value, str) and value}
 
 
-def _answer(call: Call, results: list[Result]) -> DoorReply:
-    return DoorReply(_results(call, results)[0])
+def _answer(call: frame.Call, results: list[frame.Result]) -> frame.DoorReply:
+    return frame.DoorReply(_results(call, results)[0])
 
 
-def _answer_batch(call: Call, results: list[Result]) -> DoorReply:
-    return DoorReply(_results(call, results))
+def _answer_batch(call: frame.Call, results: list[frame.Result]) -> frame.DoorReply:
+    return frame.DoorReply(_results(call, results))
 
 
-def _results(call: Call, results: list[Result]) -> list[Json]:
+def _results(call: frame.Call, results: list[frame.Result]) -> list[frame.Json]:
     accepted = {"SubmittedAt": rfc3339(call.now), "ErrorCode": 0, "Message": "OK"}
     return [
         {**addressed, "MessageID": result.id, **accepted}
-        if isinstance(result, Sent)
-        else _refuse(Refusal(result.code, result.text, result.field, has_credential=True))[1]
+        if isinstance(result, frame.Sent)
+        else _refuse(frame.Refusal(result.code, result.text, result.field, has_credential=True))[1]
         for result, addressed in zip(results, call.kept, strict=True)
     ]
 
@@ -233,7 +220,7 @@ _FIELD_CODES = {
 }
 
 
-def _refuse(refusal: Refusal) -> tuple[int, Json]:
+def _refuse(refusal: frame.Refusal) -> tuple[int, frame.Json]:
     status, code = _CODES.get(refusal.code, (503, 100))
     if refusal.code is Code.INVALID_REQUEST:
         status, code = 422, _FIELD_CODES.get(refusal.field, 300)
@@ -244,23 +231,23 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
     return status, {"ErrorCode": code, "Message": refusal.text}
 
 
-POSTMARK = Door(
+POSTMARK = frame.Door(
     name=DoorName.POSTMARK,
     credential=lambda headers: b"Bearer " + headers[TOKEN_HEADER] if headers.get(TOKEN_HEADER) else None,
     credential_header=TOKEN_HEADER,
     login="Send an API key of this server: X-Postmark-Server-Token: ma_live_…",
     routes=(
-        DoorRoute("POST", "/email", Send(partial(_one, _has_no_template), _answer)),
-        DoorRoute("POST", "/email/withTemplate", Send(partial(_one, _has_template), _answer)),
-        DoorRoute(
+        frame.DoorRoute("POST", "/email", frame.Send(partial(_one, _has_no_template), _answer)),
+        frame.DoorRoute("POST", "/email/withTemplate", frame.Send(partial(_one, _has_template), _answer)),
+        frame.DoorRoute(
             "POST",
             "/email/batch",
-            Send(partial(_many, _has_no_template, list[dict[str, Any]]), _answer_batch, POSTMARK_BATCH),
+            frame.Send(partial(_many, _has_no_template, list[dict[str, Any]]), _answer_batch, POSTMARK_BATCH),
         ),
-        DoorRoute(
+        frame.DoorRoute(
             "POST",
             "/email/batchWithTemplates",
-            Send(partial(_many, _has_template, _Messages), _answer_batch, POSTMARK_BATCH),
+            frame.Send(partial(_many, _has_template, _Messages), _answer_batch, POSTMARK_BATCH),
         ),
         *RECORD_ROUTES,
     ),

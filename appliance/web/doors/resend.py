@@ -18,28 +18,7 @@ from appliance.message.request import REQUIRED, Body, mask_escapes
 from appliance.message.schema import DoorRequest
 from appliance.model.mail import RecipientOutcome
 from appliance.times import rfc3339
-from appliance.web.doors.frame import (
-    NO_ROUTE,
-    STREAM_HEADER,
-    Api,
-    Call,
-    Door,
-    DoorReply,
-    DoorRoute,
-    Json,
-    Needs,
-    Refusal,
-    Result,
-    Send,
-    Sends,
-    Sent,
-    attempted,
-    converted,
-    decoded,
-    is_message_id,
-    message_id,
-    send_request,
-)
+from appliance.web.doors import frame
 from appliance.web.doors.resend_domains import DOMAIN_ROUTES
 from appliance.web.doors.stored import stored_email
 from appliance.web.exchange import KEY_HEADER
@@ -52,7 +31,9 @@ _REFUSED = {
     **dict.fromkeys(("/audiences", "/segments", "/contact", "/broadcasts", "/topics"), _LIST),
     **dict.fromkeys(("/automations", "/events"), _LIST),
     **dict.fromkeys(("/emails/receiving", "/inboxes"), _RECEIVED),
-    **dict.fromkeys(("/api-keys", "/templates", "/webhooks", "/suppressions", "/logs", "/emails/metrics"), NO_ROUTE),
+    **dict.fromkeys(
+        ("/api-keys", "/templates", "/webhooks", "/suppressions", "/logs", "/emails/metrics"), frame.NO_ROUTE
+    ),
 }
 
 
@@ -110,24 +91,26 @@ class _Schedule(Struct, forbid_unknown_fields=True):
     id: str | UnsetType = UNSET  # Resend's client for Python repeats that of the path
 
 
-def _parse(call: Call, body: Body) -> DoorRequest:
-    return _request(decoded(_with_short_bytes(body), _Email))
+def _parse(call: frame.Call, body: Body) -> DoorRequest:
+    return _request(frame.decoded(_with_short_bytes(body), _Email))
 
 
-def _parse_batch(call: Call, body: Body) -> Sends:
+def _parse_batch(call: frame.Call, body: Body) -> frame.Sends:
     mode = call.headers.get(b"x-batch-validation", b"strict")
     if mode not in (b"strict", b"permissive"):
         raise invalid("x-batch-validation", "expected strict or permissive")
-    items = decoded(_with_short_bytes(body), list[Json], BATCH_JSON_VALUES)
+    items = frame.decoded(_with_short_bytes(body), list[frame.Json], BATCH_JSON_VALUES)
     if not 1 <= len(items) <= BATCH_MESSAGES:
         raise invalid("body", f"expected 1 to {BATCH_MESSAGES} emails, got {len(items)}")
-    return Sends(attempted(items, lambda item: _request(converted(item, _Email))), mode == b"permissive")
+    return frame.Sends(
+        frame.attempted(items, lambda item: _request(frame.converted(item, _Email))), mode == b"permissive"
+    )
 
 
 def _request(email: _Email) -> DoorRequest:
     if email.topic_id is not None:
         raise invalid("topic_id", "this server has no topics. Leave the field out.")
-    fields: dict[str, Json] = {"from": email.sender}
+    fields: dict[str, frame.Json] = {"from": email.sender}
     for name in ("to", "cc", "bcc", "subject", "html", "text", "headers", "scheduled_at"):
         fields[name] = getattr(email, name)
     fields["reply_to"] = email.reply_to or None
@@ -140,7 +123,7 @@ def _request(email: _Email) -> DoorRequest:
         fields |= {"tags": names, "metadata": {tag.name: tag.value for tag in email.tags if tag.value}}
     if email.attachments:
         fields["attachments"] = [_file(f"attachments[{at}]", one) for at, one in enumerate(email.attachments)]
-    return send_request(fields)
+    return frame.send_request(fields)
 
 
 def _file(field: str, attachment: _Attachment) -> Mapping[str, str]:
@@ -175,7 +158,7 @@ def _with_short_bytes(body: Body) -> Body:
     for match in _BYTES.finditer(mask_escapes(body)):
         if body[match.start()] == ord("["):
             numbers = bytes(body[match.start() : match.end()])
-            text = _base64(decoded(numbers, list[_Byte], len(numbers)))
+            text = _base64(frame.decoded(numbers, list[_Byte], len(numbers)))
             pieces += [bytes(body[end : match.start()]), b'{"type":"Buffer","data":"', text.encode(), b'"}']
             end = match.end()
     return b"".join([*pieces, body[end:]])
@@ -188,15 +171,15 @@ def _base64(content: list[int]) -> str:
 # ---- answers
 
 
-def _sent(call: Call, results: list[Result]) -> DoorReply:
-    return DoorReply({"id": results[0].id} if isinstance(results[0], Sent) else None)
+def _sent(call: frame.Call, results: list[frame.Result]) -> frame.DoorReply:
+    return frame.DoorReply({"id": results[0].id} if isinstance(results[0], frame.Sent) else None)
 
 
-def _sent_batch(call: Call, results: list[Result]) -> DoorReply:
-    sent = [{"id": result.id} for result in results if isinstance(result, Sent)]
+def _sent_batch(call: frame.Call, results: list[frame.Result]) -> frame.DoorReply:
+    sent = [{"id": result.id} for result in results if isinstance(result, frame.Sent)]
     errors = [{"index": at, "message": one.text} for at, one in enumerate(results) if isinstance(one, Refused)]
     permissive = call.headers.get(b"x-batch-validation") == b"permissive"
-    return DoorReply({"data": sent, "errors": errors} if permissive else {"data": sent})
+    return frame.DoorReply({"data": sent, "errors": errors} if permissive else {"data": sent})
 
 
 # The last event of a message is that of the recipient which stands first here.
@@ -218,7 +201,7 @@ def _last_event(outcomes: list[str]) -> str:
     return next(event for outcome, event in _LAST_EVENTS.items() if outcome in outcomes)
 
 
-async def _get(call: Call, api: Api) -> DoorReply:
+async def _get(call: frame.Call, api: frame.Api) -> frame.DoorReply:
     email = await stored_email(call, api)
     message, metadata = email.message, email.message.get("metadata", {})
     shown = _shown(message, email.to) | {
@@ -232,10 +215,10 @@ async def _get(call: Call, api: Api) -> DoorReply:
         "message_id": email.header_id,
         "topic_id": None,
     }
-    return DoorReply({"object": "email", **shown})
+    return frame.DoorReply({"object": "email", **shown})
 
 
-def _shown(message: Json, recipients: list[str]) -> Json:
+def _shown(message: frame.Json, recipients: list[str]) -> frame.Json:
     return {
         "id": message["id"],
         "from": message["from"],
@@ -249,30 +232,30 @@ def _shown(message: Json, recipients: list[str]) -> Json:
     }
 
 
-async def _list(call: Call, api: Api) -> DoorReply:
+async def _list(call: frame.Call, api: frame.Api) -> frame.DoorReply:
     """Newest first: behind the message `after`, or directly before the message `before`."""
     limit, older, newer = call.query.get("limit", _PAGE_MESSAGES), call.query.get("after"), call.query.get("before")
-    if newer is not None and (older is not None or not is_message_id(newer)):
+    if newer is not None and (older is not None or not frame.is_message_id(newer)):
         raise invalid("before", "expected the id of a message, without after")
     page = await api("GET", "/v1/emails", limit=limit, before=older, after=newer)
     data = []
     for message in page["emails"]:
         shown = _shown(message, [recipient["email"] for recipient in message["recipients"]])
         data.append(shown | {"last_event": _last_event(list(message["outcomes"]))})
-    return DoorReply({"object": "list", "has_more": page["next"] is not None, "data": data})
+    return frame.DoorReply({"object": "list", "has_more": page["next"] is not None, "data": data})
 
 
-async def _update(call: Call, api: Api) -> DoorReply:
-    schedule = decoded(call.body, _Schedule)
-    if schedule.id not in (UNSET, message_id(call)):
+async def _update(call: frame.Call, api: frame.Api) -> frame.DoorReply:
+    schedule = frame.decoded(call.body, _Schedule)
+    if schedule.id not in (UNSET, frame.message_id(call)):
         raise invalid("id", "differs from the id in the path")
-    await api("PATCH", f"/emails/{message_id(call)}", {"scheduled_at": schedule.scheduled_at})
-    return DoorReply({"object": "email", "id": message_id(call)})
+    await api("PATCH", f"/emails/{frame.message_id(call)}", {"scheduled_at": schedule.scheduled_at})
+    return frame.DoorReply({"object": "email", "id": frame.message_id(call)})
 
 
-async def _cancel(call: Call, api: Api) -> DoorReply:
-    await api("POST", f"/emails/{message_id(call)}/cancel")
-    return DoorReply({"object": "email", "id": message_id(call)})
+async def _cancel(call: frame.Call, api: frame.Api) -> frame.DoorReply:
+    await api("POST", f"/emails/{frame.message_id(call)}/cancel")
+    return frame.DoorReply({"object": "email", "id": frame.message_id(call)})
 
 
 # ---- errors
@@ -291,7 +274,7 @@ _NAMES = {
 }
 
 
-def _refuse(refusal: Refusal) -> tuple[int, Json]:
+def _refuse(refusal: frame.Refusal) -> tuple[int, frame.Json]:
     status, name = _NAMES.get(refusal.code, (refusal.code.status, "application_error"))
     if refusal.code is Code.UNAUTHORIZED:
         status, name = (403, "invalid_api_key") if refusal.has_credential else (401, "missing_api_key")
@@ -302,7 +285,7 @@ def _refuse(refusal: Refusal) -> tuple[int, Json]:
     return status, {"statusCode": status, "name": name, "message": refusal.text}
 
 
-def _invalid(refusal: Refusal) -> tuple[int, str]:
+def _invalid(refusal: frame.Refusal) -> tuple[int, str]:
     if refusal.field == KEY_HEADER:
         return 400, "invalid_idempotency_key"
     if refusal.text.endswith(REQUIRED):
@@ -315,15 +298,15 @@ def _invalid(refusal: Refusal) -> tuple[int, str]:
 
 
 _READ_ONE = "/emails/{id}"
-RESEND = Door(
+RESEND = frame.Door(
     name=DoorName.RESEND,
     routes=(
-        DoorRoute("POST", "/emails", Send(_parse, _sent)),
-        DoorRoute("POST", "/emails/batch", Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
-        DoorRoute("GET", "/emails", _list, Needs.READ, ("limit", "after", "before")),
-        DoorRoute("GET", _READ_ONE, _get, Needs.READ),
-        DoorRoute("PATCH", _READ_ONE, _update),
-        DoorRoute("POST", "/emails/{id}/cancel", _cancel),
+        frame.DoorRoute("POST", "/emails", frame.Send(_parse, _sent)),
+        frame.DoorRoute("POST", "/emails/batch", frame.Send(_parse_batch, _sent_batch, BATCH_MESSAGES)),
+        frame.DoorRoute("GET", "/emails", _list, frame.Needs.READ, ("limit", "after", "before")),
+        frame.DoorRoute("GET", _READ_ONE, _get, frame.Needs.READ),
+        frame.DoorRoute("PATCH", _READ_ONE, _update),
+        frame.DoorRoute("POST", "/emails/{id}/cancel", _cancel),
         *DOMAIN_ROUTES,
     ),
     refuse=_refuse,
@@ -332,7 +315,7 @@ RESEND = Door(
         "metadata": "tags",
         "template": "template.id",
         "variables": "template.variables",
-        "stream": f"headers.{STREAM_HEADER}",
+        "stream": f"headers.{frame.STREAM_HEADER}",
     },
     has_keys=True,
 )

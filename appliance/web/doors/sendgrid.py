@@ -19,22 +19,8 @@ from appliance.message.limits import BATCH_JSON_VALUES, SERIES
 from appliance.message.request import Body
 from appliance.message.schema import SendRequest
 from appliance.times import SECOND, rfc3339
+from appliance.web.doors import frame
 from appliance.web.doors.forms import COSTED_BYTES
-from appliance.web.doors.frame import (
-    STREAM_HEADER,
-    Call,
-    Door,
-    DoorReply,
-    DoorRoute,
-    Json,
-    Refusal,
-    Result,
-    Send,
-    Sent,
-    check_all_accepted,
-    decoded,
-    send_request,
-)
 from appliance.web.doors.personal import PersonalText, check_placeholders, finder, one_for_each
 from appliance.web.doors.sendgrid_suppressions import SUPPRESSION_ROUTES
 
@@ -99,12 +85,12 @@ class _Mail(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
     send_at: _Seconds | None = None
     reply_to: _Mailbox | None = None
     reply_to_list: list[_Mailbox] = []
-    mail_settings: dict[str, dict[str, Json] | None] | None = None
-    tracking_settings: dict[str, dict[str, Json] | None] | None = None
-    asm: Json = None
-    batch_id: Json = None
-    ip_pool_name: Json = None
-    sections: Json = None
+    mail_settings: dict[str, dict[str, frame.Json] | None] | None = None
+    tracking_settings: dict[str, dict[str, frame.Json] | None] | None = None
+    asm: frame.Json = None
+    batch_id: frame.Json = None
+    ip_pool_name: frame.Json = None
+    sections: frame.Json = None
 
 
 _MISSING = {
@@ -131,8 +117,8 @@ _TRACKING = {
 }
 
 
-def _parse(call: Call, body: Body) -> SendRequest | Series:
-    mail = decoded(body, _Mail, BATCH_JSON_VALUES)
+def _parse(call: frame.Call, body: Body) -> SendRequest | Series:
+    mail = frame.decoded(body, _Mail, BATCH_JSON_VALUES)
     for name, text in _MISSING.items():
         if getattr(mail, name) is not None:
             raise invalid(name, text)
@@ -142,7 +128,9 @@ def _parse(call: Call, body: Body) -> SendRequest | Series:
     return one_for_each(len(mail.personalizations), partial(_request, mail, _texts(mail), _shared(mail), call.now))
 
 
-def _enabled(name: str, settings: Mapping[str, dict[str, Json] | None] | None, known: Mapping[str, str]) -> set[str]:
+def _enabled(
+    name: str, settings: Mapping[str, dict[str, frame.Json] | None] | None, known: Mapping[str, str]
+) -> set[str]:
     """The settings that are on. Refuses those that this server has not."""
     enabled = set()
     for setting, value in (settings or {}).items():
@@ -158,7 +146,7 @@ def _enabled(name: str, settings: Mapping[str, dict[str, Json] | None] | None, k
     return enabled
 
 
-def _shared(mail: _Mail) -> dict[str, Json]:
+def _shared(mail: _Mail) -> dict[str, frame.Json]:
     """The fields that all messages have."""
     reply_to = [mail.reply_to] if mail.reply_to is not None else mail.reply_to_list
     if mail.reply_to is not None and mail.reply_to_list:
@@ -214,7 +202,7 @@ def _texts(mail: _Mail) -> _Texts:
     return _Texts(bodies, lines)
 
 
-def _request(mail: _Mail, texts: _Texts, shared: dict[str, Json], now: int, index: int) -> SendRequest:
+def _request(mail: _Mail, texts: _Texts, shared: dict[str, frame.Json], now: int, index: int) -> SendRequest:
     one = mail.personalizations[index]
 
     def value(key: str) -> str:
@@ -226,7 +214,7 @@ def _request(mail: _Mail, texts: _Texts, shared: dict[str, Json], now: int, inde
     subject = one.subject if one.subject is not None else mail.subject
     send_at = one.send_at if one.send_at is not None else mail.send_at
     is_later = send_at is not None and send_at * SECOND > now
-    return send_request(
+    return frame.send_request(
         shared
         | {name: text.filled(value) for name, text in texts.bodies.items()}
         | {
@@ -246,10 +234,10 @@ def _request(mail: _Mail, texts: _Texts, shared: dict[str, Json], now: int, inde
 # ---- answers
 
 
-def _answer(call: Call, results: list[Result]) -> DoorReply:
-    check_all_accepted(results, "personalizations")
-    ids = [result.id for result in results if isinstance(result, Sent)]
-    return DoorReply(None, 200 if call.kept else 202, [(b"x-message-id", ids[0].encode())])
+def _answer(call: frame.Call, results: list[frame.Result]) -> frame.DoorReply:
+    frame.check_all_accepted(results, "personalizations")
+    ids = [result.id for result in results if isinstance(result, frame.Sent)]
+    return frame.DoorReply(None, 200 if call.kept else 202, [(b"x-message-id", ids[0].encode())])
 
 
 _PLACE = re.compile(r"\[(\d+)\]")
@@ -264,11 +252,11 @@ _NAMES = {
     "variables": "dynamic_template_data",
     "metadata": "custom_args",
     "scheduled_at": "send_at",
-    "stream": f"headers.{STREAM_HEADER}",
+    "stream": f"headers.{frame.STREAM_HEADER}",
 }
 
 
-def _refuse(refusal: Refusal) -> tuple[int, Json]:
+def _refuse(refusal: frame.Refusal) -> tuple[int, frame.Json]:
     name = _PLACE.sub(r".\1", refusal.field)
     place, _, inner = name.rpartition(".") if name.count(".") == 2 else ("", "", name)
     if place.startswith("personalizations.") and inner in _OF_ALL:
@@ -284,9 +272,9 @@ def _cost(body: Body) -> int:
     return 2 * cost_of_size(len(body)) + _COST_OF_OBJECT * body.count(b"{", 0, COSTED_BYTES)
 
 
-SENDGRID = Door(
+SENDGRID = frame.Door(
     name=DoorName.SENDGRID,
-    routes=(DoorRoute("POST", "/v3/mail/send", Send(_parse, _answer, cost=_cost)), *SUPPRESSION_ROUTES),
+    routes=(frame.DoorRoute("POST", "/v3/mail/send", frame.Send(_parse, _answer, cost=_cost)), *SUPPRESSION_ROUTES),
     refuse=_refuse,
     names=_NAMES,
     refused={
