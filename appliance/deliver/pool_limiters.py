@@ -165,7 +165,7 @@ class PoolLimiters(Struct):
             self._pool_of[key] = base
             self._published_on.pop(route.domain, None)
         if route.via is not Via.RELAY:  # under the ramp the domain's provider is published
-            self.publish_pool(route.domain, pool_and_source(limiter.provider or base)[0])
+            self.publish_pool(route.domain, pool_and_source(limiter.provider)[0] if limiter.provider else base)
         return limiter
 
     def publish_pool(self, domain: str, pool: str) -> None:
@@ -188,7 +188,8 @@ class PoolLimiters(Struct):
         if provider is not None:
             pool = self.servers.by_name[provider]
         is_unanswered = provider is None and pool.is_provider and not is_relay
-        name = limits_name(host if is_unanswered else pool.name, source)
+        name = host if is_unanswered else pool.name
+        name = limits_name(name, source) if source else name
         if (limiter := self._limiters.get(name)) is None:
             limiter = self._limiters[name] = PoolLimiter(
                 name,

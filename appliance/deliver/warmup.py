@@ -81,7 +81,7 @@ class Warmup(Struct):
             self._pending_limits.clear()
         pace = self._limited_pace(pool, source)
         most = None if pace is None else hourly_limit(self.settings, pace.day)
-        limits = limits_name(pool, "" if route.source is None else route.source.name)
+        limits = pool if route.source is None else limits_name(pool, route.source.name)
         self._pending_limits[limits] = UNLIMITED if most is None else max(1, most // 2)
         return permit
 
