@@ -18,9 +18,9 @@ UNKNOWN_USER = (550, "550 5.1.1 User unknown (simulated by the sandbox)")
 TRY_LATER = (451, "451 4.3.0 Try again later (simulated by the sandbox)")
 _SIMULATED_CLASSES = {UNKNOWN_USER: BounceClass.INVALID_RECIPIENT, TRY_LATER: BounceClass.TEMPORARY}
 SANDBOX_BATCH = 64  # recipients recorded in one transaction: a few milliseconds' work
-# Nobody waits for simulated mail: it is collected, and leaves most of the event loop to mail that is being accepted.
-LEAST_REST, LONGEST_REST = 0.05, 0.25  # seconds after a transaction
-RESTS = 4  # times the duration of the transaction
+# Simulated mail is not urgent: its results are collected, and it leaves most of the event loop to new mail.
+MIN_PAUSE, MAX_PAUSE = 0.05, 0.25  # seconds after a transaction
+PAUSE_FACTOR = 4  # times the duration of the transaction
 LONGEST_DEFERRAL = DEFERRAL + 10_000_000  # microseconds; no correct clock postpones a recipient for longer
 PAUSE_CHECK = 1.0  # seconds between two reads of the pause of all mail
 
@@ -66,7 +66,7 @@ async def run_sandbox(
             await trio.sleep(STORAGE_PAUSE)
             continue
         if count:
-            await trio.sleep(min(max(LEAST_REST, RESTS * (trio.current_time() - began)), LONGEST_REST))
+            await trio.sleep(min(max(MIN_PAUSE, PAUSE_FACTOR * (trio.current_time() - began)), MAX_PAUSE))
         else:
             await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - env.now()) / 1_000_000))
 

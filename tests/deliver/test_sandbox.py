@@ -153,7 +153,7 @@ async def test_mail_that_arrives_singly_shares_a_transaction(
         await box.send()
         box.wake.set()
         await trio.sleep(0.01)
-    await trio.sleep(sandbox.LEAST_REST)
+    await trio.sleep(sandbox.MIN_PAUSE)
     assert counts == [1, 5, 5]
 
 

@@ -165,7 +165,7 @@ export default async function message(page) {
 	const go = account ? null : page.go;
 	let failed = null;
 	const body = () => read(address, page.signal).catch((error) => void (failed = error));
-	// All at once, for slow links. Of another account's message, only what is stored: each read is logged.
+	// All at once, for slow links. Of another account's message, read nothing early: each read is logged.
 	const early = account ? [] : [body(), postsOf(page.params[0], page.signal, () => tell())];
 	let shown = await get(address, page.signal);
 	const found = account ? shown.body_kept && (await body()) : await early[0];
