@@ -161,13 +161,17 @@ async def test_a_message_that_cannot_be_signed_is_deferred(
 ) -> None:
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
-        sign = played.signer.sign
+        sign, sign_here = played.signer.sign, played.signer.sign_here
+
+        def failing(message: Any, made: Any) -> Any:
+            return ValueError("no") if b"bad" in message.mime else made
 
         async def fail_for_one(messages: Any) -> Any:
-            made = await sign(messages)
-            return [ValueError("no") if b"bad" in each.mime else one for each, one in zip(messages, made, strict=True)]
+            return [failing(message, made) for message, made in zip(messages, await sign(messages), strict=True)]
 
+        # A message that arrives alone is signed without a thread.
         monkeypatch.setattr(played.signer, "sign", fail_for_one)
+        monkeypatch.setattr(played.signer, "sign_here", lambda message: failing(message, sign_here(message)))
         bad = await played.offer("ada@a.test", mime=MIME + b"bad\r\n")
         good = await played.send("bob@a.test")
         await played.final(good, within=2)
