@@ -92,7 +92,7 @@ class _Commands(MutableMapping[str, click.Command]):
         self._loaded[name] = command
 
     def __delitem__(self, name: str) -> None:
-        raise NotImplementedError
+        del self._loaded[name]  # imported again at its next use
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PLACES)
